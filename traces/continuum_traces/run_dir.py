@@ -1,0 +1,168 @@
+"""A run on disk: one directory, complete in itself. Standard library only.
+
+``manifest.json``               what was run (``schema.Manifest``)
+``scheduler_timestamps.jsonl``  the scheduler's facts, one ``schema.SchedulerEvent`` a line
+``turns.jsonl``                 the client's view, one ``schema.TurnRecord`` a line
+``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
+``summary.json``                written by analysis
+
+An experiment is a directory of such runs: ``runs/NAME/POLICY-seedN/`` with its own manifest and summary above them.
+JSON lines are flushed as they are written and a torn last line is ignored by the readers, so that a killed process
+loses only its last moments; whole files go through a temporary name and a rename.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+
+MANIFEST = "manifest.json"
+EVENTS = "scheduler_timestamps.jsonl"
+PREVIEW_EVENTS = "scheduler_timestamps"
+TURNS = "turns.jsonl"
+ENGINE = "engine.json"
+SUMMARY = "summary.json"
+
+Row = TypeVar("Row", SchedulerEvent, TurnRecord)
+
+
+class RunDirError(Exception):
+    """A run directory that cannot be written or read; the message names file, line and field."""
+
+
+def compact(row: Any) -> dict[str, Any]:
+    """A dataclass as a dictionary without its absent (None, empty) fields."""
+    values = ((f.name, getattr(row, f.name)) for f in dataclasses.fields(row))
+    return {name: value for name, value in values if value is not None and value != ()}
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a whole file: all of it or nothing."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
+
+
+class JsonLines:
+    """Append-only JSON lines, flushed at least every ``flush_every`` rows."""
+
+    def __init__(self, path: Path, flush_every: int = 1) -> None:
+        try:
+            self._file: TextIOWrapper = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
+        self._flush_every = flush_every
+        self._pending = 0
+
+    def write(self, row: Any) -> None:
+        self._file.write(json.dumps(compact(row), separators=(",", ":")) + "\n")
+        self._pending += 1
+        if self._pending >= self._flush_every:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._pending = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def create(path: Path) -> Path:
+    """Make a run directory; refuses one that already holds a run."""
+    if (path / MANIFEST).exists():
+        raise RunDirError(f"{path}: holds a run already; choose another --out")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(f"{path}: cannot create: {error.strerror}") from error
+    return path
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    write_json(path / MANIFEST, dataclasses.asdict(manifest))
+
+
+def read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    data = read_json(file)
+    known = {f.name for f in dataclasses.fields(Manifest)}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise RunDirError(f"{file}: unknown field {unknown[0]!r}; written by a newer version?")
+    for name in ("command", "modelled", "notes"):
+        data[name] = tuple(data.get(name, ()))
+    return Manifest(**data)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
+    except ValueError as error:
+        raise RunDirError(f"{file}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise RunDirError(f"{file}: expected an object")
+    return data
+
+
+def read_events(path: Path) -> Iterator[SchedulerEvent]:
+    return _read_rows(path / EVENTS, SchedulerEvent)
+
+
+def read_turns(path: Path) -> Iterator[TurnRecord]:
+    return _read_rows(path / TURNS, TurnRecord)
+
+
+def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
+    try:
+        lines = file.open(encoding="utf-8")
+    except OSError as error:
+        raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
+    with lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith("\n"):  # a torn last line is what a killed writer leaves
+                yield _row(file, number, line, row_type)
+
+
+def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:
+    try:
+        data = json.loads(line)
+        if "tools" in data:
+            data["tools"] = tuple(data["tools"])
+        return row_type(**data)
+    except (TypeError, ValueError) as error:
+        raise RunDirError(f"{file}:{number}: {error}") from error
+
+
+def runs_below(path: Path) -> list[Path]:
+    """Run directories at or below ``path``, in name order."""
+    if (path / EVENTS).exists() or (path / TURNS).exists():
+        return [path]
+    return sorted(p.parent for name in (EVENTS,) for p in path.glob(f"*/{name}"))
+
+
+def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord]) -> None:
+    with JsonLines(path, flush_every=1024) as out:
+        for row in rows:
+            out.write(row)

@@ -1,0 +1,229 @@
+"""The data every part of Continuum exchanges: programs and turns, tags, records, manifests.
+
+Plain frozen dataclasses, standard library only. Units are in the names: ``_s`` seconds, ``_tokens`` tokens.
+docs/trace-format.md describes the file form of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+TRACE_SCHEMA = "continuum-trace"
+TRACE_VERSION = 1
+RECORD_SCHEMA = "continuum-records"
+RECORD_VERSION = 1
+
+MAX_PROGRAM_ID_CHARS = 256
+
+
+# --------------------------------------------------------------------------------------------- traces
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool run by the agent between two turns."""
+
+    name: str
+    """Key of the tool: the program a shell command runs, or the function called."""
+    duration_s: float | None = None
+    """Seconds the tool took; None where the source did not record it."""
+    start_s: float = 0.0
+    """Seconds between the turn's finish and this tool's start: 0 for parallel calls, sums for serial ones."""
+    command: str | None = None
+    """The command or the arguments, only where the user asked for text."""
+    digest: str | None = None
+    """A digest of the arguments, to tell equal calls from different ones without their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One LLM request and the tools run after it.
+
+    The prompt of turn i+1 is the prompt of turn i, then ``carried_tokens`` of turn i's output, then
+    ``new_input_tokens`` of turn i+1. Where an agent rewrote its history, ``kept_tokens`` says how many leading
+    tokens of that context survived.
+    """
+
+    new_input_tokens: int
+    """Prompt tokens not in the previous context: task text, tool output."""
+    output_tokens: int
+    """Tokens the model generated, reasoning included; at least 1."""
+    carried_tokens: int | None = None
+    """Output tokens (the last ones) repeated in the next prompt; None: all of them."""
+    kept_tokens: int | None = None
+    """Leading tokens of the previous context this prompt opens with; None: all of it."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    gap_overhead_s: float = 0.0
+    """Seconds of the gap to the next turn that no tool accounts for (agent's own work, network)."""
+    text: str | None = None
+    """The model's answer, only where the user asked for text."""
+    cached_tokens: int | None = None
+    """Prompt tokens the recording server said it had cached."""
+    ttft_s: float | None = None
+    llm_s: float | None = None
+    """Measured seconds from request to last token, as recorded; replay does not use it."""
+
+    @property
+    def carried(self) -> int:
+        return self.output_tokens if self.carried_tokens is None else self.carried_tokens
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds from this turn's finish to the next turn's arrival; unknown durations count 0."""
+        ends = [call.start_s + (call.duration_s or 0.0) for call in self.tool_calls]
+        return max(ends, default=0.0) + self.gap_overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One agent run."""
+
+    program_id: str
+    turns: tuple[Turn, ...]
+    source: str = "unknown"
+    """Where it comes from: a dataset, a framework, a profile's name."""
+    model: str | None = None
+    """The model that answered in the recording."""
+    synthetic: bool = False
+    arrival_s: float | None = None
+    """Arrival offset from the start of the recording."""
+    parent_id: str | None = None
+    """The program that started this one (a sub-agent's caller)."""
+    shared_prefix_id: str | None = None
+    """Programs with the same id open with the same tokens (a system prompt)."""
+    shared_prefix_tokens: int = 0
+
+    def prompt_tokens(self) -> list[int]:
+        """Length of each turn's prompt."""
+        lengths: list[int] = []
+        context = 0
+        for turn in self.turns:
+            kept = context if turn.kept_tokens is None else min(turn.kept_tokens, context)
+            prompt = kept + turn.new_input_tokens
+            lengths.append(prompt)
+            context = prompt + turn.carried
+        return lengths
+
+    @property
+    def final_context_tokens(self) -> int:
+        """Prompt plus output of the longest turn: the SPEC's "context" reading of tokens per program."""
+        return max(p + t.output_tokens for p, t in zip(self.prompt_tokens(), self.turns, strict=True))
+
+    @property
+    def cumulative_tokens(self) -> int:
+        """Prompt plus output summed over turns: the "cumulative" reading."""
+        return sum(self.prompt_tokens()) + sum(turn.output_tokens for turn in self.turns)
+
+
+# ----------------------------------------------------------------------------------------------- tags
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What a client says about one request (SPEC 7). Every field is optional: absent means unknown."""
+
+    program_id: str | None = None
+    is_last_step: bool | None = None
+    pred_tool: str | None = None
+    """Name of the tool expected to run after this turn."""
+    pred_tool_s: float | None = None
+    pred_tool_p90_s: float | None = None
+    last_func_call: str | None = None
+    """Name of the tool that ran before this turn."""
+    last_tool_duration_s: float | None = None
+    this_func_call: str | None = None
+    """Tool to assume for this turn's output: replay only, where the output is not the model's own."""
+    kv_ttl_s: float | None = None
+    parent_id: str | None = None
+
+
+# -------------------------------------------------------------------------------------------- records
+
+EventKind = Literal[
+    "arrive",  # a turn entered the waiting queue
+    "start",  # it was first scheduled: prompt_tokens, hit_tokens
+    "finish",  # it left the engine: output_tokens, tool, status
+    "pin",  # its KV is held: ttl_s, tokens
+    "unpin",  # the hold ended: reason
+    "preempt",  # it lost its KV while running
+    "resume",  # it was scheduled again: prompt_tokens, hit_tokens
+    "reload",  # KV came back from a lower tier: bytes
+]
+
+UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerEvent:
+    """One line of scheduler_timestamps.jsonl: a fact the scheduler saw, at ``t`` seconds on its own clock."""
+
+    t: float
+    event: EventKind
+    program_id: str
+    turn: int
+    """Index of the turn within its program, from 0. For unpin: the turn whose KV was held."""
+    request_id: str | None = None
+    prompt_tokens: int | None = None
+    hit_tokens: int | None = None
+    output_tokens: int | None = None
+    tool: str | None = None
+    status: str | None = None
+    """How a turn ended: stop, length, abort, error."""
+    ttl_s: float | None = None
+    tokens: int | None = None
+    """KV tokens held by a pin."""
+    reason: UnpinReason | None = None
+    bytes: int | None = None
+    delay_estimate_s: float | None = None
+    """T of SPEC 3 when the pin was decided."""
+    eta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One line of turns.jsonl: a turn as its client saw it. Times are seconds on the client's clock."""
+
+    program_id: str
+    turn: int
+    due_s: float
+    """The instant the turn was meant to be sent; latencies count from here (no coordinated omission)."""
+    sent_s: float
+    first_token_s: float | None = None
+    finish_s: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    tools: tuple[str, ...] = ()
+    gap_s: float | None = None
+    """Seconds until the program's next turn is due; None after the last."""
+    is_last: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a run directory was made from: enough to run it again. Written as manifest.json."""
+
+    schema: str = RECORD_SCHEMA
+    version: int = RECORD_VERSION
+    created: str = ""
+    """UTC, ISO 8601; empty where the run must be byte-identical."""
+    command: tuple[str, ...] = ()
+    continuum_version: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Python, vLLM and other libraries whose behaviour is in the numbers."""
+    engine: str = ""
+    """virtual, emulated, cpu, or the URL of a live server."""
+    policy: str = ""
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    workload: dict[str, Any] = field(default_factory=dict)
+    """name, path, sha256, programs, turns, synthetic, tokens_reading, jps, arrivals."""
+    hardware: dict[str, Any] = field(default_factory=dict)
+    """gpu, model, tensor_parallel, KV capacity and how it was computed, step times' provenance."""
+    engine_options: dict[str, Any] = field(default_factory=dict)
+    """max_num_seqs, chunk size, block size, and the like."""
+    modelled: tuple[str, ...] = ()
+    """What was modelled rather than run, in words."""
+    notes: tuple[str, ...] = ()

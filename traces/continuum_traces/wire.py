@@ -1,0 +1,132 @@
+"""Tags on the wire: ``vllm_xargs`` and headers, both directions on one page (SPEC 7).
+
+``vllm_xargs`` carries str, int and float only: booleans travel as 0/1 and unknown values stay out. Reading
+never fails: what cannot be understood is left out and named in ``rejected``, so that a bad tag never fails a request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Tags
+
+Scalar = str | int | float
+
+MAX_TOOL_CHARS = 128
+MAX_HINT_S = 86_400.0
+
+PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
+"""xargs that name the program, first one present wins; ``job_id`` is the authors' preview's."""
+
+SESSION_HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID")
+FINAL_HEADER = "X-Dynamo-Session-Final"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTags:
+    tags: Tags
+    rejected: tuple[str, ...] = ()
+    """Names of fields that were present and not understood."""
+
+
+def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
+    """The ``vllm_xargs`` body field for these tags; known values only."""
+    xargs: dict[str, Scalar] = {}
+    for item in fields(tags):
+        value = getattr(tags, item.name)
+        if value is not None:
+            xargs[item.name] = int(value) if isinstance(value, bool) else value
+    return xargs
+
+
+def tags_to_headers(tags: Tags) -> dict[str, str]:
+    """Headers legal against any OpenAI-compatible server."""
+    headers: dict[str, str] = {}
+    if tags.program_id is not None:
+        headers.update(dict.fromkeys(SESSION_HEADERS, tags.program_id))
+    if tags.is_last_step:
+        headers[FINAL_HEADER] = "true"
+    return headers
+
+
+def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
+    """Tags of a request's headers; names match without case."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    named = [lower[h.lower()] for h in SESSION_HEADERS if h.lower() in lower]
+    final = lower.get(FINAL_HEADER.lower())
+    program_id = read_program_id(named[0]) if named else None
+    rejected = (SESSION_HEADERS[0],) if named and program_id is None else ()
+    last = None if final is None else final.strip().lower() in ("true", "1")
+    return ReadTags(Tags(program_id=program_id, is_last_step=last), rejected)
+
+
+def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> ReadTags:
+    """Tags of a request's ``vllm_xargs``.
+
+    Args:
+        xargs: the mapping as the server received it; keys that are not ours are ignored.
+        session_id: the engine's own session id (``session_id`` body field or ``X-Session-ID``), used where
+            the xargs name no program.
+    """
+    values: dict[str, Any] = {}
+    rejected: list[str] = []
+    for name, read in _READERS.items():
+        if name in xargs:
+            values[name] = read(xargs[name])
+            if values[name] is None:
+                rejected.append(name)
+    candidates = [(name, xargs[name]) for name in PROGRAM_ID_ALIASES if name in xargs]
+    candidates.append(("session_id", session_id))
+    for name, raw in candidates:
+        if raw is None:
+            continue
+        values["program_id"] = read_program_id(raw)
+        if values["program_id"] is not None:
+            break
+        rejected.append(name)
+    return ReadTags(Tags(**values), tuple(rejected))
+
+
+def read_program_id(raw: Any) -> str | None:
+    """A usable program id, or None: text or integer, printable, not empty, at most 256 characters."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        raw = str(raw)
+    if not isinstance(raw, str) or not 0 < len(raw) <= MAX_PROGRAM_ID_CHARS or not raw.isprintable():
+        return None
+    return raw
+
+
+def _read_flag(raw: Any) -> bool | None:
+    if isinstance(raw, str):
+        return {"1": True, "true": True, "0": False, "false": False}.get(raw.strip().lower())
+    return bool(raw) if isinstance(raw, int | float) and raw in (0, 1) else None
+
+
+def _read_seconds(raw: Any) -> float | None:
+    try:
+        value = float(raw)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(value, MAX_HINT_S) if math.isfinite(value) and value >= 0 else None
+
+
+def _read_tool(raw: Any) -> str | None:
+    if not isinstance(raw, str) or not raw.strip() or not raw.isprintable():
+        return None
+    return raw.strip()[:MAX_TOOL_CHARS]
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "is_last_step": _read_flag,
+    "pred_tool": _read_tool,
+    "pred_tool_s": _read_seconds,
+    "pred_tool_p90_s": _read_seconds,
+    "last_func_call": _read_tool,
+    "last_tool_duration_s": _read_seconds,
+    "this_func_call": _read_tool,
+    "kv_ttl_s": _read_seconds,
+    "parent_id": read_program_id,
+}
