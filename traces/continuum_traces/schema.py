@@ -41,8 +41,8 @@ class Turn:
     """One LLM request and the tools run after it.
 
     The prompt of turn i+1 is the prompt of turn i, then ``carried_tokens`` of turn i's output, then
-    ``new_input_tokens`` of turn i+1. Where an agent rewrote its history, ``kept_tokens`` says how many leading
-    tokens of that context survived.
+    ``new_input_tokens`` of turn i+1. Where an agent rewrote its history, ``kept_tokens`` says how many
+    leading tokens of that context survived.
     """
 
     new_input_tokens: int

@@ -1,7 +1,7 @@
 """Tags on the wire: ``vllm_xargs`` and headers, both directions on one page (SPEC 7).
 
 ``vllm_xargs`` carries str, int and float only: booleans travel as 0/1 and unknown values stay out. Reading
-never fails: what cannot be understood is left out and named in ``rejected``, so that a bad tag never fails a request.
+never fails: what cannot be understood is left out and named in ``rejected``.
 """
 
 from __future__ import annotations
