@@ -1,0 +1,68 @@
+"""Every policy by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from continuum_server.policy.base import Policy
+from continuum_server.policy.facts import Machine
+from continuum_server.policy.order import ProgramFcfs
+from continuum_server.policy.ttl import Continuum, StaticTtl
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum)
+}
+
+
+class PolicyError(ValueError):
+    """An unknown policy or option; the message lists what exists."""
+
+
+def make_policy(name: str, options: Mapping[str, Any], machine: Machine) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        PolicyError: unknown name or option, or a value of the wrong type.
+    """
+    policy_type = find_policy(name)
+    return policy_type(machine, policy_type.options_type(**read_options(policy_type, options)))
+
+
+def find_policy(name: str) -> type[Policy]:
+    if name not in POLICIES:
+        raise PolicyError(f"unknown policy {name!r}; there are: {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options checked against the policy's own; numbers may come as text (from a command line)."""
+    hints = get_type_hints(policy_type.options_type)
+    known = {f.name: hints[f.name] for f in fields(policy_type.options_type)}
+    return {name: _read_option(policy_type.name, name, value, known) for name, value in options.items()}
+
+
+def _read_option(policy: str, name: str, value: Any, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise PolicyError(
+            f"policy {policy!r} has no option {name!r}; it has: {', '.join(known) or 'none'}"
+        )
+    hint = known[name]
+    kinds = getattr(hint, "__args__", (hint,))
+    if value is None or (isinstance(value, str) and value.lower() == "none"):
+        if type(None) in kinds:
+            return None
+    elif (read := _convert(value, kinds)) is not None:
+        return read
+    raise PolicyError(f"policy {policy!r}: option {name} = {value!r} is not {hint}")
+
+
+def _convert(value: Any, kinds: tuple[Any, ...]) -> Any:
+    for kind in (int, float, str):
+        if kind in kinds:
+            try:
+                return kind(value)
+            except (TypeError, ValueError):
+                continue
+    return None

@@ -1,0 +1,217 @@
+"""The scheduler's memory and its decisions, without an engine: programs, turns, pins.
+
+A shell that owns the real blocks reports facts (arrive, start, finish, abort) and carries out what comes back. No
+clock, file or log in here: every call says what time it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from continuum_server.policy.base import Policy, Rank
+from continuum_server.policy.facts import Hold, ProgramState, TurnFinish, TurnStart, TurnState
+
+Yielding = Literal["never", "later", "anyone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Limits no policy can pass."""
+
+    max_ttl_s: float = 600.0
+    """Longest hold of any turn."""
+    max_pinned_share: float = 0.95
+    """Share of the KV pool that pins may hold."""
+    max_programs: int = 100_000
+    """Idle programs remembered; the longest idle are forgotten first."""
+    pins_yield_to: Yielding = "never"
+    """Who may take a pin while others still run: nobody, a waiting program that arrived earlier, anyone waiting.
+
+    An engine with nothing running, and a running decode about to lose its KV, always may.
+    """
+
+
+@dataclass(slots=True)
+class Pin:
+    """A finished turn's KV, held for its program's next turn."""
+
+    program: ProgramState
+    turn_index: int
+    since_s: float
+    deadline_s: float
+    tokens: int
+
+
+class Core:
+    """One engine's programs, turns and pins under one policy."""
+
+    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int) -> None:
+        self.policy = policy
+        self.guards = guards
+        self.pins: dict[str, Pin] = {}
+        self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
+        self._pinned_tokens = 0
+        self._programs: dict[str, ProgramState] = {}
+        self._turns: dict[str, TurnState] = {}
+        self._deadlines: list[tuple[float, int, Pin]] = []
+        self._sequence = 0
+        self._program_sequence = 0
+
+    # ------------------------------------------------------------------------------------ turns
+
+    def program_for(self, program_id: str, now_s: float, parent_id: str | None = None) -> ProgramState:
+        """The program of that id, new if unknown."""
+        program = self._programs.pop(program_id, None)
+        if program is None:
+            self._program_sequence += 1
+            program = ProgramState(program_id, now_s, self._program_sequence, parent_id=parent_id)
+            self._forget_idle_programs()
+        self._programs[program_id] = program  # last in order: most recently used
+        return program
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def arrive(self, turn: TurnState, now_s: float) -> None:
+        program = turn.program
+        program.turns_arrived += 1
+        program.requests_in_engine += 1
+        self._turns[turn.request_id] = turn
+        self.policy.turn_arrived(turn, now_s)
+        program.last_finish_s = None  # the gap has ended: a second request beside this one is no sample
+
+    def turn(self, request_id: str) -> TurnState | None:
+        return self._turns.get(request_id)
+
+    def requests_of(self, program_id: str) -> list[str]:
+        """Requests of that program now in the engine."""
+        return [r for r, turn in self._turns.items() if turn.program.program_id == program_id]
+
+    def start(self, turn: TurnState, now_s: float, hit_tokens: int, block_size: int) -> bool:
+        """The turn was scheduled; True when this was its first time, False after a preemption."""
+        if turn.start_s is not None:
+            return False
+        turn.start_s = now_s
+        context = min(turn.program.context_tokens, turn.prompt_tokens)
+        evicted = hit_tokens < (context // block_size - 1) * block_size
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted))
+        return True
+
+    def finish(
+        self, turn: TurnState, now_s: float, context_tokens: int, output_tokens: int, tool: str | None
+    ) -> Hold | None:
+        """The turn ended well; how long its KV is to be held, None for not at all."""
+        program = self._leave(turn)
+        program.turns_finished += 1
+        program.last_finish_s, program.last_tool = now_s, tool
+        program.context_tokens = context_tokens
+        if turn.is_last:
+            self._end_program(program)
+            return None
+        if not turn.tagged:
+            self._programs.pop(program.program_id, None)
+            return None
+        hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool))
+        return self._allow(hold, context_tokens)
+
+    def abort(self, turn: TurnState) -> None:
+        """The turn ended badly: it counts as no sample and nothing of it is held."""
+        program = self._leave(turn)
+        program.last_finish_s = None
+
+    def end_program(self, program_id: str) -> None:
+        """The client says no turn follows."""
+        program = self._programs.get(program_id)
+        if program is not None and program.requests_in_engine == 0:
+            self._end_program(program)
+
+    def _leave(self, turn: TurnState) -> ProgramState:
+        del self._turns[turn.request_id]
+        turn.program.requests_in_engine -= 1
+        return turn.program
+
+    def _end_program(self, program: ProgramState) -> None:
+        self._programs.pop(program.program_id, None)
+        self.policy.program_finished(program)
+
+    def _forget_idle_programs(self) -> None:
+        excess = len(self._programs) - self.guards.max_programs
+        for program_id in list(self._programs)[: max(0, excess)]:
+            state = self._programs[program_id]
+            if state.requests_in_engine == 0 and program_id not in self.pins:
+                del self._programs[program_id]
+
+    # ------------------------------------------------------------------------------------- pins
+
+    def _allow(self, hold: Hold, tokens: int) -> Hold | None:
+        ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
+        if ttl_s <= 0.0 or self._pinned_tokens + tokens > self._max_pinned_tokens:
+            return None
+        return Hold(ttl_s, hold.delay_estimate_s, hold.eta)
+
+    def pin(self, turn: TurnState, now_s: float, ttl_s: float, tokens: int) -> Pin:
+        """Note that the shell holds this turn's blocks; the program must not have a pin."""
+        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens)
+        self.pins[turn.program.program_id] = pin
+        self._pinned_tokens += tokens
+        heapq.heappush(self._deadlines, (pin.deadline_s, turn.sequence, pin))
+        return pin
+
+    def unpin(self, program_id: str) -> Pin | None:
+        pin = self.pins.pop(program_id, None)
+        if pin is not None:
+            self._pinned_tokens -= pin.tokens
+        return pin
+
+    def has_pin(self, program_id: str) -> bool:
+        return program_id in self.pins
+
+    @property
+    def pinned_tokens(self) -> int:
+        return self._pinned_tokens
+
+    def expired(self, now_s: float) -> list[Pin]:
+        """Pins past their deadline whose program is not back; those of returned programs wait for it."""
+        out: list[Pin] = []
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] < now_s:
+            pin = heapq.heappop(deadlines)[2]
+            if self.pins.get(pin.program.program_id) is pin and pin.program.requests_in_engine == 0:
+                out.append(pin)
+        return out
+
+    def check_deadline_again(self, program_id: str) -> None:
+        """A returned program left without being scheduled (abort): its pin's deadline counts again."""
+        pin = self.pins.get(program_id)
+        if pin is not None:
+            heapq.heappush(self._deadlines, (pin.deadline_s, self.next_sequence(), pin))
+
+    def next_deadline_s(self) -> float | None:
+        """The earliest instant after which ``expired`` may answer something new; None: no such instant."""
+        deadlines = self._deadlines
+        while deadlines and self.pins.get(deadlines[0][2].program.program_id) is not deadlines[0][2]:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def victims(self, asker: TurnState, running: bool, deciding: Yielding | None = None) -> Iterator[Pin]:
+        """Pins that may be released so that ``asker`` gets room, the first to go first.
+
+        Args:
+            asker: the turn that does not fit.
+            running: True where the engine would otherwise stand still or preempt a running request.
+        """
+        allowed = "anyone" if running else (deciding or self.guards.pins_yield_to)
+        if allowed == "never" or not self.pins:
+            return
+        own = asker.program.program_id
+        ranked: list[tuple[Rank, str]] = [
+            (self.policy.victim_rank(pin.program), program_id)
+            for program_id, pin in self.pins.items()
+            if program_id != own and (allowed == "anyone" or pin.program.sequence > asker.program.sequence)
+        ]
+        for _, program_id in sorted(ranked):
+            yield self.pins[program_id]

@@ -1,0 +1,93 @@
+"""Policies that hold KV for a time: ``static-ttl`` and ``continuum`` (SPEC 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from continuum_server.policy.base import Options
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, ToolStatistics, cold_start_ttl
+from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.order import ProgramFcfs
+
+UNKNOWN_TOOL = "(unknown)"
+"""Key of gaps after outputs that name no tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTtlOptions(Options):
+    """Options of ``static-ttl``."""
+
+    ttl_s: float | None = None
+    """Seconds every turn is held; None: the cold-start value ln(T + C)."""
+    delay_window: int = 100
+    """Returning turns in the mean that estimates T."""
+
+
+class StaticTtl(ProgramFcfs):
+    """Program order, and every turn held for the same time, whatever tool it called."""
+
+    name: ClassVar[str] = "static-ttl"
+    options_type: ClassVar[type] = StaticTtlOptions
+    options: StaticTtlOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self.delay = QueueDelay(self.options.delay_window)
+
+    def turn_started(self, start: TurnStart) -> None:
+        if start.kv_was_evicted:
+            self.delay.add(start.now_s - start.turn.arrival_s)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        if self.options.ttl_s is not None:
+            return Hold(self.options.ttl_s)
+        rebuild_s = self.machine.prefill.seconds(finish.context_tokens)
+        return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuumOptions(Options):
+    """Options of ``continuum``."""
+
+    cold_samples: int = 100
+    """K: up to this many samples in all the exponential assumption is used, up to this many of a tool the pool."""
+    delay_window: int = 100
+    """Returning turns in the mean that estimates T."""
+    sample_window: int = 4096
+    """Most recent tool times kept per tool; older ones are forgotten."""
+
+
+class Continuum(ProgramFcfs):
+    """The papers' v4 policy: tau maximises P(tau, f) * (T * eta + C) - tau over recorded tool times."""
+
+    name: ClassVar[str] = "continuum"
+    options_type: ClassVar[type] = ContinuumOptions
+    options: ContinuumOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window)
+        self.delay = QueueDelay(self.options.delay_window)
+        self.memory = Memoryfulness()
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        program = turn.program
+        if program.last_finish_s is not None:
+            self.tools.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
+
+    def turn_started(self, start: TurnStart) -> None:
+        if start.kv_was_evicted:
+            self.delay.add(start.now_s - start.turn.arrival_s)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        delay_s = self.delay.mean_s
+        rebuild_s = self.machine.prefill.seconds(finish.context_tokens)
+        if self.tools.is_cold:
+            return Hold(cold_start_ttl(delay_s + rebuild_s), delay_s, 1.0)
+        eta = self.memory.eta
+        times = self.tools.times_for(finish.tool or UNKNOWN_TOOL)
+        return Hold(times.best_ttl(delay_s * eta + rebuild_s), delay_s, eta)
+
+    def program_finished(self, program: ProgramState) -> None:
+        self.memory.add(program.turns_finished)

@@ -1,0 +1,359 @@
+"""The engine loop in virtual time: schedule, take the modelled step time, update."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.virtual.tokens import Conversation
+from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
+from continuum_server.vllm_plugin.touch_points import free_block_count
+from continuum_traces.schema import Program, Tags, TurnRecord
+from continuum_traces.wire import tags_to_xargs
+
+
+class EngineError(Exception):
+    """A run that cannot be made or cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One program to play."""
+
+    program: Program
+    arrival_s: float
+    salt: int = 0
+    """Plays of the same program with different salts share no tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    virtual_s: float
+    programs_done: int
+    programs_total: int
+    turns_done: int
+    pins_held: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the loop did; written to engine.json."""
+
+    scheduler_calls: int = 0
+    engine_steps: int = 0
+    """Modelled GPU steps; more than scheduler calls where decode stretches were taken in one call."""
+    decode_tokens: int = 0
+    prefill_tokens: int = 0
+    busy_s: float = 0.0
+    preemptions: int = 0
+    pins: int = 0
+
+
+@dataclass(slots=True)
+class _Play:
+    """A job on its way through the engine."""
+
+    job: Job
+    program_id: str
+    conversation: Conversation
+    due_s: float
+    request: Request | None = None
+    sent_s: float = 0.0
+    first_token_s: float | None = None
+    hit_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one scheduler call asked the GPU to do."""
+
+    chunks: list[PrefillChunk] = field(default_factory=list)
+    decodes: int = 0
+    decode_context_tokens: int = 0
+
+
+class VirtualLoop:
+    """Plays jobs against one scheduler.
+
+    Args:
+        scheduler: built for synchronous scheduling; its clock is replaced by this loop's.
+        step_times: seconds of a step.
+        jobs: programs and when they arrive.
+        on_turn: called with each finished turn's record.
+        max_stretch: longest run of decode steps taken in one scheduler call; 1 turns event skipping off.
+        max_calls: give up after so many scheduler calls.
+    """
+
+    def __init__(
+        self,
+        scheduler: ProgramSchedulerMixin,
+        step_times: StepTimes,
+        jobs: Sequence[Job],
+        on_turn: Callable[[TurnRecord], None],
+        max_stretch: int = 512,
+        max_calls: int = 200_000_000,
+    ) -> None:
+        self.now_s = 0.0
+        self.counters = Counters()
+        self.programs_done = 0
+        self.turns_done = 0
+        self._scheduler = scheduler
+        self._times = step_times
+        self._on_turn = on_turn
+        self._max_stretch = max_stretch
+        self._max_calls = max_calls
+        self._chunk_tokens = scheduler.max_num_scheduled_tokens
+        self._block_size = scheduler.block_size
+        self._plays: dict[str, _Play] = {}
+        self._settled = False
+        """The last call changed nothing but the running requests' lengths: what waits stays waiting."""
+        prefixes: dict[str, int] = {}
+        self._jobs_total = len(jobs)
+        self._events: list[tuple[float, int, _Play]] = []
+        for number, job in enumerate(jobs):
+            conversation = Conversation(job.program, number, prefixes, self._block_size)
+            program_id = job.program.program_id if job.salt == 0 else f"{job.program.program_id}#{job.salt}"
+            self._events.append((job.arrival_s, number, _Play(job, program_id, conversation, job.arrival_s)))
+        heapq.heapify(self._events)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def progress(self) -> Progress:
+        pins = len(self._scheduler.core.pins)
+        return Progress(self.now_s, self.programs_done, self._jobs_total, self.turns_done, pins)
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
+        """Play every job to its end."""
+        while self._events or self._plays:
+            self.advance()
+            if on_progress is not None and self.counters.scheduler_calls % every_calls == 0:
+                on_progress(self.progress())
+            if self.counters.scheduler_calls >= self._max_calls:
+                raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
+        if on_progress is not None:
+            on_progress(self.progress())
+
+    def advance(self) -> None:
+        """One turn of the loop: admit what is due, then one scheduler call."""
+        self._admit_due()
+        if not self._plays:
+            self.now_s = max(self.now_s, self._events[0][0])
+            return
+        steps = self._stretch() if self._max_stretch > 1 else 1
+        if steps > 1:
+            for play in self._plays.values():
+                request = play.request
+                if request is not None and request.num_computed_tokens:
+                    request.spec_token_ids = [0] * (steps - 1)
+        output = self._scheduler.schedule()
+        self.counters.scheduler_calls += 1
+        if output.total_num_scheduled_tokens == 0:
+            self._wait_for_something(output)
+            return
+        self._run_step(output, steps)
+
+    # -------------------------------------------------------------------------------- arrivals
+
+    def _admit_due(self) -> None:
+        while self._events and self._events[0][0] <= self.now_s:
+            _, _, play = heapq.heappop(self._events)
+            self._send(play)
+
+    def _send(self, play: _Play) -> None:
+        conversation = play.conversation
+        index = conversation.turn
+        conversation.next_prompt()
+        turn = play.job.program.turns[index]
+        tool = turn.tool_calls[0].name if turn.tool_calls else None
+        tags = Tags(
+            program_id=play.program_id,
+            is_last_step=index == len(play.job.program.turns) - 1,
+            this_func_call=_slowest_tool(turn.tool_calls) or tool,
+            parent_id=play.job.program.parent_id,
+        )
+        request_id = f"{play.program_id}/{index}"
+        play.request = Request(
+            request_id=request_id,
+            prompt_token_ids=conversation.prompt,
+            sampling_params=SamplingParams(
+                max_tokens=turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
+            ),
+            pooling_params=None,
+            arrival_time=self.now_s,
+            block_hasher=conversation.hasher(),  # type: ignore[arg-type]
+        )
+        play.sent_s, play.first_token_s = self.now_s, None
+        self._plays[request_id] = play
+        self._settled = False
+        self._scheduler.add_request(play.request)
+
+    def _wait_for_something(self, output: SchedulerOutput) -> None:
+        """Nothing could be scheduled: let the clock run to whatever may change that."""
+        self._scheduler.update_from_output(output, ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+        instants = [self._events[0][0]] if self._events else []
+        deadline_s = self._scheduler.core.next_deadline_s()
+        if deadline_s is not None:
+            instants.append(_just_after(max(deadline_s, self.now_s)))
+        if not instants:
+            waiting = ", ".join(list(self._plays)[:3])
+            raise EngineError(f"at {self.now_s:.3f} s nothing can run and nothing will happen; waiting: {waiting}")
+        self.now_s = max(self.now_s, min(instants))
+
+    # ------------------------------------------------------------------------------------ steps
+
+    def _run_step(self, output: SchedulerOutput, steps: int) -> None:
+        plays, scheduled = self._plays, output.num_scheduled_tokens
+        sampled: list[list[int]] = []
+        index: dict[str, int] = {}
+        finished: list[_Play] = []
+        batch = _Batch()
+        pure = not output.scheduled_new_reqs and not output.scheduled_cached_reqs.resumed_req_ids
+        for number, (request_id, tokens) in enumerate(scheduled.items()):
+            play = plays[request_id]
+            request: Any = play.request
+            index[request_id] = number
+            done = len(request._output_token_ids)
+            if request.is_prefill_chunk:
+                batch.chunks.append(PrefillChunk(tokens, request.num_computed_tokens - tokens))
+                sampled.append([])
+                continue
+            decoding = done and tokens == steps
+            if decoding:
+                batch.decodes += 1
+                batch.decode_context_tokens += request.num_computed_tokens - tokens + 1
+            else:
+                batch.chunks.append(PrefillChunk(tokens, request.num_computed_tokens - tokens))
+            new = play.conversation.output[done : done + (steps if decoding else 1)]
+            sampled.append(new)
+            if done + len(new) >= request.max_tokens:
+                finished.append(play)
+        self._take_time(batch, steps)
+        if batch.chunks:
+            self._note_first_tokens(index)
+        runner_output = ModelRunnerOutput(list(scheduled), index, sampled)
+        self._scheduler.update_from_output(output, runner_output)
+        self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids
+        for play in finished:
+            self._finish(play)
+
+    def _take_time(self, batch: _Batch, steps: int) -> None:
+        counters = self.counters
+        counters.engine_steps += steps
+        counters.decode_tokens += batch.decodes * steps
+        counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
+        start_s = self.now_s
+        if steps == 1:
+            self.now_s += self._times.step_s(batch.chunks, batch.decodes, batch.decode_context_tokens)
+        else:
+            for seconds in self._stretch_times(batch.decodes, batch.decode_context_tokens, steps):
+                self.now_s += seconds
+        counters.busy_s += self.now_s - start_s
+
+    def _stretch_times(self, decodes: int, context_tokens: int, steps: int) -> list[float]:
+        return self._times.decode_stretch_s(decodes, context_tokens, steps)[:steps]
+
+    def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
+        for request_id in scheduled:
+            play = self._plays[request_id]
+            request: Any = play.request
+            if play.first_token_s is None and not request.is_prefill_chunk:
+                play.first_token_s = self.now_s
+
+    def _finish(self, play: _Play) -> None:
+        request: Any = play.request
+        del self._plays[request.request_id]
+        conversation, turn = play.conversation, play.job.program.turns[play.conversation.turn]
+        is_last = conversation.turn == len(play.job.program.turns) - 1
+        self.turns_done += 1
+        self._on_turn(
+            TurnRecord(
+                program_id=play.program_id,
+                turn=conversation.turn,
+                due_s=play.due_s,
+                sent_s=play.sent_s,
+                first_token_s=play.first_token_s,
+                finish_s=self.now_s,
+                prompt_tokens=request.num_prompt_tokens,
+                output_tokens=turn.output_tokens,
+                cached_tokens=None,
+                tools=tuple(call.name for call in turn.tool_calls),
+                gap_s=None if is_last else turn.gap_s,
+                is_last=is_last,
+            )
+        )
+        conversation.finished(request.block_hashes)
+        play.request = None
+        if is_last:
+            self.programs_done += 1
+            return
+        play.due_s = self.now_s + turn.gap_s
+        heapq.heappush(self._events, (play.due_s, self._jobs_total + self.turns_done, play))
+
+    # ---------------------------------------------------------------------------- event skipping
+
+    def _stretch(self) -> int:
+        """How many decode steps may be taken in one scheduler call without changing anything observable.
+
+        The running requests must all be decoding, none may finish, the pool must have the blocks, and no arrival
+        or pin deadline may fall before the last of the steps starts. A request that waits must have been passed
+        over by the step before: with fewer free blocks and the same batch it stays where it is.
+        """
+        scheduler = self._scheduler
+        running = scheduler.running
+        if not running or (scheduler.waiting and not self._settled) or scheduler.kv_holding_waiting:
+            return 1
+        steps = min(self._max_stretch, self._chunk_tokens // len(running))
+        context = 0
+        for request in running:
+            if request.is_prefill_chunk or not request._output_token_ids:
+                return 1
+            steps = min(steps, request.max_tokens - len(request._output_token_ids) - 1)
+            context += request.num_computed_tokens + 1
+        if steps > 1:
+            steps = self._fit_blocks(steps)
+        return self._fit_events(len(running), context, steps) if steps > 1 else 1
+
+    def _fit_blocks(self, steps: int) -> int:
+        """The most steps, halving, for which the free blocks suffice."""
+        free, size = free_block_count(self._scheduler), self._block_size
+        while steps > 1:
+            wanted = 0
+            for request in self._scheduler.running:
+                computed = request.num_computed_tokens
+                wanted += -(-(computed + steps) // size) - -(-computed // size)
+            if wanted <= free:
+                break
+            steps //= 2
+        return steps
+
+    def _fit_events(self, decodes: int, context_tokens: int, steps: int) -> int:
+        """Steps that start before the next arrival and not after the next pin deadline."""
+        deadline_s = self._scheduler.core.next_deadline_s()
+        arrival_s = self._events[0][0] if self._events else None
+        if deadline_s is None and arrival_s is None:
+            return steps
+        now_s = self.now_s
+        for number, seconds in enumerate(self._stretch_times(decodes, context_tokens, steps)):
+            if (arrival_s is not None and arrival_s <= now_s) or (deadline_s is not None and deadline_s < now_s):
+                return max(1, number)
+            now_s += seconds
+        return steps
+
+
+def _slowest_tool(calls: Sequence[Any]) -> str | None:
+    """The tool the next turn waits for."""
+    return max(calls, key=lambda call: call.start_s + (call.duration_s or 0.0)).name if calls else None
+
+
+def _just_after(instant_s: float) -> float:
+    """A pin is released once the clock is past its deadline, not at it."""
+    return instant_s + 1e-9 * max(1.0, abs(instant_s))

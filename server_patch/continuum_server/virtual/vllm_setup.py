@@ -1,0 +1,100 @@
+"""vLLM's scheduler built without a model, a GPU or a worker: configuration in, scheduler out."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.structured_output import StructuredOutputManager
+
+from continuum_server.vllm_plugin.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What the scheduler needs to know of model and memory."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    query_heads: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    chunk_tokens: int
+
+
+def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
+    """A scheduler as the engine core would build it, for synchronous scheduling."""
+    vllm_config = _vllm_config(shape, settings)
+    spec = FullAttentionSpec(
+        block_size=shape.block_size,
+        num_kv_heads=shape.kv_heads,
+        head_size=shape.head_dim,
+        dtype=torch.bfloat16,
+    )
+    kv_config = KVCacheConfig(
+        num_blocks=shape.num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+    )
+    return scheduler_type(
+        vllm_config=vllm_config,
+        kv_cache_config=kv_config,
+        structured_output_manager=StructuredOutputManager(vllm_config),
+        block_size=shape.block_size,
+        log_stats=False,
+    )
+
+
+def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
+    with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
+        model = ModelConfig(
+            model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len
+        )
+    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=True)
+    cache.num_gpu_blocks = shape.num_blocks
+    scheduler = SchedulerConfig(
+        max_num_seqs=shape.max_num_seqs,
+        max_num_batched_tokens=shape.chunk_tokens,
+        max_model_len=shape.max_model_len,
+        enable_chunked_prefill=True,
+        is_encoder_decoder=False,
+        async_scheduling=False,
+    )
+    return VllmConfig(
+        model_config=model,
+        cache_config=cache,
+        scheduler_config=scheduler,
+        device_config=DeviceConfig("cpu"),
+        additional_config=settings.to_config(),
+    )
+
+
+def _model_config(shape: EngineShape) -> dict[str, object]:
+    """A Llama's config.json of this geometry; only its shape matters."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "intermediate_size": 4 * shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.query_heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.max_model_len,
+        "vocab_size": 128256,
+        "torch_dtype": "bfloat16",
+    }

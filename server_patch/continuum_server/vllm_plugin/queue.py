@@ -1,0 +1,91 @@
+"""The waiting queue in the order of SPEC 4, as a vLLM ``RequestQueue``. O(log n) per operation."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request
+
+from continuum_server.policy.base import Rank
+
+PREEMPTED, PINNED, REST = 0, 1, 2
+
+
+@dataclass(slots=True, order=True)
+class _Entry:
+    key: tuple[int, Rank, int]
+    request: Request = field(compare=False)
+    valid: bool = field(default=True, compare=False)
+
+
+class RankedQueue(RequestQueue):
+    """Requests by (class, policy's rank). A request whose class changed is entered anew; stale entries are
+    dropped when they surface."""
+
+    def __init__(self, key: Callable[[Request], tuple[int, Rank]]) -> None:
+        self._key = key
+        self._heap: list[_Entry] = []
+        self._entries: dict[str, _Entry] = {}
+        self._count = 0
+
+    def add_request(self, request: Request) -> None:
+        self._count += 1
+        kind, rank = self._key(request)
+        entry = _Entry((kind, rank, self._count), request)
+        self._entries[request.request_id] = entry
+        heapq.heappush(self._heap, entry)
+
+    def peek_request(self) -> Request:
+        heap = self._heap
+        while heap and not heap[0].valid:
+            heapq.heappop(heap)
+        if not heap:
+            raise IndexError("peek from an empty queue")
+        return heap[0].request
+
+    def pop_request(self) -> Request:
+        request = self.peek_request()
+        self.remove_request(request)
+        return request
+
+    def prepend_request(self, request: Request) -> None:
+        """Preempted and skipped requests return to the place their class and rank give them."""
+        self.add_request(request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.add_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        self._entries.pop(request.request_id).valid = False
+        self._drop_stale()
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            if request.request_id in self._entries:
+                self.remove_request(request)
+
+    def rank_again(self, request_id: str) -> None:
+        """The request's class or rank changed."""
+        entry = self._entries.get(request_id)
+        if entry is not None:
+            entry.valid = False
+            self.add_request(entry.request)
+
+    def _drop_stale(self) -> None:
+        """Keep stale entries fewer than live ones: amortised O(1)."""
+        if len(self._heap) > 2 * len(self._entries) + 64:
+            self._heap = [entry for entry in self._heap if entry.valid]
+            heapq.heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter([entry.request for entry in sorted(self._entries.values())])

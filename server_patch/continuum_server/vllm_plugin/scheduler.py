@@ -1,0 +1,264 @@
+"""The plugin: vLLM's scheduler with a policy beside it. ``--scheduler-cls continuum_server.vllm_plugin.scheduler.make``
+
+The stock scheduler does all the work. Around four of its methods this one reports what happened to the pure core
+(``policy.core``) and carries out what comes back: hold these blocks, give those back. Decisions are not made here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from continuum_server.policy.base import Rank
+from continuum_server.policy.catalog import make_policy
+from continuum_server.policy.core import Core, Pin
+from continuum_server.policy.facts import Machine, TurnState
+from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.queue import PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.settings import read_settings
+from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
+from continuum_traces.wire import tags_from_xargs
+
+Clock = Callable[[], float]
+
+
+class EventSink(Protocol):
+    """Where events go; ``write`` must not raise."""
+
+    def write(self, event: SchedulerEvent, /) -> None: ...
+
+
+class Discard:
+    """A sink for nobody."""
+
+    def write(self, event: SchedulerEvent, /) -> None:
+        return
+
+
+class ProgramSchedulerMixin(Scheduler):
+    """Put in front of ``Scheduler`` or ``AsyncScheduler``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        touch_points.refuse_what_cannot_work(self)
+        settings = read_settings(self.vllm_config.additional_config)
+        kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
+        policy = make_policy(settings.policy, settings.policy_options, Machine(settings.prefill, kv_tokens))
+        self.core = Core(policy, settings.guards, kv_tokens)
+        self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
+        self.sink: EventSink = Discard()
+        self.tags_rejected = 0
+        self._held: dict[str, touch_points.Blocks] = {}
+        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
+        if self._ranked is not None:
+            self.waiting = self._ranked
+        touch_points.wrap_allocate_slots(self, self._with_room_from_pins)
+
+    def attach(self, clock: Clock, sink: EventSink) -> None:
+        """Use this clock and this sink from now on."""
+        self.clock, self.sink = clock, sink
+
+    # ------------------------------------------------------------------------- around vLLM's methods
+
+    def add_request(self, request: Request) -> None:
+        if request.request_id not in self.requests:
+            self._arrived(request)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        now_s = self.clock()
+        if self._held:
+            for pin in self.core.expired(now_s):
+                self._unpin(pin, now_s, "expired")
+        output = super().schedule(*args, **kwargs)
+        for request_id in touch_points.preempted_ids(output):
+            self._preempted(request_id, now_s)
+        for request_id, hit_tokens in touch_points.first_scheduled(output):
+            self._started(request_id, hit_tokens, now_s)
+        return output
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        turn = self.core.turn(request.request_id)
+        if turn is not None:
+            self._finished(request, turn)
+        return super()._free_request(request, *args, **kwargs)
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        self.release_all("shutdown")
+        return super().reset_prefix_cache(*args, **kwargs)
+
+    # ------------------------------------------------------------------------------- what happened
+
+    def _arrived(self, request: Request) -> None:
+        now_s = self.clock()
+        read = tags_from_xargs(touch_points.extra_args(request), touch_points.session_id(request))
+        self.tags_rejected += len(read.rejected)
+        turn = self._new_turn(request, read.tags, now_s)
+        self.core.arrive(turn, now_s)
+        self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
+
+    def _new_turn(self, request: Request, tags: Tags, now_s: float) -> TurnState:
+        tagged = tags.program_id is not None
+        program = self.core.program_for(tags.program_id or request.request_id, now_s, tags.parent_id)
+        return TurnState(
+            program=program,
+            index=program.turns_arrived,
+            request_id=request.request_id,
+            arrival_s=now_s,
+            prompt_tokens=request.num_prompt_tokens,
+            sequence=self.core.next_sequence(),
+            is_last=bool(tags.is_last_step),
+            tool_hint=tags.pred_tool,
+            tool_hint_s=tags.pred_tool_s,
+            tool_hint_p90_s=tags.pred_tool_p90_s,
+            ttl_wish_s=tags.kv_ttl_s,
+            this_func_call=tags.this_func_call,
+            tagged=tagged,
+        )
+
+    def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
+        turn = self.core.turn(request_id)
+        if turn is None:
+            return
+        first = self.core.start(turn, now_s, hit_tokens, self.block_size)
+        kind: Any = "start" if first else "resume"
+        self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
+        pin = self.core.pins.get(turn.program.program_id)
+        if pin is not None:  # the turn holds the blocks itself by now: never a moment unheld
+            self._unpin(pin, now_s, "hit")
+
+    def _preempted(self, request_id: str, now_s: float) -> None:
+        turn = self.core.turn(request_id)
+        if turn is not None:
+            turn.preemptions += 1
+            self._emit(now_s, "preempt", turn)
+
+    def _finished(self, request: Request, turn: TurnState) -> None:
+        now_s = self.clock()
+        well = touch_points.ended_well(request)
+        tool = turn.this_func_call if well else None
+        self._emit(
+            now_s,
+            "finish",
+            turn,
+            output_tokens=request.num_output_tokens,
+            tool=tool,
+            status=touch_points.status_word(request),
+        )
+        old_pin = self.core.pins.get(turn.program.program_id)
+        if not well:
+            self.core.abort(turn)
+            if old_pin is not None:
+                self._unpin(old_pin, now_s, "abort")
+            return
+        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool)
+        blocks = touch_points.hold_blocks(self, request) if hold is not None else []
+        if old_pin is not None:  # left by a request beside this one; its successor is held by now
+            self._unpin(old_pin, now_s, "last" if turn.is_last else "hit")
+        if hold is not None and blocks:
+            tokens = len(blocks) * self.block_size
+            self._held[turn.program.program_id] = blocks
+            self.core.pin(turn, now_s, hold.ttl_s, tokens)
+            estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
+            self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=tokens, **estimates)
+
+    # -------------------------------------------------------------------------------------- pins
+
+    def release_program(self, program_id: str) -> bool:
+        """The client says the program is over; True if it held anything."""
+        pin = self.core.pins.get(program_id)
+        if pin is not None:
+            self._unpin(pin, self.clock(), "last")
+        self.core.end_program(program_id)
+        return pin is not None
+
+    def release_all(self, reason: UnpinReason) -> None:
+        for pin in list(self.core.pins.values()):
+            self._unpin(pin, self.clock(), reason)
+
+    def _unpin(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
+        program_id = pin.program.program_id
+        self.core.unpin(program_id)
+        touch_points.release_blocks(self, self._held.pop(program_id))
+        event = SchedulerEvent(now_s, "unpin", program_id, pin.turn_index, reason=reason, tokens=pin.tokens)
+        self.sink.write(event)
+        if self._ranked is not None and pin.program.requests_in_engine and reason != "hit":
+            for request_id in self.core.requests_of(program_id):
+                self._ranked.rank_again(request_id)
+
+    def _with_room_from_pins(self, allocate: touch_points.AllocateSlots) -> touch_points.AllocateSlots:
+        """``allocate_slots`` that, where it fails, may take room from pins and try again."""
+
+        def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
+            blocks = allocate(request, *args, **kwargs)
+            if blocks is not None or not self._held:
+                return blocks
+            return self._release_until(request, kwargs, lambda: allocate(request, *args, **kwargs))
+
+        return allocate_or_release
+
+    def _release_until(self, request: Request, arguments: dict[str, Any], retry: Callable[[], Any]) -> Any:
+        turn = self.core.turn(request.request_id)
+        if turn is None:
+            return None
+        must = touch_points.is_running(request) or not self.running
+        victims = list(self.core.victims(turn, must))
+        if not must and not self._enough(request, arguments, victims):
+            return None
+        now_s = self.clock()
+        for pin in victims:
+            self._unpin(pin, now_s, "pressure")
+            blocks = retry()
+            if blocks is not None:
+                return blocks
+        return None
+
+    def _enough(self, request: Request, arguments: dict[str, Any], victims: Iterable[Pin]) -> bool:
+        """Would all of them together make room? Otherwise none is disturbed."""
+        gain = sum(touch_points.exclusively_held(self._held[pin.program.program_id]) for pin in victims)
+        wanted = touch_points.blocks_wanted(self, request, arguments)
+        return gain > 0 and touch_points.free_block_count(self) + gain >= wanted
+
+    # ------------------------------------------------------------------------------------- small
+
+    def _queue_key(self, request: Request) -> tuple[int, Rank]:
+        turn = self.core.turn(request.request_id)
+        if turn is None:
+            return REST, (float("inf"),)
+        if touch_points.is_preempted(request):
+            return PREEMPTED, self.core.policy.rank(turn)
+        held = self.core.has_pin(turn.program.program_id)
+        return (PINNED if held else REST), self.core.policy.rank(turn)
+
+    def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
+        self.sink.write(
+            SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts)
+        )
+
+
+class ProgramScheduler(ProgramSchedulerMixin, Scheduler):
+    """For synchronous scheduling."""
+
+
+class AsyncProgramScheduler(ProgramSchedulerMixin, AsyncScheduler):
+    """For asynchronous scheduling."""
+
+
+def make(*args: Any, **kwargs: Any) -> Scheduler:
+    """What ``--scheduler-cls`` names: the class that fits the engine's scheduling mode.
+
+    Raises:
+        UnsupportedVllm: this vLLM is not one the plugin knows.
+    """
+    touch_points.check_supported()
+    vllm_config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+    is_async = vllm_config.scheduler_config.async_scheduling
+    return (AsyncProgramScheduler if is_async else ProgramScheduler)(*args, **kwargs)
+
+

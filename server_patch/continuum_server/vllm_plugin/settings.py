@@ -1,0 +1,48 @@
+"""What a server tells the plugin: ``--additional-config '{"continuum": {...}}'``, one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from continuum_server.policy.core import Guards
+from continuum_server.policy.facts import PrefillCurve
+
+SECTION = "continuum"
+
+
+class SettingsError(ValueError):
+    """A setting that is unknown or of the wrong type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    policy: str = "continuum"
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    guards: Guards = field(default_factory=Guards)
+    prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
+    record_path: str | None = None
+    """File the scheduler's events are appended to; None: not recorded."""
+
+    def to_config(self) -> dict[str, Any]:
+        """The form vLLM's ``additional_config`` carries to every process."""
+        return {SECTION: asdict(self)}
+
+
+def read_settings(additional_config: Any) -> Settings:
+    """Settings from ``vllm_config.additional_config``; absent ones keep their defaults."""
+    section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
+    values = dict(section)
+    unknown = sorted(set(values) - {f.name for f in fields(Settings)})
+    if unknown:
+        known = ", ".join(f.name for f in fields(Settings))
+        raise SettingsError(f"additional-config continuum.{unknown[0]}: unknown; there are: {known}")
+    try:
+        if "guards" in values:
+            values["guards"] = Guards(**values["guards"])
+        if "prefill" in values:
+            values["prefill"] = PrefillCurve(**values["prefill"])
+    except TypeError as error:
+        raise SettingsError(f"additional-config continuum: {error}") from error
+    return Settings(**values)

