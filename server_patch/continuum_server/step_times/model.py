@@ -1,0 +1,79 @@
+"""How long one engine step takes on a GPU: the question, and where an answer comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+
+class StepTimesError(Exception):
+    """Base of this package's errors.
+
+    StepTimesError
+    ├── UnknownPair   no such GPU, model or tensor parallel degree; lists what exists
+    └── OutOfRange    a batch outside what was measured; names the quantity, its value and its range
+    """
+
+
+class UnknownPair(StepTimesError):
+    pass
+
+
+class OutOfRange(StepTimesError):
+    pass
+
+
+class PrefillChunk(NamedTuple):
+    """Part of a prompt computed in one step."""
+
+    tokens: int
+    prefix_tokens: int
+    """Tokens of the same request already in KV before the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where step times come from; goes into every run's manifest."""
+
+    kind: Literal["measured-table", "roofline"]
+    source: str
+    version: str
+    licence: str
+    gpu: str
+    model: str
+    tensor_parallel: int
+    step_overhead_ms: float
+    """Added to every step for what kernels' times leave out: scheduling, sampling, launches."""
+    notes: str = ""
+
+
+class StepTimes(Protocol):
+    """Seconds of GPU steps. Deterministic."""
+
+    def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        """One step over these prefill chunks and ``decodes`` decoding requests.
+
+        Args:
+            chunks: prompt parts computed in the step.
+            decodes: requests that generate one token each.
+            decode_context_tokens: sum over those requests of the tokens they attend to.
+
+        Raises:
+            OutOfRange: a batch outside what the source covers.
+        """
+        ...
+
+    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
+        """Times of ``steps`` decode steps in a row, the context growing by ``decodes`` tokens each step.
+
+        Bit-identical to asking ``step_s`` step by step.
+        """
+        ...
+
+    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
+        """One prompt part alone, in one step."""
+        ...
+
+    @property
+    def provenance(self) -> Provenance: ...
