@@ -1,0 +1,271 @@
+"""Trace files: JSON lines, gzipped where the name ends in .gz (docs/trace-format.md)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from continuum_traces.lines import end_line, header_line, program_line, read_program, read_turn, turn_line
+from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
+
+
+class TraceError(Exception):
+    """A trace that cannot be read or written; the message names file, line and field."""
+
+
+class DamagedFile(TraceError):
+    """A file that cannot be read to its end."""
+
+    def __init__(self, path: Path, line: int, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+        self.line, self.message = line, message
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a trace file."""
+
+    file: str
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
+        return where + (f"{self.field}: " if self.field else "") + self.message
+
+
+@dataclass(slots=True)
+class _Open:
+    """A program whose end has not been seen."""
+
+    program: Program
+    line: int
+    turns: list[Turn] = field(default_factory=list)
+    bad: bool = False
+
+
+def read_programs(
+    path: Path | str, skip_invalid: bool = False, on_fault: Callable[[Fault], None] | None = None
+) -> Iterator[Program]:
+    """Programs of a file, each as soon as its end has been read.
+
+    Args:
+        path: a file in Continuum's own format.
+        skip_invalid: leave out programs with faults instead of raising.
+        on_fault: told of every fault that ``skip_invalid`` passes over.
+
+    Raises:
+        TraceError: the first fault, with file, line and field.
+    """
+
+    def report(fault: Fault) -> None:
+        if not skip_invalid:
+            raise TraceError(str(fault))
+        if on_fault is not None:
+            on_fault(fault)
+
+    yield from _Reader(Path(path), report).programs()
+
+
+def validate(path: Path | str) -> list[Fault]:
+    """Every fault of a file, in the order of its lines."""
+    faults: list[Fault] = []
+    for _ in _Reader(Path(path), faults.append).programs():
+        pass
+    return faults
+
+
+def write_programs(path: Path | str, programs: Iterable[Program], **header: Any) -> int:
+    """Write a whole file, all or nothing; equal programs give equal bytes. Returns how many programs."""
+    target = Path(path)
+    temporary = target.with_name(target.name + ".tmp")
+    written = 0
+    try:
+        with temporary.open("wb") as raw, _compressed(raw, target) as out:
+            out.write(_encode(header_line(**header)))
+            for program in programs:
+                written += 1
+                out.writelines(_program_bytes(program))
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise TraceError(f"{target}: cannot write: {error.strerror}") from error
+    return written
+
+
+def _compressed(raw: IO[bytes], target: Path) -> Any:
+    if target.suffix == ".gz":
+        return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
+    return io.BufferedWriter(raw)  # type: ignore[arg-type]
+
+
+def _program_bytes(program: Program) -> Iterator[bytes]:
+    yield _encode(program_line(program))
+    for index, turn in enumerate(program.turns):
+        yield _encode(turn_line(program.program_id, index, turn))
+    yield _encode(end_line(program.program_id))
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a plain or gzipped file.
+
+    Raises:
+        TraceError: missing, unreadable, truncated or not UTF-8.
+    """
+    number = 0
+    try:
+        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+        with opened as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007 - the number is told on failure
+                yield number, line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedFile(path, number + 1, f"the gzip stream is damaged or cut short: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DamagedFile(path, number + 1, f"not UTF-8: {error.reason}") from error
+    except OSError as error:
+        raise DamagedFile(path, 0, f"cannot read: {error.strerror or error}") from error
+
+
+class _Reader:
+    def __init__(self, path: Path, report: Callable[[Fault], None]) -> None:
+        self._path = path
+        self._report_fault = report
+        self._open: dict[str, _Open] = {}
+        self._seen: set[str] = set()
+        self._has_header = False
+
+    def programs(self) -> Iterator[Program]:
+        last = 0
+        try:
+            for number, text in text_lines(self._path):
+                last = number
+                if text.strip():
+                    yield from self._line(number, text)
+        except DamagedFile as error:
+            self._report(error.line, "", error.message)
+        else:
+            if last == 0:
+                self._report(0, "", "the file is empty")
+        for program_id in list(self._open):
+            yield from self._close(program_id, last)
+
+    def _report(self, line: int, field: str, message: str) -> None:
+        self._report_fault(Fault(str(self._path), line, field, message))
+
+    def _line(self, number: int, text: str) -> Iterator[Program]:
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            return self._report(number, "", f"not JSON: {error}")
+        if not isinstance(data, dict):
+            return self._report(number, "", "expected an object")
+        kind = data.get("kind")
+        if not self._has_header:
+            self._has_header = True
+            if kind != "header":
+                self._report(number, "kind", "the first line must be the header")
+        if kind == "header":
+            self._header(number, data)
+        elif kind == "program":
+            self._program(number, data)
+        elif kind == "turn":
+            self._turn(number, data)
+        elif kind == "end":
+            program_id = data.get("program_id")
+            if program_id in self._open:
+                yield from self._close(program_id, number)
+            elif program_id not in self._seen:
+                self._report(number, "program_id", f"no program {program_id!r} is open")
+        else:
+            self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, end")
+
+    def _header(self, number: int, data: dict[str, Any]) -> None:
+        if data.get("schema") != TRACE_SCHEMA:
+            self._report(number, "schema", f"expected {TRACE_SCHEMA!r}, found {data.get('schema')!r}")
+        if data.get("version") != TRACE_VERSION:
+            self._report(number, "version", f"this reader knows {TRACE_VERSION}, found {data.get('version')!r}")
+
+    def _program(self, number: int, data: dict[str, Any]) -> None:
+        program, faults = read_program(data)
+        program_id = data.get("program_id")
+        if isinstance(program_id, str) and program_id in self._seen:
+            self._report(number, "program_id", f"{program_id!r} appears twice")
+            return
+        if isinstance(program_id, str):
+            self._seen.add(program_id)
+            placeholder = program or Program(program_id, ())
+            self._open[program_id] = _Open(placeholder, number, bad=program is None)
+        for fault in faults:
+            self._report(number, fault.field, fault.message)
+
+    def _turn(self, number: int, data: dict[str, Any]) -> None:
+        program_id = data.get("program_id")
+        held = self._open.get(program_id) if isinstance(program_id, str) else None
+        if held is None:
+            if not (isinstance(program_id, str) and program_id in self._seen):
+                self._report(number, "program_id", f"no program {program_id!r} is open")
+            return
+        turn, faults = read_turn(data)
+        wanted = len(held.turns)
+        if data.get("turn") != wanted:
+            held.bad = True
+            self._report(number, "turn", f"expected {wanted}, found {data.get('turn')!r}")
+        for fault in faults:
+            held.bad = True
+            self._report(number, fault.field, fault.message)
+        held.turns.append(turn or Turn(0, 1))
+
+    def _close(self, program_id: str, line: int) -> Iterator[Program]:
+        held = self._open.pop(program_id)
+        if not held.turns:
+            self._report(held.line, "program_id", f"program {program_id!r} has no turns")
+        elif not held.bad:
+            program = replace(held.program, turns=tuple(held.turns))
+            message = _impossible(program)
+            if message:
+                self._report(line, "kept_tokens", message)
+            else:
+                yield program
+
+
+def _impossible(program: Program) -> str | None:
+    """Facts that hold between turns: something to prompt with, nothing kept that was not there."""
+    context = 0
+    for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
+        if turn.kept_tokens is not None and turn.kept_tokens > context:
+            return f"turn {index} keeps {turn.kept_tokens} tokens of a context of {context}"
+        if prompt < 1:
+            return f"turn {index} has an empty prompt"
+        context = prompt + turn.carried
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A turn that does not fit a model's context."""
+
+    program_id: str
+    turn: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"program {self.program_id!r}, turn {self.turn}: prompt and output are {self.tokens} tokens"
+
+
+def too_long(program: Program, context_tokens: int) -> TooLong | None:
+    """The first turn whose prompt and output exceed the model's context, if any."""
+    for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
+        if prompt + turn.output_tokens > context_tokens:
+            return TooLong(program.program_id, index, prompt + turn.output_tokens)
+    return None

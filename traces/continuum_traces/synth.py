@@ -1,0 +1,331 @@
+"""Synthetic programs from a profile: a small file of statistics, no text (docs/trace-format.md).
+
+Turns, tool times and tokens are drawn by stratified sampling (each of n equal slices of probability once, shuffled), so
+that a set of n programs has the profile's means and deviations, tails included, and not merely tends to them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from continuum_traces.jsonl import TraceError, read_programs
+from continuum_traces.schema import Program, ToolCall, Turn
+
+Reading = Literal["context", "cumulative"]
+Floats = NDArray[np.float64]
+
+PROFILES = ("swebench", "bfcl", "openhands")
+BUNDLED = ("swebench", "bfcl")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation, kept between two limits."""
+
+    mean: float
+    std: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProfile:
+    """Times of one tool: a log-normal body and, for a share of the calls, a log-normal tail. Milliseconds."""
+
+    name: str
+    share: float
+    """Of all tool calls."""
+    body_mean_ms: float
+    body_std_ms: float
+    tail_share: float = 0.0
+    tail_mean_ms: float = 0.0
+    tail_std_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a workload looks like."""
+
+    name: str
+    source: str
+    turns: Spread
+    tokens: Spread
+    """Per program, in the reading asked for when programs are made."""
+    tools: tuple[ToolProfile, ...]
+    output_tokens: Spread
+    """Generated per turn, reasoning included."""
+    reasoning_share: float
+    """Of the generated tokens: not repeated in the next prompt."""
+    first_prompt_weight: float
+    """Size of the first prompt in units of a later turn's mean new input."""
+    shared_prefix_tokens: int
+    """Leading tokens every program opens with (system prompt)."""
+    assumptions: str = ""
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """A profile of ours by name, or one from a file.
+
+    Raises:
+        TraceError: no such profile, or a file that is none.
+    """
+    if name_or_path in PROFILES:
+        text = (files("continuum_traces") / "profiles" / f"{name_or_path}.json").read_text(encoding="utf-8")
+    else:
+        try:
+            text = Path(name_or_path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise TraceError(f"{name_or_path}: no profile of that name; there are {', '.join(PROFILES)}") from error
+    try:
+        return profile_from_json(json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise TraceError(f"{name_or_path}: not a profile: {error}") from error
+
+
+def profile_from_json(data: dict[str, Any]) -> Profile:
+    spreads = {name: Spread(**data[name]) for name in ("turns", "tokens", "output_tokens")}
+    tools = tuple(ToolProfile(**tool) for tool in data["tools"])
+    rest = {name: value for name, value in data.items() if name not in {*spreads, "tools"}}
+    return Profile(tools=tools, **spreads, **rest)
+
+
+def profile_to_json(profile: Profile) -> dict[str, Any]:
+    return asdict(profile)
+
+
+def bundled(name: str) -> Iterator[Program]:
+    """The bundled set of 100 synthetic programs (context reading); docs/trace-format.md says how it was made."""
+    if name not in BUNDLED:
+        raise TraceError(f"no bundled set {name!r}; there are {', '.join(BUNDLED)}")
+    return read_programs(bundled_path(name))
+
+
+def bundled_path(name: str) -> Path:
+    return Path(str(files("continuum_traces") / "bundled" / f"{name}-100.jsonl.gz"))
+
+
+def synthesize(
+    profile: Profile, num_programs: int, seed: int, reading: Reading = "context", length_scale: float = 1.0
+) -> list[Program]:
+    """Programs drawn from a profile; equal arguments give equal programs.
+
+    Args:
+        profile: the statistics.
+        num_programs: how many.
+        seed: of the generator.
+        reading: whether the profile's tokens per program mean the final context or the sum over turns.
+        length_scale: every length times this (the papers scale BFCL by 0.4).
+    """
+    rng = np.random.default_rng(seed)
+    turns = np.rint(_normal(rng, num_programs, profile.turns)).astype(int)
+    tokens = _lognormal_within(rng, num_programs, profile.tokens)
+    total = int(turns.sum())
+    outputs = _lognormal_within(rng, total, profile.output_tokens)
+    calls = _tool_calls(rng, profile, total)
+    weights = rng.gamma(1.0, 1.0, total)
+    programs, first = [], 0
+    for number in range(num_programs):
+        part = slice(first, first + int(turns[number]))
+        first = part.stop
+        weights[part.start] = profile.first_prompt_weight
+        inputs, generated = _fit_lengths(weights[part], outputs[part], float(tokens[number]), profile, reading)
+        programs.append(_program(profile, number, inputs, generated, calls[part], length_scale))
+    return programs
+
+
+def _program(
+    profile: Profile, number: int, inputs: Floats, outputs: Floats, calls: Sequence[ToolCall], scale: float
+) -> Program:
+    turns = []
+    for index, (new, generated) in enumerate(zip(inputs, outputs, strict=True)):
+        output = max(1, round(float(generated) * scale))
+        last = index == len(inputs) - 1
+        turns.append(
+            Turn(
+                new_input_tokens=max(1, round(float(new) * scale)),
+                output_tokens=output,
+                carried_tokens=max(1, round(output * (1 - profile.reasoning_share))),
+                tool_calls=() if last else (calls[index],),
+            )
+        )
+    prefix = min(round(profile.shared_prefix_tokens * scale), turns[0].new_input_tokens)
+    return Program(
+        program_id=f"{profile.name}-{number:04d}",
+        turns=tuple(turns),
+        source=f"synthetic:{profile.name}",
+        synthetic=True,
+        shared_prefix_id=f"{profile.name}-system" if prefix else None,
+        shared_prefix_tokens=prefix,
+    )
+
+
+def _fit_lengths(
+    weights: Floats, outputs: Floats, target: float, profile: Profile, reading: Reading
+) -> tuple[Floats, Floats]:
+    """New input and generated tokens of each turn so that the program has ``target`` tokens in that reading.
+
+    Both readings are linear in the lengths. Inputs take what outputs and system prompt leave; where those alone are
+    most of the target, outputs shrink to half of it.
+    """
+    n = len(weights)
+    later = np.arange(n, 0, -1) if reading == "cumulative" else np.ones(n)
+    carried = 1 - profile.reasoning_share
+    of_output = carried * (later - 1) + 1 if reading == "cumulative" else np.r_[np.full(n - 1, carried), 1.0]
+    prefix = min(profile.shared_prefix_tokens, 0.25 * target / float(later[0]))
+    from_outputs = float((outputs * of_output).sum())
+    shrink = min(1.0, 0.5 * target / from_outputs)
+    left = target - shrink * from_outputs - prefix * float(later[0])
+    inputs = weights * (left / float((weights * later).sum()))
+    inputs[0] += prefix
+    return inputs, outputs * shrink
+
+
+def _uniforms(rng: np.random.Generator, n: int) -> Floats:
+    """One point in each of n equal slices of (0, 1), in random order."""
+    return np.asarray((rng.permutation(n) + rng.uniform(0.05, 0.95, n)) / n)
+
+
+def _normal(rng: np.random.Generator, n: int, spread: Spread) -> Floats:
+    return np.asarray(np.clip(spread.mean + spread.std * norm.ppf(_uniforms(rng, n)), spread.least, spread.most))
+
+
+def _lognormal(rng: np.random.Generator, n: int, mean: float, std: float) -> Floats:
+    return _lognormal_at(_uniforms(rng, n), mean, std) if n and std > 0.0 else np.full(n, mean)
+
+
+def _lognormal_at(uniforms: Floats, mean: float, std: float) -> Floats:
+    sigma2 = np.log1p((std / mean) ** 2)
+    return np.asarray(np.exp(np.log(mean) - sigma2 / 2 + np.sqrt(sigma2) * norm.ppf(uniforms)))
+
+
+def _lognormal_within(rng: np.random.Generator, n: int, spread: Spread) -> Floats:
+    """Log-normal values that have the mean and deviation asked for after they were cut to the limits."""
+    if spread.std <= 0.0:
+        return np.full(n, spread.mean)
+    uniforms = _uniforms(rng, n)
+    mean, std = spread.mean, spread.std
+    values = np.empty(0)
+    for _ in range(12):
+        values = np.clip(_lognormal_at(uniforms, mean, std), spread.least, spread.most)
+        mean *= spread.mean / float(values.mean())
+        std *= min(max(spread.std / max(float(values.std()), 1e-9), 0.5), 2.0)
+    return values
+
+
+def _tool_calls(rng: np.random.Generator, profile: Profile, n: int) -> list[ToolCall]:
+    """n calls in random order, each tool with its share, its tail with its own."""
+    counts = _shares(n, [tool.share for tool in profile.tools])
+    calls: list[ToolCall] = []
+    for tool, count in zip(profile.tools, counts, strict=True):
+        tail = round(count * tool.tail_share)
+        body_ms = _lognormal(rng, count - tail, tool.body_mean_ms, tool.body_std_ms)
+        tail_ms = _lognormal(rng, tail, tool.tail_mean_ms, tool.tail_std_ms)
+        calls += [ToolCall(tool.name, round(float(ms) / 1e3, 6)) for ms in np.concatenate([body_ms, tail_ms])]
+    return [calls[i] for i in rng.permutation(n)]
+
+
+def _shares(n: int, shares: Sequence[float]) -> list[int]:
+    """n split by shares, whole numbers, nothing lost."""
+    ends = [round(n * end) for end in np.cumsum(shares) / sum(shares)]
+    return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def scale_turns(program: Program, k: int) -> Program:
+    """The program's turns k times over with lengths divided by k (SPEC 11): more turns, the same context."""
+    shorter = tuple(
+        Turn(
+            new_input_tokens=max(1, round(turn.new_input_tokens / k)),
+            output_tokens=max(1, round(turn.output_tokens / k)),
+            carried_tokens=max(0, min(max(1, round(turn.output_tokens / k)), round(turn.carried / k))),
+            tool_calls=turn.tool_calls,
+            gap_overhead_s=turn.gap_overhead_s,
+        )
+        for turn in program.turns
+    )
+    between = [t for t in shorter if t.tool_calls] or list(shorter)
+    last = shorter[-1]
+    filler = between[-1].tool_calls
+    link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=last.tool_calls or filler)
+    turns = (*(shorter[:-1] + (link,)) * (k - 1), *shorter)
+    return Program(
+        program.program_id,
+        turns,
+        f"{program.source} x{k}",
+        program.model,
+        program.synthetic,
+        program.arrival_s,
+        program.parent_id,
+    )
+
+
+def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> Profile:
+    """A profile of anyone's programs: statistics only, no text, no ids.
+
+    Raises:
+        TraceError: fewer than two programs.
+    """
+    kept = list(programs)
+    if len(kept) < 2:
+        raise TraceError("a profile needs at least two programs")
+    sizes = [p.final_context_tokens if reading == "context" else p.cumulative_tokens for p in kept]
+    turns = [turn for program in kept for turn in program.turns]
+    generated = sum(turn.output_tokens for turn in turns)
+    later = [turn.new_input_tokens for program in kept for turn in program.turns[1:]] or [1]
+    first = [program.turns[0].new_input_tokens for program in kept]
+    return Profile(
+        name=name,
+        source=f"fitted to {len(kept)} programs, {len(turns)} turns; {reading} reading",
+        turns=_spread([len(program.turns) for program in kept]),
+        tokens=_spread(sizes),
+        tools=_fit_tools(kept),
+        output_tokens=_spread([turn.output_tokens for turn in turns]),
+        reasoning_share=1 - sum(turn.carried for turn in turns) / generated,
+        first_prompt_weight=float(np.mean(first) / max(1.0, float(np.mean(later)))),
+        shared_prefix_tokens=min((program.shared_prefix_tokens for program in kept), default=0),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    array = np.asarray(values, dtype=float)
+    return Spread(float(array.mean()), float(array.std()), float(array.min()), float(array.max()))
+
+
+def _fit_tools(programs: Sequence[Program], most: int = 12) -> tuple[ToolProfile, ...]:
+    """The most frequent tools by name, the others together; the slowest tenth of each is its tail."""
+    times: dict[str, list[float]] = {}
+    for program in programs:
+        for turn in program.turns[:-1]:
+            name = max(turn.tool_calls, key=lambda c: c.duration_s or 0.0).name if turn.tool_calls else "none"
+            times.setdefault(name, []).append(turn.gap_s * 1e3)
+    common = [name for name, _ in Counter({n: len(t) for n, t in times.items()}).most_common(most)]
+    grouped = {name: times[name] for name in common}
+    other = [ms for name, values in times.items() if name not in grouped for ms in values]
+    if other:
+        grouped["other"] = grouped.get("other", []) + other
+    total = sum(len(values) for values in grouped.values())
+    return tuple(_fit_tool(name, values, total) for name, values in grouped.items())
+
+
+def _fit_tool(name: str, values_ms: list[float], total: int) -> ToolProfile:
+    ordered = np.sort(np.asarray(values_ms)) + 1e-3
+    tail = len(ordered) // 10
+    body, slow = ordered[: len(ordered) - tail], ordered[len(ordered) - tail :]
+    return ToolProfile(
+        name,
+        len(ordered) / total,
+        float(body.mean()),
+        float(body.std()),
+        tail / len(ordered),
+        float(slow.mean()) if tail else 0.0,
+        float(slow.std()) if tail else 0.0,
+    )
