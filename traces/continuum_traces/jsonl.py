@@ -103,7 +103,7 @@ def write_programs(path: Path | str, programs: Iterable[Program], **header: Any)
 def _compressed(raw: IO[bytes], target: Path) -> Any:
     if target.suffix == ".gz":
         return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
-    return io.BufferedWriter(raw)  # type: ignore[arg-type]
+    return io.BufferedWriter(raw)
 
 
 def _program_bytes(program: Program) -> Iterator[bytes]:
@@ -125,9 +125,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-        with opened as lines:
-            for number, line in enumerate(lines, 1):  # noqa: B007 - the number is told on failure
+        with _opened(path) as lines:
+            for number, line in enumerate(lines, 1):
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFile(path, number + 1, f"the gzip stream is damaged or cut short: {error}") from error
@@ -135,6 +134,10 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DamagedFile(path, number + 1, f"not UTF-8: {error.reason}") from error
     except OSError as error:
         raise DamagedFile(path, 0, f"cannot read: {error.strerror or error}") from error
+
+
+def _opened(path: Path) -> IO[str]:
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
 
 
 class _Reader:
@@ -175,20 +178,20 @@ class _Reader:
             self._has_header = True
             if kind != "header":
                 self._report(number, "kind", "the first line must be the header")
-        if kind == "header":
-            self._header(number, data)
-        elif kind == "program":
-            self._program(number, data)
-        elif kind == "turn":
-            self._turn(number, data)
-        elif kind == "end":
-            program_id = data.get("program_id")
-            if program_id in self._open:
-                yield from self._close(program_id, number)
-            elif program_id not in self._seen:
-                self._report(number, "program_id", f"no program {program_id!r} is open")
+        readers = {"header": self._header, "program": self._program, "turn": self._turn}
+        if kind == "end":
+            yield from self._end(number, data)
+        elif kind in readers:
+            readers[kind](number, data)
         else:
             self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, end")
+
+    def _end(self, number: int, data: dict[str, Any]) -> Iterator[Program]:
+        program_id = data.get("program_id")
+        if program_id in self._open:
+            yield from self._close(str(program_id), number)
+        elif program_id not in self._seen:
+            self._report(number, "program_id", f"no program {program_id!r} is open")
 
     def _header(self, number: int, data: dict[str, Any]) -> None:
         if data.get("schema") != TRACE_SCHEMA:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
@@ -49,7 +48,7 @@ def write_json(path: Path, data: Any) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError as error:
         raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
 

@@ -93,10 +93,10 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def profile_from_json(data: dict[str, Any]) -> Profile:
-    spreads = {name: Spread(**data[name]) for name in ("turns", "tokens", "output_tokens")}
-    tools = tuple(ToolProfile(**tool) for tool in data["tools"])
-    rest = {name: value for name, value in data.items() if name not in {*spreads, "tools"}}
-    return Profile(tools=tools, **spreads, **rest)
+    values: dict[str, Any] = {**data, "tools": tuple(ToolProfile(**tool) for tool in data["tools"])}
+    for name in ("turns", "tokens", "output_tokens"):
+        values[name] = Spread(**data[name])
+    return Profile(**values)
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
@@ -256,7 +256,8 @@ def scale_turns(program: Program, k: int) -> Program:
     last = shorter[-1]
     filler = between[-1].tool_calls
     link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=last.tool_calls or filler)
-    turns = (*(shorter[:-1] + (link,)) * (k - 1), *shorter)
+    repeated = (*shorter[:-1], link)
+    turns = (*repeated * (k - 1), *shorter)
     return Program(
         program.program_id,
         turns,

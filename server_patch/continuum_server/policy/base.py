@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.facts import (
+    NO_HOLD,
+    Hold,
+    Machine,
+    ProgramState,
+    TurnFinish,
+    TurnStart,
+    TurnState,
+)
 
 Rank = tuple[float, ...]
 

@@ -11,9 +11,7 @@ from continuum_server.policy.facts import Machine
 from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.ttl import Continuum, StaticTtl
 
-POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum)
-}
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum)}
 
 
 class PolicyError(ValueError):
@@ -45,9 +43,7 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
 
 def _read_option(policy: str, name: str, value: Any, known: Mapping[str, Any]) -> Any:
     if name not in known:
-        raise PolicyError(
-            f"policy {policy!r} has no option {name!r}; it has: {', '.join(known) or 'none'}"
-        )
+        raise PolicyError(f"policy {policy!r} has no option {name!r}; it has: {', '.join(known) or 'none'}")
     hint = known[name]
     kinds = getattr(hint, "__args__", (hint,))
     if value is None or (isinstance(value, str) and value.lower() == "none"):

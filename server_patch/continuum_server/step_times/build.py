@@ -27,7 +27,12 @@ MODELS = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
     "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
 }
-SYSTEMS = {"a100-80gb": "a100_sxm", "h100-80gb": "h100_sxm", "h200-141gb": "h200_sxm", "b200-180gb": "b200_sxm"}
+SYSTEMS = {
+    "a100-80gb": "a100_sxm",
+    "h100-80gb": "h100_sxm",
+    "h200-141gb": "h200_sxm",
+    "b200-180gb": "b200_sxm",
+}
 TENSOR_PARALLEL = (1, 2, 4, 8)
 
 SHARED = log_grid(1, 131072, 72)
@@ -60,8 +65,7 @@ def build_table(model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
         "decode_batch": BATCHES,
         "decode_context_tokens": CONTEXTS,
         "decode_attention_ms": [
-            [_digits(max(0.0, handle.predict_decode_latency(b, n, 2) - shared[b])) for n in CONTEXTS]
-            for b in BATCHES
+            [_digits(max(0.0, handle.predict_decode_latency(b, n, 2) - shared[b])) for n in CONTEXTS] for b in BATCHES
         ],
     }
 
@@ -73,7 +77,12 @@ def _handle(model: str, gpu: str, tensor_parallel: int) -> Any:
         raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; pip install it") from error
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
     return engine.EngineHandle.compile(
-        MODELS[model], SYSTEMS[gpu], "vllm", tp_size=tensor_parallel, moe_tp_size=tensor_parallel, moe_ep_size=1
+        MODELS[model],
+        SYSTEMS[gpu],
+        "vllm",
+        tp_size=tensor_parallel,
+        moe_tp_size=tensor_parallel,
+        moe_ep_size=1,
     )
 
 

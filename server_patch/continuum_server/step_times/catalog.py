@@ -66,9 +66,7 @@ def available() -> list[Provenance]:
     return found + modelled
 
 
-def load_step_times(
-    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = 1.0
-) -> StepTimes:
+def load_step_times(gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = 1.0) -> StepTimes:
     """Step times of a pair.
 
     Raises:
@@ -81,9 +79,7 @@ def load_step_times(
     return measured or RooflineStepTimes(found_gpu, found_model, tensor_parallel, step_overhead_ms)
 
 
-def _measured(
-    gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float = 1.0
-) -> TableStepTimes | None:
+def _measured(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float = 1.0) -> TableStepTimes | None:
     table = files("continuum_server.step_times") / "tables" / f"{gpu.name}_{model.name}_tp{tensor_parallel}.json"
     if not table.is_file():
         return None
@@ -127,5 +123,12 @@ def kv_capacity(
             f"{found_model.weight_bytes / GIB:.0f} GiB; use a larger --tp or GPU"
         )
     return KvCapacity(
-        blocks, blocks * block_size, block_size, per_token, found_model.weight_bytes, memory, utilization, reserved
+        blocks,
+        blocks * block_size,
+        block_size,
+        per_token,
+        found_model.weight_bytes,
+        memory,
+        utilization,
+        reserved,
     )

@@ -1,5 +1,4 @@
-"""GPUs and models as numbers. Dense bf16 peaks and bandwidths from the vendors' data sheets; geometries from the models'
-published config.json files."""
+"""GPUs and models as numbers: peaks and bandwidths from the vendors' data sheets, geometries from published configs."""
 
 from __future__ import annotations
 

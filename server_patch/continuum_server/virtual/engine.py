@@ -1,7 +1,7 @@
 """The virtual engine's front door: a configuration, a policy, jobs in; a run directory out.
 
-What is real: vLLM's scheduler, KV cache manager and prefix cache, the plugin. What is modelled: how long a GPU step takes
-(``step_times``) and the clock.
+What is real: vLLM's scheduler, KV cache manager and prefix cache, the plugin. What is modelled: how long a GPU
+step takes (``step_times``) and the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, write_json
 
 from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
@@ -23,7 +24,6 @@ from continuum_server.virtual.vllm_setup import EngineShape, build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.touch_points import check_supported
-from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, write_json
 
 __all__ = ["EngineConfig", "EngineDescription", "EngineError", "Job", "Progress", "describe", "simulate"]
 
@@ -138,7 +138,10 @@ def simulate(
     leaked = free_at_start - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
-    write_json(out / ENGINE, {**asdict(loop.counters), "virtual_s": loop.now_s, "seed": seed, "blocks_leaked": leaked})
+    write_json(
+        out / ENGINE,
+        {**asdict(loop.counters), "virtual_s": loop.now_s, "seed": seed, "blocks_leaked": leaked},
+    )
 
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from continuum_traces.schema import Program, Tags, TurnRecord
+from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
@@ -16,8 +18,6 @@ from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count
-from continuum_traces.schema import Program, Tags, TurnRecord
-from continuum_traces.wire import tags_to_xargs
 
 
 class EngineError(Exception):

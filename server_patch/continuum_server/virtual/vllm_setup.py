@@ -61,9 +61,7 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
 def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
-        model = ModelConfig(
-            model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len
-        )
+        model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
     cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=True)
     cache.num_gpu_blocks = shape.num_blocks
     scheduler = SchedulerConfig(

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
+from continuum_traces.wire import tags_from_xargs
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -22,8 +24,6 @@ from continuum_server.policy.facts import Machine, TurnState
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.queue import PINNED, PREEMPTED, REST, RankedQueue
 from continuum_server.vllm_plugin.settings import read_settings
-from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
-from continuum_traces.wire import tags_from_xargs
 
 Clock = Callable[[], float]
 
@@ -237,9 +237,7 @@ class ProgramSchedulerMixin(Scheduler):
         return (PINNED if held else REST), self.core.policy.rank(turn)
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        self.sink.write(
-            SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts)
-        )
+        self.sink.write(SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts))
 
 
 class ProgramScheduler(ProgramSchedulerMixin, Scheduler):
@@ -260,5 +258,3 @@ def make(*args: Any, **kwargs: Any) -> Scheduler:
     vllm_config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
     is_async = vllm_config.scheduler_config.async_scheduling
     return (AsyncProgramScheduler if is_async else ProgramScheduler)(*args, **kwargs)
-
-

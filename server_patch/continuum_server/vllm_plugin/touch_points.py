@@ -7,7 +7,7 @@ Checked against 0.32; docs/decisions/vllm-touch-points.md says what each place r
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -102,7 +102,7 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
     computed = arguments.get("new_computed_blocks")
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
     whole = -(-request.num_tokens // scheduler.block_size)
-    return whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted)
+    return int(whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted))
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
@@ -162,7 +162,3 @@ def refuse_what_cannot_work(scheduler: Scheduler) -> None:
     """Fail at start where the configuration leaves nothing to hold."""
     if not scheduler.cache_config.enable_prefix_caching:
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
-
-
-def held_ids(groups: Sequence[Blocks]) -> set[int]:
-    return {block.block_id for group in groups for block in group}

@@ -1,0 +1,228 @@
+"""``continuum-bench``. Each command imports what it needs when it runs, so that --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from continuum_bench.options import (
+    BlockSize,
+    ChunkTokens,
+    Format,
+    Gpu,
+    Jobs,
+    Jps,
+    Json,
+    KvBlocks,
+    MaxSeqs,
+    Model,
+    NoReport,
+    NumPrograms,
+    Out,
+    Overhead,
+    PinsYieldTo,
+    PolicyNames,
+    PolicyOptions,
+    RunOptions,
+    Seed,
+    Seeds,
+    SkipInvalid,
+    TensorParallel,
+    TokensReading,
+    Traces,
+    TurnScale,
+    Utilization,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="KV time-to-live scheduling for LLM agents: run, compare, explain. GPU time is modelled.",
+)
+
+
+def _workload_command(name: str, what: str, positional: bool = False) -> None:
+    """Register a command that runs policies over a workload."""
+
+    def command(
+        traces: Traces = None,
+        form: Format = None,
+        jps: Jps = 0.13,
+        policy: PolicyNames = None,
+        policy_option: PolicyOptions = None,
+        gpu: Gpu = "h100-80gb",
+        model: Model = "llama-3.1-8b",
+        tp: TensorParallel = 1,
+        num_programs: NumPrograms = None,
+        seed: Seed = 0,
+        seeds: Seeds = 1,
+        max_num_seqs: MaxSeqs = 256,
+        chunk_tokens: ChunkTokens = 2048,
+        block_size: BlockSize = 16,
+        kv_blocks: KvBlocks = None,
+        gpu_memory_utilization: Utilization = 0.9,
+        step_overhead_ms: Overhead = 1.0,
+        pins_yield_to: PinsYieldTo = "never",
+        tokens_reading: TokensReading = "context",
+        turn_scale: TurnScale = 1,
+        skip_invalid: SkipInvalid = False,
+        jobs: Jobs = None,
+        out: Out = None,
+        no_report: NoReport = False,
+        json_output: Json = False,
+    ) -> None:
+        given = dict(locals())
+        options = RunOptions(**{field.name: given[field.name] for field in fields(RunOptions)})
+        from continuum_bench.run_command import run_policies  # noqa: PLC0415
+
+        _exit(lambda: run_policies(name, options))
+
+    if positional:
+        command.__annotations__["traces"] = Annotated[Path, typer.Argument(help="Trace file, any known format.")]
+        command.__defaults__ = (None, *(command.__defaults__ or ())[1:])
+    command.__doc__ = what
+    app.command(name)(command)
+
+
+_workload_command(
+    "swebench", "Coding agents (mini-swe-agent on SWE-bench): policies side by side on the same arrivals."
+)
+_workload_command("bfcl", "Web-search agents (BFCL v4): policies side by side on the same arrivals.")
+_workload_command("openhands", "OpenHands agents, from a profile of few programs: policies side by side.")
+_workload_command("replay", "Play a trace file: policies side by side on the same arrivals.", positional=True)
+
+Dirs = Annotated[list[Path], typer.Argument(help="Run or experiment directories.")]
+
+
+@app.command()
+def analyze(directories: Dirs, json_output: Json = False) -> None:
+    """Metrics of recorded runs, from their files alone; also reads the preview's scheduler_timestamps."""
+    from continuum_bench.report_commands import show_metrics  # noqa: PLC0415
+
+    _exit(lambda: show_metrics(directories, json_output))
+
+
+@app.command()
+def report(directories: Dirs) -> None:
+    """Write summary.json, summary.csv and report.html anew."""
+    from continuum_bench.report_commands import write_reports  # noqa: PLC0415
+
+    _exit(lambda: write_reports(directories))
+
+
+@app.command()
+def compare(directories: Dirs, json_output: Json = False) -> None:
+    """The table of an experiment and its verdict, without running anything."""
+    from continuum_bench.report_commands import show_comparison  # noqa: PLC0415
+
+    _exit(lambda: show_comparison(directories, json_output))
+
+
+@app.command()
+def doctor(json_output: Json = False) -> None:
+    """What works on this machine, and what to do about what does not."""
+    from continuum_bench.doctor import show_doctor  # noqa: PLC0415
+
+    _exit(lambda: show_doctor(json_output))
+
+
+traces_app = typer.Typer(no_args_is_help=True, help="Trace files: import, make, fit, look at, check, convert.")
+app.add_typer(traces_app, name="traces")
+
+Source = Annotated[Path, typer.Argument(help="Trace file.")]
+Target = Annotated[Path, typer.Argument(help="File to write; gzipped where it ends in .gz.")]
+
+
+@traces_app.command("import")
+def import_(source: Source, target: Target, form: Format = None) -> None:
+    """Turn another format's file into ours."""
+    from continuum_bench.trace_commands import import_traces  # noqa: PLC0415
+
+    _exit(lambda: import_traces(source, target, form))
+
+
+@traces_app.command()
+def synth(
+    target: Target,
+    profile: Annotated[str, typer.Option(help="swebench, bfcl, openhands or a profile file.")] = "swebench",
+    num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="How many.", min=1)] = 100,
+    seed: Seed = 0,
+    tokens_reading: TokensReading = "context",
+    length_scale: Annotated[float, typer.Option(help="Every length times this.")] = 1.0,
+) -> None:
+    """Make synthetic programs from a profile."""
+    from continuum_bench.trace_commands import synth_traces  # noqa: PLC0415
+
+    _exit(lambda: synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale))
+
+
+@traces_app.command()
+def fit(
+    source: Source,
+    target: Target,
+    name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
+    tokens_reading: TokensReading = "context",
+    form: Format = None,
+) -> None:
+    """Make a profile of a trace: statistics only, no text."""
+    from continuum_bench.trace_commands import fit_profile  # noqa: PLC0415
+
+    _exit(lambda: fit_profile(source, target, name, tokens_reading, form))
+
+
+@traces_app.command()
+def stats(
+    source: Annotated[str, typer.Argument(help="Trace file, or swebench or bfcl for the bundled sets.")],
+    form: Format = None,
+    json_output: Json = False,
+) -> None:
+    """Turns, tool times, tokens, tails; beside the papers' Table 2."""
+    from continuum_bench.trace_commands import show_stats  # noqa: PLC0415
+
+    _exit(lambda: show_stats(source, form, json_output))
+
+
+@traces_app.command()
+def validate(source: Source) -> None:
+    """Name file, line and field of every fault."""
+    from continuum_bench.trace_commands import validate_trace  # noqa: PLC0415
+
+    _exit(lambda: validate_trace(source))
+
+
+@traces_app.command()
+def convert(
+    source: Source,
+    target: Target,
+    to: Annotated[str, typer.Option(help="Format to write; scheduler_timestamps files go both ways.")],
+    form: Format = None,
+) -> None:
+    """Write a trace, or scheduler_timestamps, in another format."""
+    from continuum_bench.trace_commands import convert_trace  # noqa: PLC0415
+
+    _exit(lambda: convert_trace(source, target, to, form))
+
+
+def _exit(work: Any) -> None:
+    """Run a command; a user's mistake is one line and exit code 2, never a traceback."""
+    from continuum_bench.errors import USER_ERRORS  # noqa: PLC0415
+
+    try:
+        code = work()
+    except USER_ERRORS as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error
+    if code:
+        raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the ``continuum-bench`` script."""
+    sys.exit(app())

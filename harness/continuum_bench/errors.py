@@ -1,0 +1,13 @@
+"""Errors that are the user's to mend: shown as one line."""
+
+from __future__ import annotations
+
+from continuum_analysis.timeline import AnalysisError
+from continuum_server.policy.catalog import PolicyError
+from continuum_server.step_times.model import StepTimesError
+from continuum_traces.jsonl import TraceError
+from continuum_traces.run_dir import RunDirError
+
+from continuum_bench.workload import BenchError
+
+USER_ERRORS = (AnalysisError, BenchError, PolicyError, StepTimesError, TraceError, RunDirError)

@@ -1,0 +1,95 @@
+"""Options that several commands share, each with its sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_RUN, _ENGINE, _WORKLOAD, _OUTPUT = "Run", "Engine", "Workload", "Output"
+
+Traces = Annotated[Path | None, typer.Option(help="Trace file instead of the bundled set.", rich_help_panel=_WORKLOAD)]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of the trace; found out where not given.", rich_help_panel=_WORKLOAD),
+]
+Jps = Annotated[float, typer.Option(help="Programs arriving per second (Poisson).", rich_help_panel=_WORKLOAD)]
+NumPrograms = Annotated[
+    int | None,
+    typer.Option(help="How many programs; more than the trace holds repeats them.", rich_help_panel=_WORKLOAD),
+]
+TokensReading = Annotated[
+    str,
+    typer.Option(help="Tokens per program mean: context (final) or cumulative (sum).", rich_help_panel=_WORKLOAD),
+]
+TurnScale = Annotated[int, typer.Option(help="Turns k times over, lengths divided by k.", rich_help_panel=_WORKLOAD)]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out programs that do not fit.", rich_help_panel=_WORKLOAD)
+]
+PolicyNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="Policies, repeated or separated by commas; default vllm,program-fcfs,static-ttl,continuum.",
+        rich_help_panel=_RUN,
+    ),
+]
+PolicyOptions = Annotated[
+    list[str] | None,
+    typer.Option("--policy-option", help="POLICY.OPTION=VALUE, repeatable.", rich_help_panel=_RUN),
+]
+Seed = Annotated[int, typer.Option(help="First seed, of arrivals and order.", rich_help_panel=_RUN)]
+Seeds = Annotated[int, typer.Option(help="Arrival sequences; 2 or more give intervals.", rich_help_panel=_RUN)]
+Jobs = Annotated[int | None, typer.Option(help="Runs at once; default all cores.", rich_help_panel=_RUN)]
+Gpu = Annotated[str, typer.Option(help="GPU; doctor lists them.", rich_help_panel=_ENGINE)]
+Model = Annotated[str, typer.Option(help="Model; doctor lists them.", rich_help_panel=_ENGINE)]
+TensorParallel = Annotated[int, typer.Option("--tp", help="GPUs of one replica.", rich_help_panel=_ENGINE)]
+MaxSeqs = Annotated[int, typer.Option(help="Most requests running at once.", rich_help_panel=_ENGINE)]
+ChunkTokens = Annotated[int, typer.Option(help="Tokens of one step at most.", rich_help_panel=_ENGINE)]
+BlockSize = Annotated[int, typer.Option(help="Tokens of a KV block.", rich_help_panel=_ENGINE)]
+KvBlocks = Annotated[int | None, typer.Option(help="KV blocks; default what fits the GPU.", rich_help_panel=_ENGINE)]
+Utilization = Annotated[float, typer.Option(help="Share of GPU memory used.", rich_help_panel=_ENGINE)]
+Overhead = Annotated[float, typer.Option(help="Added to every modelled step.", rich_help_panel=_ENGINE)]
+PinsYieldTo = Annotated[
+    str,
+    typer.Option(
+        help="Who may take a pin while others run: never, later (an earlier program), anyone.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Out = Annotated[Path | None, typer.Option(help="Directory to make; default runs/NAME-TIME.", rich_help_panel=_OUTPUT)]
+NoReport = Annotated[bool, typer.Option("--no-report", help="No report.html.", rich_help_panel=_OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a workload command was given."""
+
+    traces: Path | None
+    form: str | None
+    jps: float
+    policy: list[str] | None
+    policy_option: list[str] | None
+    gpu: str
+    model: str
+    tp: int
+    num_programs: int | None
+    seed: int
+    seeds: int
+    max_num_seqs: int
+    chunk_tokens: int
+    block_size: int
+    kv_blocks: int | None
+    gpu_memory_utilization: float
+    step_overhead_ms: float
+    pins_yield_to: str
+    tokens_reading: str
+    turn_scale: int
+    skip_invalid: bool
+    jobs: int | None
+    out: Path | None
+    no_report: bool
+    json_output: bool

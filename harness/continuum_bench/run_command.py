@@ -1,0 +1,169 @@
+"""``swebench``, ``bfcl``, ``openhands``, ``replay``: from options to a table and a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from continuum_analysis.compare import verdict, write_summary
+from continuum_server.policy.catalog import find_policy, read_options
+from continuum_server.policy.core import Yielding
+from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_traces.synth import Reading
+
+from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
+from continuum_bench.options import RunOptions
+from continuum_bench.show import Display, print_notice, print_summary
+from continuum_bench.workload import BenchError, WorkloadRequest, load_workload
+
+DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
+
+
+def run_policies(name: str, options: RunOptions) -> int:
+    """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
+    policies = _policies(options.policy)
+    policy_options = _policy_options(options.policy_option or [], policies)
+    _check(options)
+    model = find_model(options.model)
+    find_gpu(options.gpu)
+    workload = load_workload(
+        WorkloadRequest(
+            name=options.traces.name.split(".")[0] if options.traces else name,
+            traces=options.traces,
+            form=options.form,
+            num_programs=options.num_programs,
+            jps=options.jps,
+            turn_scale=options.turn_scale,
+            reading=cast(Reading, options.tokens_reading),
+            skip_invalid=options.skip_invalid,
+            context_tokens=model.max_context_tokens,
+        )
+    )
+    for problem in workload.skipped:
+        print_notice(f"skipped: {problem}")
+    engine, description = _engine(options)
+    seeds = range(options.seed, options.seed + options.seeds)
+    out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    experiment = Experiment(
+        cells=tuple(cells_for(policies, policy_options, list(seeds))),
+        workload=workload,
+        jps=options.jps,
+        engine=engine,
+        out=out,
+        command=tuple(["continuum-bench", *sys.argv[1:]]),
+        jobs=options.jobs or os.cpu_count() or 1,
+    )
+    prepare(experiment, description)
+    with Display(experiment, quiet=options.json_output) as display:
+        outcome = run(experiment, display.update)
+    return _conclude(experiment, outcome, options)
+
+
+def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
+    for cell, error in outcome.failed.items():
+        print_notice(f"error: {cell}: {error} (details in {experiment.out / cell / 'engine.log'})")
+    if outcome.done:
+        summary = write_summary(experiment.out)
+        if not options.no_report:
+            _write_report(experiment.out)
+        _print(summary, experiment, outcome, options)
+    if outcome.interrupted:
+        print_notice(f"stopped; {len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}")
+        return 130
+    return 1 if outcome.failed else 0
+
+
+def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+    if options.json_output:
+        sys.stdout.write(json.dumps({**summary, "out": str(experiment.out)}, indent=2) + "\n")
+        return
+    facts = experiment.workload.facts
+    kind = "synthetic" if facts["synthetic"] else "recorded"
+    print_summary(
+        summary,
+        f"{facts['name']} ({kind}), {facts['programs']} programs at {experiment.jps:g}/s, "
+        f"{options.model} on {options.tp} x {options.gpu}; GPU time is modelled",
+    )
+    print_notice(verdict(summary))
+    if not options.no_report:
+        print_notice(f"report: {experiment.out / 'report.html'}")
+
+
+def _write_report(out: Path) -> None:
+    from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
+
+    write_report(out)
+
+
+def _policies(given: Sequence[str] | None) -> list[str]:
+    names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
+    for name in names:
+        find_policy(name)
+    return list(dict.fromkeys(names))
+
+
+def _policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``POLICY.OPTION=VALUE`` texts, checked.
+
+    Raises:
+        BenchError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
+    """
+    raw: dict[str, dict[str, Any]] = {}
+    for text in given:
+        target, equals, value = text.partition("=")
+        policy, dot, option = target.partition(".")
+        if not (equals and dot):
+            raise BenchError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
+        if policy not in policies:
+            raise BenchError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
+        raw.setdefault(policy, {})[option] = value
+    return {policy: read_options(find_policy(policy), values) for policy, values in raw.items()}
+
+
+def _check(options: RunOptions) -> None:
+    if options.tokens_reading not in get_args(Reading):
+        raise BenchError(f"--tokens-reading {options.tokens_reading}: there are context and cumulative")
+    if options.pins_yield_to not in get_args(Yielding):
+        raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(Yielding))}")
+    if options.seeds < 1:
+        raise BenchError(f"--seeds {options.seeds}: must be at least 1")
+    if not 0 < options.gpu_memory_utilization <= 1:
+        raise BenchError(f"--gpu-memory-utilization {options.gpu_memory_utilization:g}: must be above 0, at most 1")
+    if options.step_overhead_ms < 0:
+        raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative")
+
+
+def _engine(options: RunOptions) -> tuple[Any, Any]:
+    """The engine's configuration and its part of the manifest; imports vLLM.
+
+    Raises:
+        BenchError: vLLM is missing or unsupported, or options that cannot work.
+    """
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        from continuum_server.virtual import engine  # noqa: PLC0415
+    except ImportError as error:
+        raise BenchError(
+            f"the virtual engine needs vLLM: make setup, or pip install 'continuum-ttl[cpu]' ({error})"
+        ) from error
+    config = engine.EngineConfig(
+        gpu=options.gpu,
+        model=options.model,
+        tensor_parallel=options.tp,
+        max_num_seqs=options.max_num_seqs,
+        chunk_tokens=options.chunk_tokens,
+        block_size=options.block_size,
+        kv_blocks=options.kv_blocks,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        step_overhead_ms=options.step_overhead_ms,
+        pins_yield_to=options.pins_yield_to,
+    )
+    try:
+        return config, engine.describe(config)
+    except engine.EngineError as error:
+        raise BenchError(str(error)) from error

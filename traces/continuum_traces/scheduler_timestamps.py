@@ -1,0 +1,121 @@
+"""The preview's ``scheduler_timestamps`` JSON, both ways (SPEC 8).
+
+``{program: [{"Request_arrival_time": t} | {"waiting_to_running": t, "prompt_length": n, "hit_length": h} | ...]}``.
+It has no turn numbers, tools or reasons; what it cannot say is left out on writing and counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.run_dir import RunDirError, write_json
+from continuum_traces.schema import EventKind, SchedulerEvent
+
+_KINDS: dict[str, EventKind] = {
+    "Request_arrival_time": "arrive",
+    "waiting_to_running": "start",
+    "Request_departure_time": "finish",
+    "pinned_time": "pin",
+    "unpinned_time": "unpin",
+    "Request_evicted_from_running_queue_time": "preempt",
+    "evicted_to_running": "resume",
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the events on writing the preview's form."""
+
+    events: int
+    dropped_events: int
+    """Kinds the preview does not know (reload)."""
+    dropped_facts: int
+    """Fields it has no place for: tool, TTL, reason, output tokens, status."""
+
+
+def read_preview(path: Path) -> list[SchedulerEvent]:
+    """Events of a preview file, each program's in its order; turns are counted by arrivals.
+
+    Raises:
+        RunDirError: naming the file, program and entry.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunDirError(f"{path}: cannot read: {error.strerror}") from error
+    except ValueError as error:
+        raise RunDirError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise RunDirError(f"{path}: expected an object of programs")
+    return [event for program, entries in data.items() for event in _program(path, program, entries)]
+
+
+def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
+    if not isinstance(entries, list):
+        raise RunDirError(f"{path}: {program}: expected a list of events")
+    events: list[SchedulerEvent] = []
+    turn = -1
+    for number, entry in enumerate(entries):
+        event = _event(f"{path}: {program}[{number}]", program, entry, turn)
+        if event.event == "arrive":
+            turn += 1
+        events.append(_with_turn(event, max(turn, 0)))
+    return events
+
+
+def _with_turn(event: SchedulerEvent, turn: int) -> SchedulerEvent:
+    """The event at that turn; a pin is handed over after the next arrival and belongs to the turn before."""
+    return SchedulerEvent(
+        event.t,
+        event.event,
+        event.program_id,
+        turn,
+        prompt_tokens=event.prompt_tokens,
+        hit_tokens=event.hit_tokens,
+    )
+
+
+def _event(where: str, program: str, entry: Any, turn: int) -> SchedulerEvent:
+    if not isinstance(entry, dict):
+        raise RunDirError(f"{where}: expected an object")
+    name = next((key for key in entry if key in _KINDS), None)
+    if name is None:
+        raise RunDirError(f"{where}: none of {', '.join(_KINDS)}")
+    if isinstance(entry[name], bool) or not isinstance(entry[name], int | float):
+        raise RunDirError(f"{where}: {name}: expected seconds")
+    for key in ("prompt_length", "hit_length"):
+        if key in entry and not isinstance(entry[key], int):
+            raise RunDirError(f"{where}: {key}: expected a whole number")
+    return SchedulerEvent(
+        float(entry[name]),
+        _KINDS[name],
+        program,
+        turn,
+        prompt_tokens=entry.get("prompt_length"),
+        hit_tokens=entry.get("hit_length"),
+    )
+
+
+def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> Written:
+    """Write events in the preview's form."""
+    programs: dict[str, list[dict[str, Any]]] = {}
+    written = dropped_events = dropped_facts = 0
+    for event in events:
+        name = _NAMES.get(event.event)
+        if name is None:
+            dropped_events += 1
+            continue
+        entry: dict[str, Any] = {name: event.t}
+        if event.event in ("start", "resume"):
+            entry |= {"prompt_length": event.prompt_tokens or 0, "hit_length": event.hit_tokens or 0}
+        facts = (event.tool, event.ttl_s, event.reason, event.output_tokens, event.status, event.tokens)
+        dropped_facts += sum(fact is not None for fact in facts)
+        programs.setdefault(event.program_id, []).append(entry)
+        written += 1
+    write_json(path, programs)
+    return Written(written, dropped_events, dropped_facts)

@@ -1,0 +1,133 @@
+"""What a set of programs looks like: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from continuum_traces.schema import Program
+
+
+@dataclass(frozen=True, slots=True)
+class MeanStd:
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStats:
+    """One tool's times, over calls whose duration is known. Milliseconds."""
+
+    name: str
+    calls: int
+    share_of_time: float
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    slowest_tenth_share: float
+    """Of this tool's time, held by its slowest tenth of calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStats:
+    programs: int
+    turns_total: int
+    synthetic: bool
+    turns: MeanStd
+    gap_ms: MeanStd
+    """Between turns: tools and overheads."""
+    tokens_context: MeanStd
+    """Per program, final context."""
+    tokens_cumulative: MeanStd
+    """Per program, summed over turns."""
+    output_tokens: MeanStd
+    """Per turn."""
+    slowest_tenth_share: float
+    """Of all time between turns, held by the slowest tenth of the gaps."""
+    longest_context_tokens: int
+    unknown_durations: int
+    """Tool calls whose duration the source did not record; counted as 0 in gaps."""
+    tools: tuple[ToolStats, ...]
+    """Most time first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A row of Table 2 of arXiv 2511.02230 v4; the paper does not say which token reading it uses."""
+
+    turns: MeanStd
+    gap_ms: MeanStd
+    tokens: MeanStd
+    slowest_tool: str
+    slowest_tenth_share: float
+
+
+TABLE_2: dict[str, Published] = {
+    "swebench": Published(MeanStd(10.9, 2.1), MeanStd(925, 3550), MeanStd(70126, 19732), "cd", 0.941),
+    "bfcl": Published(MeanStd(6.3, 2.3), MeanStd(1923, 2133), MeanStd(93256, 68687), "fetch_url", 0.525),
+}
+
+
+def trace_stats(programs: Iterable[Program]) -> TraceStats:
+    """Statistics of a set of programs.
+
+    Raises:
+        ValueError: the set is empty.
+    """
+    kept = list(programs)
+    if not kept:
+        raise ValueError("no programs")
+    gaps = [turn.gap_s * 1e3 for program in kept for turn in program.turns[:-1]]
+    calls = [call for program in kept for turn in program.turns for call in turn.tool_calls]
+    return TraceStats(
+        programs=len(kept),
+        turns_total=sum(len(p.turns) for p in kept),
+        synthetic=any(p.synthetic for p in kept),
+        turns=_mean_std([len(p.turns) for p in kept]),
+        gap_ms=_mean_std(gaps),
+        tokens_context=_mean_std([p.final_context_tokens for p in kept]),
+        tokens_cumulative=_mean_std([p.cumulative_tokens for p in kept]),
+        output_tokens=_mean_std([t.output_tokens for p in kept for t in p.turns]),
+        slowest_tenth_share=slowest_tenth_share(gaps),
+        longest_context_tokens=max(p.final_context_tokens for p in kept),
+        unknown_durations=sum(call.duration_s is None for call in calls),
+        tools=_tools([(call.name, call.duration_s * 1e3) for call in calls if call.duration_s is not None]),
+    )
+
+
+def slowest_tenth_share(values: Sequence[float]) -> float:
+    """Share of the sum that the largest tenth of the values holds; 0 for fewer than ten."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    total = float(ordered.sum())
+    return float(ordered[len(ordered) - len(ordered) // 10 :].sum()) / total if total > 0 else 0.0
+
+
+def _mean_std(values: Sequence[float]) -> MeanStd:
+    array = np.asarray(values if len(values) else [0.0], dtype=float)
+    return MeanStd(float(array.mean()), float(array.std()))
+
+
+def _tools(calls: Sequence[tuple[str, float]]) -> tuple[ToolStats, ...]:
+    times: dict[str, list[float]] = {}
+    for name, ms in calls:
+        times.setdefault(name, []).append(ms)
+    total = sum(ms for _, ms in calls) or 1.0
+    rows = [_tool(name, np.asarray(values), total) for name, values in times.items()]
+    return tuple(sorted(rows, key=lambda row: -row.share_of_time))
+
+
+def _tool(name: str, ms: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) -> ToolStats:
+    p50, p90, p99 = (float(q) for q in np.percentile(ms, [50, 90, 99]))
+    return ToolStats(
+        name,
+        len(ms),
+        float(ms.sum()) / total,
+        float(ms.mean()),
+        p50,
+        p90,
+        p99,
+        slowest_tenth_share(ms.tolist()),
+    )
