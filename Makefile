@@ -1,0 +1,65 @@
+# Continuum. `make bench` and `make test` are all a newcomer needs; both build the environment first.
+
+SHELL := /bin/bash
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# The console scripts run through python, so that a moved or copied environment still works.
+RUN := PYTHONPATH= $(VENV)/bin/continuum-bench
+STAMP := $(VENV)/.continuum-installed
+JPS ?= 0.13
+ARGS ?=
+# CI runs the slow end-to-end cases too.
+MARK := $(if $(CI),,-m "not slow")
+
+# A CPU build of torch: from a folder of wheels where one is known, else from PyTorch's own index.
+LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
+TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
+
+.PHONY: help setup bench test check lock golden docs clean
+
+help: ## What there is.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+setup: $(STAMP) ## The environment (.venv): Python 3.11, vLLM for CPU, tools. Nothing to do when it is current.
+
+$(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
+	@echo "setup: building $(VENV) (once; about 2.5 GB)"
+	@set -e; \
+	uv=$$(command -v uv || true); \
+	if [ -z "$$uv" ]; then \
+	  echo "setup: uv is not installed; getting it from PyPI into .uv"; \
+	  python3 -m venv .uv && .uv/bin/python -m pip install -q uv; uv=.uv/bin/uv; \
+	fi; \
+	python=$$(command -v python3.11 || true); \
+	if [ -z "$$python" ] || ! "$$python" --version >/dev/null 2>&1; then python=$$("$$uv" python find 3.11 2>/dev/null || true); fi; \
+	if [ -z "$$python" ]; then echo "setup: Python 3.11 is needed and was not found; install it (Debian: python3.11, or pyenv install 3.11) and try again" >&2; exit 1; fi; \
+	if [ ! -x $(PY) ]; then "$$uv" venv -q --python "$$python" $(VENV); fi; \
+	echo "setup: installing requirements/embedded.txt"; \
+	"$$uv" pip install -q --python $(PY) $(TORCH) --override requirements/overrides.txt -r requirements/embedded.txt; \
+	"$$uv" pip install -q --python $(PY) --no-deps -e .; \
+	touch $(STAMP); echo "setup: done"
+
+bench: setup ## The main job: four policies on the bundled SWE-bench workload, table and report.
+	$(RUN) swebench --jps $(JPS) $(ARGS)
+
+test: setup ## The tests (with CI set also the slow ones).
+	$(PY) -m pytest $(MARK) $(ARGS)
+
+check: setup ## Lint, types, import arrows.
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+docs: setup ## Reference pages that are written from the code.
+	$(PY) docs/generate.py
+
+golden: setup ## Bundled traces, written anew from their profiles.
+	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
+	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
+
+lock: ## requirements/embedded.txt from embedded.in.
+	python3 requirements/lock.py "$$(command -v uv || echo .uv/bin/uv)" --python $(PY) $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
+
+clean: ## Everything that was built.
+	rm -rf $(VENV) .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis
