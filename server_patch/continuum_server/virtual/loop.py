@@ -62,6 +62,7 @@ class _Play:
     """A job on its way through the engine."""
 
     job: Job
+    number: int
     program_id: str
     conversation: Conversation
     due_s: float
@@ -121,7 +122,8 @@ class VirtualLoop:
         for number, job in enumerate(jobs):
             conversation = Conversation(job.program, number, prefixes, self._block_size)
             program_id = job.program.program_id if job.salt == 0 else f"{job.program.program_id}#{job.salt}"
-            self._events.append((job.arrival_s, number, _Play(job, program_id, conversation, job.arrival_s)))
+            play = _Play(job, number, program_id, conversation, job.arrival_s)
+            self._events.append((job.arrival_s, number, play))
         heapq.heapify(self._events)
 
     def clock(self) -> float:
@@ -180,7 +182,7 @@ class VirtualLoop:
             this_func_call=_slowest_tool(turn.tool_calls) or tool,
             parent_id=play.job.program.parent_id,
         )
-        request_id = f"{play.program_id}/{index}"
+        request_id = f"{play.number}/{index}"  # program ids may repeat, request ids may not
         play.request = Request(
             request_id=request_id,
             prompt_token_ids=conversation.prompt,

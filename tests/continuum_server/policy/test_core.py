@@ -1,0 +1,147 @@
+"""The pure core: programs, pins, deadlines, victims, guards."""
+
+from __future__ import annotations
+
+import pytest
+from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
+from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
+from continuum_server.policy.ttl import Continuum
+
+MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
+
+
+def core_with(policy: str = "static-ttl", guards: Guards | None = None, **options: object) -> Core:
+    return Core(make_policy(policy, options, MACHINE), guards or Guards(), kv_tokens=1000)
+
+
+def turn_of(core: Core, program_id: str, now_s: float, last: bool = False, tagged: bool = True) -> TurnState:
+    program = core.program_for(program_id, now_s)
+    sequence = core.next_sequence()
+    turn = TurnState(
+        program, program.turns_arrived, f"{program_id}/{sequence}", now_s, 100, sequence, is_last=last, tagged=tagged
+    )
+    core.arrive(turn, now_s)
+    return turn
+
+
+def play_turn(core: Core, program_id: str, start_s: float, end_s: float, tool: str | None = "ls") -> TurnState:
+    turn = turn_of(core, program_id, start_s)
+    core.start(turn, start_s, 0, 16)
+    hold = core.finish(turn, end_s, 100, 10, tool)
+    if hold is not None:
+        core.pin(turn, end_s, hold.ttl_s, 100)
+    return turn
+
+
+def test_a_pin_expires_after_its_deadline_not_at_it() -> None:
+    core = core_with(ttl_s=2.0)
+    play_turn(core, "a", 0.0, 1.0)
+    assert core.next_deadline_s() == 3.0
+    assert core.expired(3.0) == []
+    (pin,) = core.expired(3.0001)
+    assert pin.program.program_id == "a"
+
+
+def test_a_returned_program_keeps_its_pin_past_the_deadline() -> None:
+    core = core_with(ttl_s=2.0)
+    play_turn(core, "a", 0.0, 1.0)
+    back = turn_of(core, "a", 2.5)
+    assert core.expired(100.0) == []
+    core.abort(back)
+    core.check_deadline_again("a")
+    assert [pin.program.program_id for pin in core.expired(100.0)] == ["a"]
+
+
+def test_the_last_step_holds_nothing_and_ends_the_program() -> None:
+    core = core_with(ttl_s=2.0)
+    turn = turn_of(core, "a", 0.0, last=True)
+    assert core.finish(turn, 1.0, 100, 10, "ls") is None
+    assert core.program_for("a", 5.0).turns_arrived == 0  # a new program of that name
+
+
+def test_untagged_requests_are_never_held() -> None:
+    core = core_with(ttl_s=2.0)
+    turn = turn_of(core, "request-1", 0.0, tagged=False)
+    assert core.finish(turn, 1.0, 100, 10, None) is None
+
+
+def test_guards_cap_time_and_share() -> None:
+    core = core_with(guards=Guards(max_ttl_s=1.0, max_pinned_share=0.15), ttl_s=50.0)
+    first = play_turn(core, "a", 0.0, 1.0)
+    assert core.next_deadline_s() == 2.0
+    play_turn(core, "b", 0.0, 1.0)  # 100 of 150 tokens are pinned: no room for another 100
+    assert list(core.pins) == ["a"]
+    assert core.pinned_tokens == 100
+    core.unpin(first.program.program_id)
+    assert core.pinned_tokens == 0
+
+
+def test_victims_are_the_latest_programs_and_never_ones_own() -> None:
+    core = core_with(guards=Guards(pins_yield_to="later"), ttl_s=50.0)
+    for name in "abc":
+        play_turn(core, name, 0.0, 1.0)
+    asker = turn_of(core, "b", 2.0)
+    assert [pin.program.program_id for pin in core.victims(asker, running=True)] == ["c", "a"]
+    assert [pin.program.program_id for pin in core.victims(asker, running=False)] == ["c"]
+    core.guards = Guards(pins_yield_to="never")
+    assert list(core.victims(asker, running=False)) == []
+
+
+def test_idle_programs_are_forgotten_first() -> None:
+    core = core_with("vllm", Guards(max_programs=10))
+    busy = turn_of(core, "busy", 0.0)
+    for number in range(1000):
+        core.finish(turn_of(core, f"p{number}", 1.0), 2.0, 100, 1, None)
+    assert len(core._programs) <= 12
+    assert core.program_for("busy", 3.0) is busy.program
+
+
+def test_tool_times_are_gaps_keyed_by_tool() -> None:
+    core = core_with("continuum", cold_samples=0)
+    policy = core.policy
+    assert isinstance(policy, Continuum)
+    play_turn(core, "a", 0.0, 1.0, tool="pytest")
+    turn = turn_of(core, "a", 4.5)
+    turn_of(core, "a", 4.6)  # beside the first: no second sample of the same gap
+    assert policy.tools.counts() == {"pytest": 1}
+    assert len(policy.tools.times_for("pytest")) == 1
+    assert policy.tools.times_for("pytest").best_ttl(10.0) == 3.5
+    core.abort(turn)
+
+
+def test_delay_counts_only_evicted_returns() -> None:
+    core = core_with("continuum")
+    policy = core.policy
+    assert isinstance(policy, Continuum)
+    play_turn(core, "a", 0.0, 1.0)
+    kept = turn_of(core, "a", 2.0)
+    core.start(kept, 5.0, hit_tokens=96, block_size=16)
+    assert policy.delay.mean_s == 0.0
+    core.finish(kept, 6.0, 100, 1, "ls")
+    evicted = turn_of(core, "a", 7.0)
+    core.start(evicted, 11.0, hit_tokens=0, block_size=16)
+    assert policy.delay.mean_s == 4.0
+
+
+def test_resuming_after_preemption_is_no_second_start() -> None:
+    core = core_with("continuum")
+    turn = turn_of(core, "a", 0.0)
+    assert core.start(turn, 1.0, 0, 16)
+    assert not core.start(turn, 2.0, 0, 16)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_options_are_checked(name: str) -> None:
+    with pytest.raises(PolicyError, match="no option 'moon'"):
+        read_options(POLICIES[name], {"moon": 1})
+    make_policy(name, {}, MACHINE)
+
+
+def test_options_from_text() -> None:
+    assert read_options(POLICIES["static-ttl"], {"ttl_s": "2.5"}) == {"ttl_s": 2.5}
+    assert read_options(POLICIES["static-ttl"], {"ttl_s": "none"}) == {"ttl_s": None}
+    with pytest.raises(PolicyError, match="cold_samples"):
+        read_options(POLICIES["continuum"], {"cold_samples": "many"})
+    with pytest.raises(PolicyError, match="there are: vllm"):
+        make_policy("moon", {}, MACHINE)

@@ -1,0 +1,122 @@
+"""The TTL model against arithmetic by hand and brute force (SPEC 3)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, ToolStatistics, ToolTimes, cold_start_ttl
+from hypothesis import given
+from hypothesis import strategies as st
+
+times = st.lists(st.floats(0, 100, allow_nan=False), min_size=1, max_size=60)
+
+
+def brute_force(samples: list[float], gain: float) -> float:
+    """argmax over {0} and the samples of P(tau) * gain - tau, smallest tau first."""
+
+    def value(tau: float) -> float:
+        return gain / len(samples) * sum(s <= tau for s in samples) - tau
+
+    best = 0.0
+    for tau in sorted({0.0, *samples}):
+        if value(tau) > (value(best) if best > 0 or 0.0 in samples else 0.0) + 1e-9:
+            best = tau
+    return best
+
+
+@given(times, st.floats(0, 300))
+def test_best_ttl_is_the_best_of_all(samples: list[float], gain: float) -> None:
+    tool = ToolTimes(window=100)
+    for sample in samples:
+        tool.add(sample)
+    found, wanted = tool.best_ttl(gain), brute_force(samples, gain)
+
+    def value(tau: float) -> float:
+        share = sum(s <= tau for s in samples) / len(samples) if tau > 0 else 0.0
+        return share * gain - tau
+
+    assert found in {0.0, *samples}
+    assert value(found) == pytest.approx(max(value(wanted), 0.0), abs=1e-6)
+
+
+def test_best_ttl_by_hand() -> None:
+    tool = ToolTimes(window=10)
+    for sample in (1.0, 1.0, 2.0, 10.0):
+        tool.add(sample)
+    # gain 4: P(1) * 4 - 1 = 1, P(2) * 4 - 2 = 1, P(10) * 4 - 10 = -6; equal, so the smaller
+    assert tool.best_ttl(4.0) == 1.0
+    assert tool.best_ttl(8.0) == 2.0  # 3, 4, -2
+    assert tool.best_ttl(40.0) == 10.0  # 19, 28, 30
+    assert tool.best_ttl(1.0) == 0.0
+    assert tool.best_ttl(-5.0) == 0.0
+    assert ToolTimes(10).best_ttl(100.0) == 0.0
+
+
+@given(times, st.integers(1, 20))
+def test_only_the_window_counts(samples: list[float], window: int) -> None:
+    tool, recent = ToolTimes(window), ToolTimes(1000)
+    for sample in samples:
+        tool.add(sample)
+    for sample in samples[-window:]:
+        recent.add(sample)
+    assert len(tool) == min(window, len(samples))
+    assert tool.best_ttl(50.0) == recent.best_ttl(50.0)
+    assert tool.count == len(samples)
+
+
+def test_cold_start_ladder() -> None:
+    tools = ToolStatistics(cold_samples=2, window=100)
+    for seconds in (1.0, 2.0):
+        tools.add("ls", seconds)
+    assert tools.is_cold  # |S| = K
+    tools.add("cat", 9.0)
+    assert not tools.is_cold
+    assert len(tools.times_for("ls")) == 3  # |S[ls]| = K: all tools pooled
+    tools.add("ls", 3.0)
+    assert len(tools.times_for("ls")) == 3  # its own
+    assert len(tools.times_for("never seen")) == 4
+    assert tools.counts() == {"ls": 3, "cat": 1}
+
+
+def test_cold_start_value() -> None:
+    assert cold_start_ttl(1.0) == 0.0
+    assert cold_start_ttl(0.2) == 0.0
+    assert cold_start_ttl(math.e) == pytest.approx(1.0)
+    grid = np.linspace(0, 20, 200_001)  # argmax of (1 - exp(-tau)) * gain - tau
+    assert cold_start_ttl(7.0) == pytest.approx(float(grid[np.argmax((1 - np.exp(-grid)) * 7.0 - grid)]), abs=1e-3)
+
+
+def test_queue_delay_is_a_sliding_mean() -> None:
+    delay = QueueDelay(window=2)
+    assert delay.mean_s == 0.0
+    for seconds in (10.0, 2.0, 4.0):
+        delay.add(seconds)
+    assert delay.mean_s == pytest.approx(3.0)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_eta_is_the_correlation(lengths: list[int]) -> None:
+    memory = Memoryfulness()
+    for turns in lengths:
+        memory.add(turns)
+    k = np.array([i for n in lengths for i in range(1, n + 1)], dtype=float)
+    rest = np.array([n - i for n in lengths for i in range(1, n + 1)], dtype=float)
+    if k.std() == 0 or rest.std() == 0:
+        assert memory.eta == 1.0
+    else:
+        assert memory.eta == pytest.approx(-np.corrcoef(k, rest)[0, 1], abs=1e-9)
+
+
+def test_eta_at_its_ends() -> None:
+    memory = Memoryfulness()
+    assert memory.eta == 1.0  # nothing known
+    for _ in range(5):
+        memory.add(10)
+    assert memory.eta == pytest.approx(1.0)  # every program alike
+    rng = np.random.default_rng(0)
+    memoryless = Memoryfulness()
+    for turns in rng.geometric(0.1, 200_000):
+        memoryless.add(int(turns))
+    assert abs(memoryless.eta) < 0.02

@@ -1,0 +1,181 @@
+"""Trace files: round trips, and every fault named with file, line and field."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_traces.jsonl import TraceError, read_programs, too_long, validate, write_programs
+from continuum_traces.lines import header_line
+from continuum_traces.schema import Program, ToolCall, Turn
+from hypothesis import given
+from hypothesis import strategies as st
+
+names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
+seconds = st.floats(0, 1e6)
+calls = st.builds(ToolCall, name=names, duration_s=st.none() | seconds, start_s=seconds, digest=st.none() | names)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Turn:
+    output = draw(st.integers(1, 500))
+    return Turn(
+        new_input_tokens=draw(st.integers(1, 1000)),
+        output_tokens=output,
+        carried_tokens=draw(st.none() | st.integers(0, output)),
+        tool_calls=tuple(draw(st.lists(calls, max_size=3))),
+        gap_overhead_s=draw(seconds),
+        text=draw(st.none() | st.text(max_size=20)),
+    )
+
+
+programs = st.lists(
+    st.builds(
+        Program,
+        program_id=names,
+        turns=st.lists(turns(), min_size=1, max_size=5).map(tuple),
+        source=names,
+        synthetic=st.booleans(),
+        arrival_s=st.none() | seconds,
+        parent_id=st.none() | names,
+    ),
+    max_size=4,
+    unique_by=lambda program: program.program_id,
+)
+
+
+@given(programs, st.sampled_from(["t.jsonl", "t.jsonl.gz"]))
+def test_round_trip_and_equal_bytes(tmp_path_factory: pytest.TempPathFactory, made: list[Program], name: str) -> None:
+    path = tmp_path_factory.mktemp("trace") / name
+    assert write_programs(path, made, source="test") == len(made)
+    assert list(read_programs(path)) == made
+    assert validate(path) == []
+    first = path.read_bytes()
+    write_programs(path, made, source="test")
+    assert path.read_bytes() == first
+
+
+GOOD_TURN = {"kind": "turn", "program_id": "p", "turn": 0, "new_input_tokens": 5, "output_tokens": 2}
+OPEN = {"kind": "program", "program_id": "p"}
+
+
+def file_of(path: Path, *lines: Any) -> Path:
+    target = path / "t.jsonl"
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in (header_line(), *lines)]
+    target.write_text("\n".join(texts) + "\n")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"output_tokens": 0}, "output_tokens", "below 1"),
+        ({"new_input_tokens": -1}, "new_input_tokens", "below 0"),
+        ({"new_input_tokens": 1.5}, "new_input_tokens", "whole number"),
+        ({"new_input_tokens": None}, "new_input_tokens", "missing"),
+        ({"carried_tokens": 3}, "carried_tokens", "more than output_tokens"),
+        ({"gap_overhead_s": -0.5}, "gap_overhead_s", "below 0"),
+        ({"gap_overhead_s": float("nan")}, "gap_overhead_s", "not finite"),
+        ({"gap_overhead_s": "1"}, "gap_overhead_s", "number of seconds"),
+        ({"colour": 1}, "colour", "unknown field"),
+        ({"turn": 1}, "turn", "expected 0"),
+        ({"tool_calls": [{"name": "ls", "duration_s": -1}]}, "tool_calls[0].duration_s", "below 0"),
+        ({"tool_calls": [{"duration_s": 1}]}, "tool_calls[0].name", "missing"),
+        ({"tool_calls": [7]}, "tool_calls[0]", "expected an object"),
+        ({"tool_calls": 7}, "tool_calls", "expected a list"),
+        ({"text": 7}, "text", "expected text"),
+        ({"kept_tokens": 9}, "kept_tokens", "keeps 9 tokens of a context of 0"),
+    ],
+)
+def test_turn_faults(tmp_path: Path, change: dict[str, Any], field: str, message: str) -> None:
+    path = file_of(tmp_path, OPEN, {**GOOD_TURN, **change}, {"kind": "end", "program_id": "p"})
+    (fault,) = validate(path)
+    assert fault.field == field
+    assert message in fault.message
+    assert f"{path}:" in str(fault)
+    with pytest.raises(TraceError, match=r"t\.jsonl:[34]: "):
+        list(read_programs(path))
+    assert list(read_programs(path, skip_invalid=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "field"),
+    [
+        (["not json"], 2, ""),
+        (["[1]"], 2, ""),
+        ([{"kind": "comet"}], 2, "kind"),
+        ([GOOD_TURN], 2, "program_id"),
+        ([{"kind": "end", "program_id": "q"}], 2, "program_id"),
+        ([OPEN, GOOD_TURN, OPEN], 4, "program_id"),
+        ([OPEN], 2, "program_id"),
+        ([{"kind": "program", "program_id": ""}], 2, "program_id"),
+        ([{**OPEN, "synthetic": "yes"}, GOOD_TURN], 2, "synthetic"),
+        ([{**OPEN, "shared_prefix_tokens": 4}, GOOD_TURN], 2, "shared_prefix_tokens"),
+        ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema"),
+        ([{**header_line(), "version": 9}], 2, "version"),
+    ],
+)
+def test_line_faults(tmp_path: Path, lines: list[Any], line: int, field: str) -> None:
+    faults = validate(file_of(tmp_path, *lines))
+    assert (faults[0].line, faults[0].field) == (line, field)
+
+
+def test_every_fault_is_found_and_good_programs_survive(tmp_path: Path) -> None:
+    good = [OPEN | {"program_id": "ok"}, GOOD_TURN | {"program_id": "ok"}]
+    bad = [OPEN, {**GOOD_TURN, "output_tokens": 0, "gap_overhead_s": -1}, "broken"]
+    path = file_of(tmp_path, *bad, *good)
+    assert [(f.line, f.field) for f in validate(path)] == [(3, "output_tokens"), (3, "gap_overhead_s"), (4, "")]
+    faults: list[Any] = []
+    assert [p.program_id for p in read_programs(path, skip_invalid=True, on_fault=faults.append)] == ["ok"]
+    assert len(faults) == 3
+
+
+def test_interleaved_programs_come_out_as_they_end(tmp_path: Path) -> None:
+    lines = []
+    for name in "ab":
+        lines.append(OPEN | {"program_id": name})
+    for index in range(2):
+        lines += [GOOD_TURN | {"program_id": name, "turn": index} for name in "ab"]
+    lines.append({"kind": "end", "program_id": "b"})
+    assert [p.program_id for p in read_programs(file_of(tmp_path, *lines))] == ["b", "a"]
+
+
+def test_a_cut_gzip_is_named_and_what_came_before_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    made = [Program(f"p{i}", tuple(Turn(i + j + 1, j + 1) for j in range(40))) for i in range(200)]
+    write_programs(path, made)
+    path.write_bytes(path.read_bytes()[:-400])
+    assert any("cut short" in fault.message for fault in validate(path))
+    assert len(list(read_programs(path, skip_invalid=True))) > 100
+    with pytest.raises(TraceError, match="cut short"):
+        list(read_programs(path))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot read"):
+        list(read_programs(tmp_path / "absent.jsonl"))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(TraceError, match="empty"):
+        list(read_programs(tmp_path / "empty.jsonl"))
+    (tmp_path / "latin.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(TraceError, match="UTF-8"):
+        list(read_programs(tmp_path / "latin.jsonl"))
+    with gzip.open(tmp_path / "fake.jsonl.gz", "wb") as out:
+        out.write(b"{}\n")
+    assert validate(tmp_path / "fake.jsonl.gz")[0].field == "kind"
+    (tmp_path / "plain.jsonl.gz").write_text("{}\n")
+    with pytest.raises(TraceError, match="gzip"):
+        list(read_programs(tmp_path / "plain.jsonl.gz"))
+    with pytest.raises(TraceError, match="cannot write"):
+        write_programs(tmp_path / "absent" / "t.jsonl", [])
+
+
+def test_turns_beyond_a_context() -> None:
+    program = Program("p", (Turn(100, 20), Turn(10, 8)))
+    assert too_long(program, 138) is None
+    problem = too_long(program, 137)
+    assert problem is not None
+    assert str(problem) == "program 'p', turn 1: prompt and output are 138 tokens"

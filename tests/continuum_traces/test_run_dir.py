@@ -1,0 +1,90 @@
+"""Run directories: round trips, torn lines, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from continuum_traces import run_dir
+from continuum_traces.run_dir import RunDirError
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+
+EVENTS = [
+    SchedulerEvent(0.5, "arrive", "p", 0, "r", prompt_tokens=10),
+    SchedulerEvent(1.5, "unpin", "p", 0, reason="hit"),
+]
+
+
+def test_rows_round_trip(tmp_path: Path) -> None:
+    experiment, tmp_path = tmp_path, tmp_path / "run"
+    tmp_path.mkdir()
+    run_dir.write_rows(tmp_path / run_dir.EVENTS, EVENTS)
+    turns = [TurnRecord("p", 0, 0.0, 0.1, tools=("ls", "cat"), is_last=True)]
+    run_dir.write_rows(tmp_path / run_dir.TURNS, turns)
+    assert list(run_dir.read_events(tmp_path)) == EVENTS
+    assert list(run_dir.read_turns(tmp_path)) == turns
+    assert run_dir.runs_below(tmp_path) == [tmp_path]
+    assert run_dir.runs_below(experiment) == [tmp_path]
+
+
+def test_a_torn_last_line_is_ignored_and_a_bad_one_named(tmp_path: Path) -> None:
+    file = tmp_path / run_dir.EVENTS
+    run_dir.write_rows(file, EVENTS)
+    with file.open("a") as out:
+        out.write('{"t": 2.0, "event": "arr')
+    assert list(run_dir.read_events(tmp_path)) == EVENTS
+    with file.open("a") as out:
+        out.write("\n")
+    with pytest.raises(RunDirError, match=r"scheduler_timestamps.jsonl:3: "):
+        list(run_dir.read_events(tmp_path))
+
+
+def test_an_unknown_field_is_named(tmp_path: Path) -> None:
+    (tmp_path / run_dir.EVENTS).write_text('{"t":1,"event":"pin","program_id":"p","turn":0,"colour":"red"}\n')
+    with pytest.raises(RunDirError, match="colour"):
+        list(run_dir.read_events(tmp_path))
+
+
+def test_lines_are_on_disk_when_flushed(tmp_path: Path) -> None:
+    with run_dir.JsonLines(tmp_path / "x.jsonl", flush_every=2) as out:
+        out.write(EVENTS[0])
+        assert (tmp_path / "x.jsonl").read_text() == ""
+        out.write(EVENTS[1])
+        assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 2
+
+
+def test_manifest_round_trip(tmp_path: Path) -> None:
+    manifest = Manifest(policy="vllm", seed=3, command=("a", "b"), workload={"jps": 0.1}, notes=("n",))
+    run_dir.write_manifest(tmp_path, manifest)
+    assert run_dir.read_manifest(tmp_path) == manifest
+    with pytest.raises(RunDirError, match="holds a run already"):
+        run_dir.create(tmp_path)
+
+
+def test_manifest_of_a_newer_version(tmp_path: Path) -> None:
+    (tmp_path / run_dir.MANIFEST).write_text(json.dumps({"policy": "vllm", "moon": 1}))
+    with pytest.raises(RunDirError, match="moon"):
+        run_dir.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[1]"])
+def test_files_that_are_no_json_objects(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(RunDirError, match=r"x\.json: "):
+        run_dir.read_json(tmp_path / "x.json")
+
+
+def test_places_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(RunDirError, match="cannot create"):
+        run_dir.create(blocker / "run")
+    with pytest.raises(RunDirError, match="cannot write"):
+        run_dir.write_json(blocker / "x.json", {})
+    with pytest.raises(RunDirError, match="cannot write"):
+        run_dir.JsonLines(blocker / "x.jsonl")
+    with pytest.raises(RunDirError, match="cannot read"):
+        run_dir.read_json(tmp_path / "absent.json")
+    with pytest.raises(RunDirError, match="cannot read"):
+        list(run_dir.read_events(tmp_path))

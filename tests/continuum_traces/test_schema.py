@@ -1,0 +1,26 @@
+"""Programs' arithmetic, by hand."""
+
+from __future__ import annotations
+
+from continuum_traces.schema import Program, ToolCall, Turn
+
+
+def test_prompts_grow_by_what_is_carried() -> None:
+    program = Program("p", (Turn(100, 20, carried_tokens=5), Turn(10, 8), Turn(1, 2)))
+    assert program.prompt_tokens() == [100, 100 + 5 + 10, 115 + 8 + 1]
+    assert program.final_context_tokens == 124 + 2
+    assert program.cumulative_tokens == 100 + 115 + 124 + 20 + 8 + 2
+
+
+def test_rewritten_history_keeps_a_head() -> None:
+    program = Program("p", (Turn(100, 20), Turn(10, 8, kept_tokens=40), Turn(1, 2)))
+    assert program.prompt_tokens() == [100, 50, 50 + 8 + 1]
+    assert program.final_context_tokens == 120  # the first turn was the longest
+
+
+def test_the_gap_waits_for_the_slowest_tool() -> None:
+    parallel = Turn(1, 1, tool_calls=(ToolCall("a", 2.0), ToolCall("b", 0.5)), gap_overhead_s=0.25)
+    serial = Turn(1, 1, tool_calls=(ToolCall("a", 2.0), ToolCall("b", 0.5, start_s=2.0)))
+    assert parallel.gap_s == 2.25
+    assert serial.gap_s == 2.5
+    assert Turn(1, 1, tool_calls=(ToolCall("a"),)).gap_s == 0.0

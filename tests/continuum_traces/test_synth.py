@@ -1,0 +1,101 @@
+"""Synthetic programs have the published statistics; fits carry statistics and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from continuum_traces.jsonl import TraceError
+from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
+from continuum_traces.synth import (
+    BUNDLED,
+    PROFILES,
+    Reading,
+    bundled,
+    fit,
+    load_profile,
+    profile_from_json,
+    profile_to_json,
+    scale_turns,
+    synthesize,
+)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("reading", ["context", "cumulative"])
+@pytest.mark.parametrize("name", ["swebench", "bfcl"])
+def test_table_2_within_five_percent(name: str, reading: Reading, seed: int) -> None:
+    profile, published = load_profile(name), TABLE_2[name]
+    programs = synthesize(profile, 1000, seed, reading)
+    found = trace_stats(programs)
+    tokens = found.tokens_context if reading == "context" else found.tokens_cumulative
+    for own, theirs in ((found.turns, published.turns), (found.gap_ms, published.gap_ms), (tokens, published.tokens)):
+        assert own.mean == pytest.approx(theirs.mean, rel=0.05)
+        assert own.std == pytest.approx(theirs.std, rel=0.05)
+    times = [
+        c.duration_s or 0.0 for p in programs for t in p.turns for c in t.tool_calls if c.name == published.slowest_tool
+    ]
+    assert slowest_tenth_share(times) == pytest.approx(published.slowest_tenth_share, rel=0.05)
+    assert found.synthetic
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_seeded(name: str) -> None:
+    profile = load_profile(name)
+    assert synthesize(profile, 20, 5) == synthesize(profile, 20, 5)
+    assert synthesize(profile, 20, 5) != synthesize(profile, 20, 6)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("swebench", 1.0), ("bfcl", 0.4)])
+def test_bundled_sets_are_what_the_command_makes(name: str, scale: float) -> None:
+    programs = list(bundled(name))
+    assert programs == synthesize(load_profile(name), 100, 2026, "context", scale)
+    assert max(p.final_context_tokens for p in programs) <= 131072
+    assert all(p.synthetic for p in programs)
+
+
+def test_a_fit_gives_back_what_it_was_fitted_to() -> None:
+    programs = synthesize(load_profile("swebench"), 400, 3)
+    profile = profile_from_json(json.loads(json.dumps(profile_to_json(fit(programs, "again")))))
+    again = trace_stats(synthesize(profile, 400, 4))
+    first = trace_stats(programs)
+    for name in ("turns", "gap_ms", "tokens_context"):
+        assert getattr(again, name).mean == pytest.approx(getattr(first, name).mean, rel=0.08), name
+    text = json.dumps(dataclasses.asdict(profile))
+    assert all(p.program_id not in text for p in programs)
+
+
+def test_turn_scaling_keeps_the_context() -> None:
+    program = synthesize(load_profile("swebench"), 1, 0)[0]
+    for k in (2, 3, 5):
+        scaled = scale_turns(program, k)
+        assert len(scaled.turns) == k * len(program.turns)
+        assert scaled.final_context_tokens == pytest.approx(program.final_context_tokens, rel=0.03)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(TraceError, match="swebench"):
+        load_profile("moon")
+    with pytest.raises(TraceError, match="bfcl"):
+        next(bundled("moon"))
+    with pytest.raises(TraceError, match="two programs"):
+        fit([], "x")
+    with pytest.raises(ValueError, match="no programs"):
+        trace_stats([])
+
+
+def test_slowest_tenth_by_hand() -> None:
+    assert slowest_tenth_share([1.0] * 9 + [9.0]) == pytest.approx(0.5)
+    assert slowest_tenth_share([1.0]) == 0.0
+
+
+def test_a_damaged_profile_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"name": "x"}')
+    with pytest.raises(TraceError, match="not a profile"):
+        load_profile(str(path))
+    assert set(BUNDLED) <= set(PROFILES)
+    assert np.isfinite(load_profile("openhands").tokens.mean)

@@ -1,0 +1,91 @@
+"""Tags on the wire: what is sent comes back, what is wrong is named and never raises."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from continuum_traces.schema import Tags
+from continuum_traces.wire import read_program_id, tags_from_headers, tags_from_xargs, tags_to_headers, tags_to_xargs
+from hypothesis import given
+from hypothesis import strategies as st
+
+names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=64)
+seconds = st.floats(0, 86_400, allow_nan=False)
+tags = st.builds(
+    Tags,
+    program_id=st.none() | names,
+    is_last_step=st.none() | st.booleans(),
+    pred_tool=st.none() | names,
+    pred_tool_s=st.none() | seconds,
+    pred_tool_p90_s=st.none() | seconds,
+    last_func_call=st.none() | names,
+    last_tool_duration_s=st.none() | seconds,
+    this_func_call=st.none() | names,
+    kv_ttl_s=st.none() | seconds,
+    parent_id=st.none() | names,
+)
+
+
+@given(tags)
+def test_xargs_round_trip(sent: Tags) -> None:
+    xargs = tags_to_xargs(sent)
+    assert all(type(value) in (str, int, float) for value in xargs.values())  # no bool, null or object on the wire
+    read = tags_from_xargs(xargs)
+    assert read.tags == sent
+    assert read.rejected == ()
+
+
+@given(tags)
+def test_headers_carry_id_and_end(sent: Tags) -> None:
+    read = tags_from_headers({name.lower(): value for name, value in tags_to_headers(sent).items()})
+    assert read.tags.program_id == sent.program_id
+    assert bool(read.tags.is_last_step) == bool(sent.is_last_step)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)
+)
+
+
+@given(st.dictionaries(st.sampled_from([*Tags.__dataclass_fields__, "job_id", "session_id"]), anything), anything)
+def test_reading_never_raises(xargs: dict[str, Any], session: Any) -> None:
+    read = tags_from_xargs(xargs, session)
+    for name in ("pred_tool_s", "pred_tool_p90_s", "last_tool_duration_s", "kv_ttl_s"):
+        value = getattr(read.tags, name)
+        assert value is None or (0 <= value <= 86_400 and math.isfinite(value))
+
+
+@pytest.mark.parametrize(
+    ("xargs", "session", "expected"),
+    [
+        ({"program_id": "a", "job_id": "b"}, "c", "a"),
+        ({"job_id": "b"}, "c", "b"),
+        ({}, "c", "c"),
+        ({"program_id": ""}, "c", "c"),
+        ({"program_id": 0}, None, "0"),
+        ({}, None, None),
+    ],
+)
+def test_program_id_comes_from_the_first_carrier(xargs: dict[str, Any], session: Any, expected: str | None) -> None:
+    assert tags_from_xargs(xargs, session).tags.program_id == expected
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 257, "a\nb", "\x00", 1.5, True, None, ["a"]])
+def test_unusable_program_ids(bad: Any) -> None:
+    assert read_program_id(bad) is None
+
+
+def test_what_is_rejected_is_named() -> None:
+    read = tags_from_xargs(
+        {"program_id": "p", "is_last_step": "perhaps", "pred_tool_s": -1, "pred_tool": " ", "kv_ttl_s": "x"}
+    )
+    assert set(read.rejected) == {"is_last_step", "pred_tool_s", "pred_tool", "kv_ttl_s"}
+    assert tags_from_headers({"X-Session-ID": "a\tb"}).rejected == ("X-Session-ID",)
+    assert tags_from_headers({"x-dynamo-session-final": "no"}).tags.is_last_step is False
+
+
+def test_flags_as_text_and_hints_clipped() -> None:
+    read = tags_from_xargs({"is_last_step": "TRUE", "pred_tool_s": 1e9, "last_func_call": "  pytest "})
+    assert read.tags == Tags(is_last_step=True, pred_tool_s=86_400.0, last_func_call="pytest")
