@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,7 @@ def _baseline_first(path: Path) -> Callable[[Run], tuple[int, int]]:
 
 
 def _as_json(manifest: Manifest) -> dict[str, Any]:
-    return dataclasses.asdict(manifest)
+    return dict(json.loads(json.dumps(dataclasses.asdict(manifest))))
 
 
 def _summarize_policy(name: str, runs: Sequence[Run], baseline: Mapping[int, Run]) -> dict[str, Any]:

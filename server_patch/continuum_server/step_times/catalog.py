@@ -45,7 +45,7 @@ def find_gpu(name: str) -> Gpu:
 
 def find_model(name: str) -> Model:
     """The model of that name or alias; a ``vendor/`` in front and a ``-Instruct`` behind are ignored."""
-    key = name.lower().rsplit("/", 1)[-1].replace("meta-llama", "llama").removesuffix("-instruct").removesuffix("-it")
+    key = name.lower().rsplit("/", 1)[-1].removeprefix("meta-").removesuffix("-instruct").removesuffix("-it")
     for model in MODELS:
         if key in (model.name, *model.aliases):
             return model

@@ -1,0 +1,215 @@
+"""Metrics against arithmetic one can follow, comparisons, and the report."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from continuum_analysis.compare import mean_interval, summarize, verdict, write_summary
+from continuum_analysis.metrics import METRICS, analyze_run
+from continuum_analysis.report import demand, write_report
+from continuum_analysis.timeline import AnalysisError, order_events, read_run
+from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.scheduler_timestamps import read_preview, write_preview
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+
+# Program a: two turns, one second in the queue, a pin that is hit; program b: one turn, preempted once.
+EVENTS_BY_HAND = [
+    SchedulerEvent(0.0, "arrive", "a", 0, prompt_tokens=100),
+    SchedulerEvent(1.0, "start", "a", 0, prompt_tokens=100, hit_tokens=0),
+    SchedulerEvent(3.0, "finish", "a", 0, output_tokens=20, tool="ls", status="stop"),
+    SchedulerEvent(3.0, "pin", "a", 0, ttl_s=2.0, tokens=112),
+    SchedulerEvent(4.0, "arrive", "b", 0, prompt_tokens=50),
+    SchedulerEvent(4.0, "start", "b", 0, prompt_tokens=50, hit_tokens=0),
+    SchedulerEvent(4.5, "arrive", "a", 1, prompt_tokens=200),
+    SchedulerEvent(4.5, "start", "a", 1, prompt_tokens=200, hit_tokens=112),
+    SchedulerEvent(4.5, "unpin", "a", 0, reason="hit", tokens=112),
+    SchedulerEvent(5.0, "preempt", "b", 0),
+    SchedulerEvent(5.5, "resume", "b", 0, prompt_tokens=50, hit_tokens=48),
+    SchedulerEvent(6.0, "finish", "a", 1, output_tokens=30, status="stop"),
+    SchedulerEvent(8.0, "finish", "b", 0, output_tokens=10, status="length"),
+    SchedulerEvent(9.0, "arrive", "c", 0, prompt_tokens=7),  # never finishes
+]
+TURNS_BY_HAND = [
+    TurnRecord("a", 0, 0.0, 0.0, first_token_s=1.5),
+    TurnRecord("b", 0, 4.0, 4.0, first_token_s=4.25),
+]
+EXPECTED = {
+    "jct_mean_s": (6.0 + 4.0) / 2,
+    "jct_p50_s": 5.0,
+    "jct_p90_s": 4.0 + 0.9 * 2.0,
+    "jct_min_s": 4.0,
+    "jct_max_s": 6.0,
+    "programs_finished": 2,
+    "programs_unfinished": 1,
+    "wall_s": 8.0,
+    "throughput_jobs_per_s": 2 / 8,
+    "throughput_steps_per_min": 60 * 3 / 8,
+    "throughput_output_tokens_per_s": 60 / 8,
+    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 8,
+    "bubble_mean_s": (1.0 + 0.5) / 2,
+    "bubble_per_turn_s": 1.0 / 3,
+    "requeue_mean_s": 0.5 / 2,
+    "prefix_hit_ratio": 112 / 350,
+    "prefill_saved_tokens": 112,
+    "pins": 1,
+    "pin_hit_ratio": 1.0,
+    "pin_duration_mean_s": 1.5,
+    "preemptions": 1,
+    "ttft_mean_s": (1.5 + 0.25) / 2,
+    "tpot_mean_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
+    "tool_time_slowest_tenth_share": 0.0,
+}
+
+
+def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1.0, **manifest: object) -> Path:
+    """A run whose clock is stretched by a factor."""
+    path.mkdir(parents=True)
+    fields: dict[str, object] = {
+        "workload": {"name": "w", "programs": 2, "turns": 3, "jps": 1, "synthetic": True, "arrivals": "poisson"},
+        "hardware": {"gpu": "g", "model": "m", "tensor_parallel": 1, "kv_capacity": {"tokens": 400}},
+        "modelled": ("time",),
+        **manifest,
+    }
+    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", **fields))  # type: ignore[arg-type]
+    finished = [event for event in EVENTS_BY_HAND if event.program_id != "c"]
+    write_rows(path / EVENTS, [replace(event, t=event.t * stretch) for event in finished])
+    write_rows(path / TURNS, TURNS_BY_HAND)
+    write_json(path / "engine.json", {})
+    return path
+
+
+def test_every_metric_by_hand(tmp_path: Path) -> None:
+    write_rows(tmp_path / EVENTS, EVENTS_BY_HAND)
+    write_rows(tmp_path / TURNS, TURNS_BY_HAND)
+    run = analyze_run(tmp_path)
+    for name, value in EXPECTED.items():
+        assert run.values[name] == pytest.approx(value), name
+    assert set(run.values) == {metric.name for metric in METRICS}
+    assert run.pins_by_ending == {"hit": 1}
+    assert run.unfinished == ("c",)
+
+
+def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    streams = {name: [e for e in EVENTS_BY_HAND if e.program_id == name] for name in "abc"}
+    reference = order_events(EVENTS_BY_HAND)
+    for _ in range(20):
+        left = {name: list(events) for name, events in streams.items()}
+        mixed = []
+        while any(left.values()):
+            mixed.append(left[generator.choice([name for name, rest in left.items() if rest])].pop(0))
+        assert order_events(mixed) == reference
+
+
+def test_waits_are_part_of_the_completion_time() -> None:
+    for program in order_events(EVENTS_BY_HAND):
+        if program.finished:
+            assert program.jct_s >= program.bubble_s
+
+
+def test_the_previews_file_gives_the_same_times(tmp_path: Path) -> None:
+    written = write_preview(tmp_path / "scheduler_timestamps", EVENTS_BY_HAND)
+    assert written.events == len(EVENTS_BY_HAND)
+    assert written.dropped_facts > 0
+    run = analyze_run(tmp_path)
+    for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio", "pin_duration_mean_s", "requeue_mean_s"):
+        assert run.values[name] == pytest.approx(EXPECTED[name]), name
+    assert run.values["pin_hit_ratio"] == 0.0  # the preview does not say why a pin ended
+    again = [event.t for event in read_preview(tmp_path / "scheduler_timestamps")]
+    assert sorted(again) == sorted(event.t for event in EVENTS_BY_HAND)
+
+
+def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
+    for seed, stretch in enumerate((0.5, 0.25, 0.4)):
+        make_run(tmp_path / f"vllm-seed{seed}", seed=seed)
+        make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
+    summary = write_summary(tmp_path)
+    row = summary["policies"]["continuum"]
+    assert row["ratio_to_vllm"] == pytest.approx((2 + 4 + 2.5) / 3)
+    low, high = row["ratio_to_vllm_interval"]
+    half = 4.302653 * 1.040833 / 3**0.5  # t(0.975, 2) * s / sqrt(n)
+    assert (low, high) == pytest.approx((8.5 / 3 - half, 8.5 / 3 + half), rel=1e-4)
+    assert summary["policies"]["vllm"]["ratio_to_vllm"] == 1.0
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
+    assert "continuum finished programs 2.83x faster" in verdict(summary) or "cannot be told apart" in verdict(summary)
+
+
+def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
+    for seed, stretch in enumerate((0.9, 1.1, 1.0)):
+        make_run(tmp_path / f"vllm-seed{seed}", seed=seed)
+        make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
+    assert "cannot be told apart" in verdict(summarize(tmp_path))
+
+
+def test_one_seed_is_no_proof(tmp_path: Path) -> None:
+    make_run(tmp_path / "vllm-seed0")
+    make_run(tmp_path / "continuum-seed0", "continuum", stretch=0.5)
+    assert "one seed is no proof" in verdict(summarize(tmp_path))
+    assert mean_interval([3.0]).low is None
+
+
+def test_unlike_runs_are_not_compared(tmp_path: Path) -> None:
+    make_run(tmp_path / "vllm-seed0")
+    make_run(tmp_path / "continuum-seed0", "continuum", workload={"name": "other"})
+    with pytest.raises(AnalysisError, match="workload differs in arrivals"):
+        summarize(tmp_path)
+
+
+def test_half_written_runs_do_not_count(tmp_path: Path) -> None:
+    make_run(tmp_path / "vllm-seed0")
+    (make_run(tmp_path / "continuum-seed0", "continuum") / "engine.json").unlink()
+    assert list(summarize(tmp_path)["policies"]) == ["vllm"]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match="holds neither"):
+        read_run(tmp_path)
+    with pytest.raises(AnalysisError, match="no finished run"):
+        summarize(tmp_path)
+
+
+def test_demand_by_hand() -> None:
+    times, tokens = demand(order_events(e for e in EVENTS_BY_HAND if e.program_id == "a"))
+    assert times == [0.0, 4.5, 6.0]
+    assert tokens == [120, 230, 0]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experiment")
+    make_run(path / "vllm-seed0")
+    make_run(path / "continuum-seed0", "continuum", stretch=0.5)
+    return write_report(path)
+
+
+def test_report_stands_alone(report: Path) -> None:
+    html = report.read_text()
+    assert "2.00x vllm" in html
+    assert "<script src" not in html
+    assert "<link" not in html
+    assert "<img" not in html
+    assert html.count('role="img"') == 4
+    assert "Modelled, not measured" in html
+    assert report.stat().st_size < 10_000_000
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_report_renders_in_a_browser(report: Path, tmp_path: Path) -> None:
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    command = ["chromium", *flags.split(), "--disable-component-update", "--disable-sync", "--enable-logging=stderr"]
+    command += [
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--virtual-time-budget=8000",
+        "--dump-dom",
+        f"file://{report}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("main-svg") >= 4  # plotly drew every figure
+    assert "Uncaught" not in done.stderr

@@ -1,0 +1,254 @@
+"""The command line as a user meets it: results, files, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from continuum_traces.jsonl import read_programs, write_programs
+from continuum_traces.schema import Program, ToolCall, Turn
+
+CLI = [sys.executable, "-m", "continuum_bench"]
+
+
+def bench(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def refused(*arguments: object) -> str:
+    """The error of a command that must fail as a user's mistake."""
+    done = bench(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six small programs."""
+    call = (ToolCall("ls", 0.5),)
+    made = [
+        Program(f"p{i}", (Turn(3000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5)))
+        for i in range(6)
+    ]
+    path = tmp_path_factory.mktemp("trace") / "small.jsonl.gz"
+    write_programs(path, made)
+    return path
+
+
+@pytest.fixture(scope="module")
+def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "experiment"
+    done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--seeds", 2, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "ratio to vllm" in done.stdout
+    assert f"report: {out / 'report.html'}" in done.stderr
+    return out
+
+
+def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
+    summary = json.loads((experiment / "summary.json").read_text())
+    assert list(summary["policies"]) == ["vllm", "program-fcfs", "static-ttl", "continuum"]
+    wanted = "jct_mean_s jct_p50_s jct_p90_s jct_p95_s jct_p99_s throughput_jobs_per_s bubble_mean_s prefix_hit_ratio"
+    for row in summary["policies"].values():
+        assert all(row[name] is not None for name in wanted.split())
+        assert row["programs_finished"] == 6
+        assert "pin_hit_ratio" in row
+        assert "ratio_to_vllm" in row
+    manifest = summary["manifest"]
+    assert manifest["workload"]["sha256"]
+    assert manifest["hardware"]["step_times"]["kind"] == "measured-table"
+    assert manifest["versions"]["vllm"]
+    assert manifest["modelled"]
+    assert (experiment / "summary.csv").exists()
+    assert (experiment / "report.html").exists()
+    assert len(list(experiment.glob("*/scheduler_timestamps.jsonl"))) == 8
+
+
+def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
+    done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--policy", "continuum", "--out", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    for name in ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json"):
+        again = (tmp_path / "again" / "continuum-seed0" / name).read_bytes()
+        assert again == (experiment / "continuum-seed0" / name).read_bytes()
+
+
+def test_reading_a_finished_experiment(experiment: Path) -> None:
+    analysis = json.loads(bench("analyze", experiment, "--json").stdout)
+    assert len(analysis) == 8
+    compared = json.loads(bench("compare", experiment, "--json").stdout)
+    assert compared["policies"]["vllm"]["ratio_to_vllm"] == 1.0
+    assert bench("report", experiment).returncode == 0
+    assert "jct_mean_s" in bench("analyze", experiment / "vllm-seed0").stdout
+
+
+def test_scheduler_timestamps_both_ways(experiment: Path, tmp_path: Path) -> None:
+    preview = tmp_path / "scheduler_timestamps"
+    done = bench(
+        "traces", "convert", experiment / "vllm-seed0" / "scheduler_timestamps.jsonl", preview, "--to", "preview"
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(bench("analyze", tmp_path, "--json").stdout)[str(tmp_path)]
+    ours = json.loads(bench("analyze", experiment / "vllm-seed0", "--json").stdout)[str(experiment / "vllm-seed0")]
+    for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio"):
+        assert theirs[name] == pytest.approx(ours[name])
+    assert bench("traces", "convert", preview, tmp_path / "native", "--to", "native").returncode == 0
+    assert (tmp_path / "native" / "scheduler_timestamps.jsonl").exists()
+
+
+def test_json_output_is_json_alone(trace: Path, tmp_path: Path) -> None:
+    done = bench(
+        "replay",
+        trace,
+        "--jps",
+        2,
+        "--num-programs",
+        9,
+        "--policy",
+        "vllm",
+        "--no-report",
+        "--json",
+        "--out",
+        tmp_path / "r",
+    )
+    summary = json.loads(done.stdout)
+    assert summary["policies"]["vllm"]["programs_finished"] == 9  # six programs, three of them twice
+    assert summary["manifest"]["notes"] == ["programs are repeated with fresh tokens"]
+    assert not (tmp_path / "r" / "report.html").exists()
+
+
+def test_policy_options_reach_the_policy(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    done = bench(
+        "replay",
+        trace,
+        "--policy",
+        "static-ttl",
+        "--policy-option",
+        "static-ttl.ttl_s=0.75",
+        "--no-report",
+        "--out",
+        out,
+    )
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in (out / "static-ttl-seed0" / "scheduler_timestamps.jsonl").open()]
+    assert {event["ttl_s"] for event in events if event["event"] == "pin"} == {0.75}
+
+
+def test_trace_commands(tmp_path: Path, trace: Path) -> None:
+    made = tmp_path / "made.jsonl.gz"
+    assert bench("traces", "synth", made, "--profile", "bfcl", "-n", 30, "--seed", 4).returncode == 0
+    assert len(list(read_programs(made))) == 30
+    assert bench("traces", "validate", made).returncode == 0
+    assert bench("traces", "fit", made, tmp_path / "p.json").returncode == 0
+    assert bench("traces", "synth", tmp_path / "b.jsonl", "--profile", tmp_path / "p.json", "-n", 5).returncode == 0
+    stats = json.loads(bench("traces", "stats", made, "--json").stdout)
+    assert stats["programs"] == 30
+    assert "Table 2" in bench("traces", "stats", "swebench").stdout
+    assert bench("traces", "import", trace, tmp_path / "copy.jsonl").returncode == 0
+    assert list(read_programs(tmp_path / "copy.jsonl")) == list(read_programs(trace))
+
+
+def test_validate_names_every_fault(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"kind":"header","schema":"continuum-trace","version":1}\n{"kind":"program"}\nnonsense\n')
+    done = bench("traces", "validate", bad)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[0] == f"{bad}:2: program_id: missing"
+    assert f"{bad}:3: not JSON" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "absent.jsonl"], "absent.jsonl: cannot read"),
+        (["swebench", "--jps", "0"], "--jps 0: programs per second must be above 0"),
+        (["swebench", "--jps", "-1"], "must be above 0"),
+        (["swebench", "--gpu", "tpu"], "unknown GPU 'tpu'; there are: a100-80gb"),
+        (["swebench", "--model", "gpt"], "unknown model 'gpt'"),
+        (["swebench", "--policy", "moon"], "unknown policy 'moon'; there are: vllm"),
+        (["swebench", "--policy-option", "continuum.moon=1"], "no option 'moon'; it has: cold_samples"),
+        (["swebench", "--policy-option", "moon"], "expected POLICY.OPTION=VALUE"),
+        (["swebench", "--policy", "vllm", "--policy-option", "continuum.x=1"], "'continuum' is not in this run"),
+        (["swebench", "--num-programs", "0"], "must be at least 1"),
+        (["swebench", "--seeds", "0"], "must be at least 1"),
+        (["swebench", "--turn-scale", "0"], "must be at least 1"),
+        (["swebench", "--tokens-reading", "moon"], "there are context and cumulative"),
+        (["swebench", "--pins-yield-to", "moon"], "there are never, later, anyone"),
+        (["swebench", "--gpu-memory-utilization", "2"], "above 0, at most 1"),
+        (["swebench", "--step-overhead-ms", "-1"], "must not be negative"),
+        (["swebench", "--tp", "3"], "tensor parallel 3"),
+        (["swebench", "--model", "llama-3.1-70b"], "does not fit 1 x h100-80gb"),
+        (["swebench", "--max-num-seqs", "0"], "max_num_seqs = 0"),
+        (["swebench", "--chunk-tokens", "16"], "below max_num_seqs"),
+        (["analyze", "nowhere"], "holds neither"),
+        (["compare", "nowhere"], "no finished run"),
+        (["report", "nowhere"], "no finished run"),
+        (["traces", "stats", "absent"], "cannot read"),
+        (["traces", "synth", "x.jsonl", "--profile", "moon"], "no profile of that name"),
+        (["traces", "convert", "x", "y", "--to", "moon"], "there are continuum, preview, native"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str) -> None:
+    assert message in refused(*arguments)
+
+
+def test_damaged_traces(tmp_path: Path, trace: Path) -> None:
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(trace.read_bytes()[:-60])
+    assert "cut short" in refused("replay", cut)
+    text = gzip.decompress(trace.read_bytes()).decode().replace('"duration_s":0.5', '"duration_s":-0.5', 1)
+    negative = tmp_path / "negative.jsonl"
+    negative.write_text(text)
+    assert "negative.jsonl:3: tool_calls[0].duration_s: -0.5 is below 0" in refused("replay", negative)
+    (tmp_path / "other.txt").write_text("hello\n")
+    assert "format not recognised" in refused("replay", tmp_path / "other.txt")
+
+
+def test_a_turn_longer_than_the_context(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    write_programs(path, [Program("short", (Turn(100, 5),)), Program("long", (Turn(100, 5), Turn(140_000, 5)))])
+    assert "program 'long', turn 1: prompt and output are 140110 tokens" in refused("replay", path)
+    done = bench("replay", path, "--skip-invalid", "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r")
+    assert done.returncode == 0
+    assert "skipped: program 'long', turn 1" in done.stderr
+    assert json.loads(done.stdout)["policies"]["vllm"]["programs_finished"] == 1
+
+
+def test_directories_that_cannot_be_used(tmp_path: Path, trace: Path, experiment: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot create" in refused("replay", trace, "--out", tmp_path / "file" / "run")
+    before = (experiment / "summary.json").read_bytes()
+    assert "holds a run already" in refused("replay", trace, "--out", experiment)
+    assert (experiment / "summary.json").read_bytes() == before
+
+
+def test_a_pool_too_small_for_a_program_fails_that_run_and_says_so(tmp_path: Path, trace: Path) -> None:
+    done = bench("replay", trace, "--kv-blocks", 100, "--policy", "vllm", "--out", tmp_path / "r")
+    assert done.returncode == 1
+    assert "do not fit the KV pool" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_and_help() -> None:
+    found = json.loads(bench("doctor", "--json").stdout)
+    assert {check["name"] for check in found["checks"]} >= {"Python", "vLLM", "step times"}
+    text = bench("--help").stdout
+    for name in ("swebench", "bfcl", "openhands", "replay", "analyze", "report", "compare", "doctor", "traces"):
+        assert name in text
+    options = bench("swebench", "--help").stdout
+    for name in ("--jps", "--policy", "--gpu", "--seeds", "--skip-invalid"):
+        assert name in options
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("vllm", "torch", "pandas", "plotly", "numpy")
+    code = f"import sys, continuum_bench.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
