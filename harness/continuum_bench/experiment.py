@@ -57,7 +57,7 @@ class Experiment:
     workload: Workload
     jps: float
     engine: Any
-    """``continuum_server.virtual.engine.EngineConfig``."""
+    """``continuum_server.virtual.config.EngineConfig``."""
     out: Path
     command: tuple[str, ...] = ()
     jobs: int = 2

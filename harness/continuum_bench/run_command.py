@@ -14,6 +14,7 @@ from continuum_analysis.compare import verdict, write_summary
 from continuum_server.policy.catalog import find_policy, read_options
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_traces.synth import Reading
 
 from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
@@ -138,20 +139,13 @@ def _check(options: RunOptions) -> None:
         raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative")
 
 
-def _engine(options: RunOptions) -> tuple[Any, Any]:
-    """The engine's configuration and its part of the manifest; imports vLLM.
+def _engine(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
+    """The engine's configuration and its part of the manifest.
 
     Raises:
-        BenchError: vLLM is missing or unsupported, or options that cannot work.
+        EngineError, StepTimesError, UnsupportedVllm: options that cannot work, hardware nobody knows, no vLLM.
     """
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    try:
-        from continuum_server.virtual import engine  # noqa: PLC0415
-    except ImportError as error:
-        raise BenchError(
-            f"the virtual engine needs vLLM: make setup, or pip install 'continuum-ttl[cpu]' ({error})"
-        ) from error
-    config = engine.EngineConfig(
+    config = EngineConfig(
         gpu=options.gpu,
         model=options.model,
         tensor_parallel=options.tp,
@@ -163,7 +157,4 @@ def _engine(options: RunOptions) -> tuple[Any, Any]:
         step_overhead_ms=options.step_overhead_ms,
         pins_yield_to=options.pins_yield_to,
     )
-    try:
-        return config, engine.describe(config)
-    except engine.EngineError as error:
-        raise BenchError(str(error)) from error
+    return config, describe(config)

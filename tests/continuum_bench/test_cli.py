@@ -9,20 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from continuum_bench.cli import app
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
+from typer.testing import CliRunner
 
-CLI = [sys.executable, "-m", "continuum_bench"]
+runner = CliRunner()
 
 
-def bench(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
+def bench(*arguments: object) -> Result:
+    """A command in this process; runs still get processes of their own."""
+    return runner.invoke(app, [str(argument) for argument in arguments])
 
 
 def refused(*arguments: object) -> str:
     """The error of a command that must fail as a user's mistake."""
     done = bench(*arguments)
-    assert done.returncode == 2, done.stderr
+    assert done.exit_code == 2, done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
@@ -46,7 +50,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "experiment"
     done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--seeds", 2, "--out", out)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "ratio to vllm" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr
     return out
@@ -73,7 +77,7 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
 
 def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
     done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--policy", "continuum", "--out", tmp_path / "again")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     for name in ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json"):
         again = (tmp_path / "again" / "continuum-seed0" / name).read_bytes()
         assert again == (experiment / "continuum-seed0" / name).read_bytes()
@@ -84,7 +88,7 @@ def test_reading_a_finished_experiment(experiment: Path) -> None:
     assert len(analysis) == 8
     compared = json.loads(bench("compare", experiment, "--json").stdout)
     assert compared["policies"]["vllm"]["ratio_to_vllm"] == 1.0
-    assert bench("report", experiment).returncode == 0
+    assert bench("report", experiment).exit_code == 0
     assert "jct_mean_s" in bench("analyze", experiment / "vllm-seed0").stdout
 
 
@@ -93,12 +97,12 @@ def test_scheduler_timestamps_both_ways(experiment: Path, tmp_path: Path) -> Non
     done = bench(
         "traces", "convert", experiment / "vllm-seed0" / "scheduler_timestamps.jsonl", preview, "--to", "preview"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     theirs = json.loads(bench("analyze", tmp_path, "--json").stdout)[str(tmp_path)]
     ours = json.loads(bench("analyze", experiment / "vllm-seed0", "--json").stdout)[str(experiment / "vllm-seed0")]
     for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio"):
         assert theirs[name] == pytest.approx(ours[name])
-    assert bench("traces", "convert", preview, tmp_path / "native", "--to", "native").returncode == 0
+    assert bench("traces", "convert", preview, tmp_path / "native", "--to", "native").exit_code == 0
     assert (tmp_path / "native" / "scheduler_timestamps.jsonl").exists()
 
 
@@ -136,22 +140,22 @@ def test_policy_options_reach_the_policy(trace: Path, tmp_path: Path) -> None:
         "--out",
         out,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     events = [json.loads(line) for line in (out / "static-ttl-seed0" / "scheduler_timestamps.jsonl").open()]
     assert {event["ttl_s"] for event in events if event["event"] == "pin"} == {0.75}
 
 
 def test_trace_commands(tmp_path: Path, trace: Path) -> None:
     made = tmp_path / "made.jsonl.gz"
-    assert bench("traces", "synth", made, "--profile", "bfcl", "-n", 30, "--seed", 4).returncode == 0
+    assert bench("traces", "synth", made, "--profile", "bfcl", "-n", 30, "--seed", 4).exit_code == 0
     assert len(list(read_programs(made))) == 30
-    assert bench("traces", "validate", made).returncode == 0
-    assert bench("traces", "fit", made, tmp_path / "p.json").returncode == 0
-    assert bench("traces", "synth", tmp_path / "b.jsonl", "--profile", tmp_path / "p.json", "-n", 5).returncode == 0
+    assert bench("traces", "validate", made).exit_code == 0
+    assert bench("traces", "fit", made, tmp_path / "p.json").exit_code == 0
+    assert bench("traces", "synth", tmp_path / "b.jsonl", "--profile", tmp_path / "p.json", "-n", 5).exit_code == 0
     stats = json.loads(bench("traces", "stats", made, "--json").stdout)
     assert stats["programs"] == 30
     assert "Table 2" in bench("traces", "stats", "swebench").stdout
-    assert bench("traces", "import", trace, tmp_path / "copy.jsonl").returncode == 0
+    assert bench("traces", "import", trace, tmp_path / "copy.jsonl").exit_code == 0
     assert list(read_programs(tmp_path / "copy.jsonl")) == list(read_programs(trace))
 
 
@@ -159,7 +163,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"kind":"header","schema":"continuum-trace","version":1}\n{"kind":"program"}\nnonsense\n')
     done = bench("traces", "validate", bad)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert done.stdout.splitlines()[0] == f"{bad}:2: program_id: missing"
     assert f"{bad}:3: not JSON" in done.stdout
 
@@ -216,7 +220,7 @@ def test_a_turn_longer_than_the_context(tmp_path: Path) -> None:
     write_programs(path, [Program("short", (Turn(100, 5),)), Program("long", (Turn(100, 5), Turn(140_000, 5)))])
     assert "program 'long', turn 1: prompt and output are 140110 tokens" in refused("replay", path)
     done = bench("replay", path, "--skip-invalid", "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert "skipped: program 'long', turn 1" in done.stderr
     assert json.loads(done.stdout)["policies"]["vllm"]["programs_finished"] == 1
 
@@ -231,7 +235,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path, trace: Path, experiment
 
 def test_a_pool_too_small_for_a_program_fails_that_run_and_says_so(tmp_path: Path, trace: Path) -> None:
     done = bench("replay", trace, "--kv-blocks", 100, "--policy", "vllm", "--out", tmp_path / "r")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "do not fit the KV pool" in done.stderr
     assert "Traceback" not in done.stderr
 

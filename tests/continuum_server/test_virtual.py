@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.core import Core, Guards
-from continuum_server.virtual.loop import EngineError, Job
+from continuum_server.virtual.config import EngineError
+from continuum_server.virtual.loop import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -15,13 +15,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count
-
-
-class EngineError(Exception):
-    """A run that cannot be made or cannot go on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

