@@ -1,6 +1,6 @@
 """The policy every other one starts from: stock vLLM's order, nothing held.
 
-A policy is told facts and answers questions; it never sees blocks, clocks, files or vLLM (docs/policies/).
+A policy is told facts and answers questions; it never sees blocks, clocks, files or vLLM (docs/policies.md).
 """
 
 from __future__ import annotations
