@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import cast, get_args
 
+from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate, write_programs
 from continuum_traces.run_dir import EVENTS, read_events, write_json, write_rows
@@ -114,7 +115,9 @@ def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
         write_rows(target / EVENTS, read_preview(source))
     elif to == "continuum":
         return import_traces(source, target, form)
+    elif to in EXPORTERS:
+        export(target, read_any(source, form), to)
     else:
-        raise BenchError(f"--to {to}: there are continuum, preview, native")
+        raise BenchError(f"--to {to}: there are continuum, {', '.join(EXPORTERS)}, preview, native")
     print_notice(f"written to {target}")
     return 0

@@ -196,7 +196,10 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["report", "nowhere"], "no finished run"),
         (["traces", "stats", "absent"], "cannot read"),
         (["traces", "synth", "x.jsonl", "--profile", "moon"], "no profile of that name"),
-        (["traces", "convert", "x", "y", "--to", "moon"], "there are continuum, preview, native"),
+        (
+            ["traces", "convert", "x", "y", "--to", "moon"],
+            "there are continuum, agentic-mooncake, mooncake, llmservingsim, preview, native",
+        ),
     ],
 )
 def test_mistakes(arguments: list[str], message: str) -> None:

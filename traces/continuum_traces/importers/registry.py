@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import lzma
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.bfcl import read_bfcl
+from continuum_traces.importers.mini_swe import read_mini_swe
 from continuum_traces.importers.numeric import read_numeric
+from continuum_traces.importers.openhands import read_openhands
+from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
@@ -16,8 +22,28 @@ OWN = "continuum"
 READERS: dict[str, Callable[[Path], Iterator[Program]]] = {
     OWN: read_programs,
     "numeric": read_numeric,
+    "mini-swe-agent": read_mini_swe,
+    "openhands": read_openhands,
+    "bfcl": read_bfcl,
+    "mooncake": read_mooncake,
+    "agentic-mooncake": read_agentic_mooncake,
+    "weka": read_weka,
+    "mlperf-agentic": read_mlperf_agentic,
 }
 """Format name to reader."""
+
+_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
+    ("openhands", frozenset({"history", "instance_id"})),
+    ("bfcl", frozenset({"id", "input_token_count", "output_token_count"})),
+    ("agentic-mooncake", frozenset({"request_id", "session_id", "input_length", "output_length"})),
+    ("mooncake", frozenset({"input_length", "output_length"})),
+    ("weka", frozenset({"requests"})),
+    ("mlperf-agentic", frozenset({"conversation_id", "role"})),
+    ("mini-swe-agent", frozenset({"messages", "trajectory_format"})),
+    ("mini-swe-agent", frozenset({"messages", "info"})),
+)
+"""Fields that give a format away, most telling first."""
 
 
 def read_any(path: Path, form: str | None = None) -> Iterator[Program]:
@@ -37,32 +63,47 @@ def read_any(path: Path, form: str | None = None) -> Iterator[Program]:
 
 
 def detect(path: Path) -> str:
-    """The format of a file, from its first line.
+    """The format of a file, from its kind and its first line.
 
     Raises:
         TraceError: none fits.
     """
+    if path.is_dir() or (path.is_file() and _is_archive(path)):
+        return "mini-swe-agent"
+    if path.suffix == ".xz":
+        return "openhands"
+    name = _by_fields(_first_object(path))
+    if name is None:
+        raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
+    return name
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError, lzma.LZMAError):
+        return False
+
+
+def _first_object(path: Path) -> Any:
+    """The first line as JSON, or the whole file where it is one object over many lines."""
     for _, line in text_lines(path):
         if line.strip():
-            name = _by_first_line(_parsed(line))
-            if name is not None:
-                return name
-            break
-    raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
+            try:
+                return json.loads(line)
+            except ValueError:
+                break
+    if path.suffix == ".json":
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+    return None
 
 
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _by_first_line(data: Any) -> str | None:
+def _by_fields(data: Any) -> str | None:
     if not isinstance(data, dict):
         return None
     if data.get("schema") == TRACE_SCHEMA or data.get("kind") in ("header", "program"):
         return OWN
-    if {"program_id", "prompt_tokens", "output_tokens"} <= set(data):
-        return "numeric"
-    return None
+    return next((name for name, fields in _MARKS if fields <= set(data)), None)

@@ -1,0 +1,164 @@
+"""Our programs in other load generators' formats, so that peers run the same workloads.
+
+Prefixes are expressed as block hashes: equal leading blocks have equal ids, as the prompts they stand for would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.jsonl import TraceError
+from continuum_traces.schema import Program
+
+BLOCK_TOKENS = 512
+
+Segment = tuple[Any, int]
+"""A stretch of tokens nobody else has (its key), and how many."""
+
+
+class _Ids:
+    """A number for each distinct prefix."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+
+    def of(self, key: Any) -> int:
+        return self._known.setdefault(key, len(self._known))
+
+
+def prompt_segments(program: Program) -> Iterator[list[Segment]]:
+    """Each turn's prompt as stretches of tokens; equal stretches are equal tokens."""
+    context: list[Segment] = []
+    if program.shared_prefix_id is not None:
+        context = [(("shared", program.shared_prefix_id), program.shared_prefix_tokens)]
+    for index, turn in enumerate(program.turns):
+        if turn.kept_tokens is not None:
+            context = _head(context, turn.kept_tokens)
+        already = sum(size for _, size in context) if index == 0 else 0
+        context = [*context, (("in", program.program_id, index), turn.new_input_tokens - already)]
+        yield context
+        kind = "out" if turn.carried == turn.output_tokens else "answer"
+        context = [*context, ((kind, program.program_id, index), turn.carried)]
+
+
+def _head(segments: Sequence[Segment], tokens: int) -> list[Segment]:
+    out: list[Segment] = []
+    for key, size in segments:
+        if tokens <= 0:
+            break
+        out.append((key, min(size, tokens)))
+        tokens -= size
+    return out
+
+
+def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> list[int]:
+    """Ids of the full blocks; a block's id stands for everything up to its end."""
+    hashes: list[int] = []
+    prefix: Any = None
+    room = block_tokens
+    block: list[Segment] = []
+    for key, size in segments:
+        offset = 0
+        while size > 0:
+            take = min(size, room)
+            block.append(((key, offset), take))
+            offset, size, room = offset + take, size - take, room - take
+            if room == 0:
+                prefix = ids.of((prefix, tuple(block)))
+                hashes.append(prefix)
+                block, room = [], block_tokens
+    return hashes
+
+
+def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
+    """One row a request: roots have a timestamp (ms), later ones wait for the one before plus tool and delay (ms)."""
+    ids = _Ids()
+    for program in programs:
+        before: str | None = None
+        waits = (0.0, 0.0)
+        for index, (turn, prompt, segments) in enumerate(
+            zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True)
+        ):
+            request_id = f"{program.program_id}/{index}"
+            row: dict[str, Any] = {
+                "request_id": request_id,
+                "session_id": program.program_id,
+                "input_length": prompt,
+                "output_length": turn.output_tokens,
+                "hash_ids": block_hashes(segments, ids, block_tokens),
+            }
+            if before is None:
+                row["timestamp"] = round((program.arrival_s or 0.0) * 1e3, 3)
+            else:
+                row |= {"wait_for": [before], "delay": waits[1], "tool_wait_ms": waits[0]}
+            yield row
+            tool_ms = (turn.gap_s - turn.gap_overhead_s) * 1e3
+            before, waits = request_id, (round(tool_ms, 3), round(turn.gap_overhead_s * 1e3, 3))
+
+
+def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
+    """Mooncake with sessions: later turns carry the delay (ms) since the one before finished."""
+    ids = _Ids()
+    for program in programs:
+        gap_ms: float | None = None
+        for turn, prompt, segments in zip(
+            program.turns, program.prompt_tokens(), prompt_segments(program), strict=True
+        ):
+            row: dict[str, Any] = {
+                "session_id": program.program_id,
+                "input_length": prompt,
+                "output_length": turn.output_tokens,
+                "hash_ids": block_hashes(segments, ids, block_tokens),
+            }
+            first = {"timestamp": round((program.arrival_s or 0.0) * 1e3, 3)}
+            yield row | (first if gap_ms is None else {"delay": gap_ms})
+            gap_ms = round(turn.gap_s * 1e3, 3)
+
+
+def llmservingsim_rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
+    """LLMServingSim sessions: lengths and tool nanoseconds, no prefixes."""
+    for program in programs:
+        pairs = zip(program.turns, program.prompt_tokens(), strict=True)
+        yield {
+            "session_id": program.program_id,
+            "arrival_time_ns": round((program.arrival_s or 0.0) * 1e9),
+            "sub_requests": [
+                {
+                    "input_toks": prompt,
+                    "output_toks": turn.output_tokens,
+                    "tool_duration_ns": round(turn.gap_s * 1e9),
+                }
+                for turn, prompt in pairs
+            ],
+        }
+
+
+EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = {
+    "agentic-mooncake": agentic_mooncake_rows,
+    "mooncake": mooncake_rows,
+    "llmservingsim": llmservingsim_rows,
+}
+
+
+def export(path: Path, programs: Iterable[Program], form: str) -> int:
+    """Write programs in another format; returns how many rows.
+
+    Raises:
+        TraceError: unknown format, or a file that cannot be written.
+    """
+    if form not in EXPORTERS:
+        raise TraceError(f"no exporter {form!r}; there are: {', '.join(EXPORTERS)}")
+    temporary = path.with_name(path.name + ".tmp")
+    rows = 0
+    try:
+        with temporary.open("w", encoding="utf-8") as out:
+            for row in EXPORTERS[form](programs):
+                rows += 1
+                out.write(json.dumps(row, separators=(",", ":")) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot write: {error.strerror}") from error
+    return rows

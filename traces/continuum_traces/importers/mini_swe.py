@@ -1,0 +1,163 @@
+"""mini-swe-agent trajectories (``*.traj.json``), tool-calling and fenced-block style: a file, folder or tar archive.
+
+A turn is an assistant message; its usage is the server's own. The trajectory has the instant the answer was parsed
+and the instant each observation was formatted, so the time of a turn's tools is known together, not one by one. Older files
+without usage have lengths estimated from characters, and say so in ``source``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.importers.usage import (
+    ESTIMATED,
+    RequestUsage,
+    calls_sharing_a_time,
+    digest,
+    estimate_tokens,
+    turns_from_usage,
+)
+from continuum_traces.jsonl import TraceError
+from continuum_traces.schema import Program
+from continuum_traces.shell import tool_key
+
+_FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
+
+Message = dict[str, Any]
+
+
+def read_mini_swe(path: Path) -> Iterator[Program]:
+    """Programs of one trajectory, of a folder of them, or of an archive.
+
+    Raises:
+        TraceError: naming the file and what it lacks.
+    """
+    found = 0
+    for name, text in _texts(path):
+        found += 1
+        program = _program(name, text)
+        if program is not None:
+            yield program
+    if not found:
+        raise TraceError(f"{path}: no trajectory (*.traj.json) in it")
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        if path.is_dir():
+            for file in sorted(path.rglob("*.traj.json")):
+                yield str(file), file.read_text(encoding="utf-8")
+        elif tarfile.is_tarfile(path):
+            yield from _members(path)
+        else:
+            yield str(path), path.read_text(encoding="utf-8")
+    except (OSError, tarfile.TarError, UnicodeDecodeError, EOFError) as error:
+        raise TraceError(f"{path}: cannot read: {error}") from error
+
+
+def _members(path: Path) -> Iterator[tuple[str, str]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.name.endswith(".traj.json") else None
+            if content is not None:
+                yield f"{path}:{member.name}", content.read().decode()
+
+
+def _program(name: str, text: str) -> Program | None:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise TraceError(f"{name}: not JSON: {error}") from error
+    messages = data.get("messages") if isinstance(data, dict) else None
+    if not isinstance(messages, list):
+        raise TraceError(f"{name}: messages: missing")
+    program_id = data.get("instance_id") or Path(name).name.removesuffix(".traj.json")
+    requests, estimated = _requests(name, messages)
+    turns = tuple(turns_from_usage(requests))
+    source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")
+    return Program(str(program_id), turns, source, _model(messages)) if turns else None
+
+
+def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage], bool]:
+    requests, estimated, prompt = [], False, 0
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise TraceError(f"{name}: messages[{index}]: expected an object")
+        text_tokens = estimate_tokens(_text(message))
+        if message.get("role") == "assistant":
+            usage = _usage(message)
+            estimated = estimated or not usage
+            requests.append(_request(usage, prompt, text_tokens, message, messages[index + 1 :]))
+        prompt += text_tokens
+    return requests, estimated
+
+
+def _request(usage: Message, prompt: int, output: int, message: Message, later: Sequence[Message]) -> RequestUsage:
+    commands = _commands(message)
+    names = [tool_key(command) or "bash" for command in commands]
+    details = usage.get("completion_tokens_details") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return RequestUsage(
+        prompt_tokens=int(usage.get("prompt_tokens") or prompt),
+        output_tokens=int(usage.get("completion_tokens") or output),
+        reasoning_tokens=int(details.get("reasoning_tokens") or 0),
+        tool_calls=calls_sharing_a_time(names, _tool_seconds(message, later), map(digest, commands)),
+        cached_tokens=cached,
+    )
+
+
+def _usage(message: Message) -> Message:
+    response = (message.get("extra") or {}).get("response") or {}
+    return response.get("usage") or {} if isinstance(response, dict) else {}
+
+
+def _commands(message: Message) -> list[str]:
+    """The commands a message asks for: parsed actions, tool calls, or exactly one fenced block."""
+    actions = (message.get("extra") or {}).get("actions") or []
+    commands = [action.get("command", "") for action in actions if isinstance(action, dict)]
+    if not commands:
+        commands = [_argument(call) for call in message.get("tool_calls") or []]
+    if not commands:
+        blocks = _FENCE.findall(_text(message))
+        commands = blocks if len(blocks) == 1 else []
+    return [command for command in commands if command]
+
+
+def _argument(call: Message) -> str:
+    try:
+        return str(json.loads(call["function"]["arguments"]).get("command", ""))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return ""
+
+
+def _tool_seconds(message: Message, later: Sequence[Message]) -> float | None:
+    """From the parsed answer to the last observation before the next answer; None where not recorded."""
+    start = (message.get("extra") or {}).get("timestamp")
+    ends = []
+    for observation in later:
+        if observation.get("role") == "assistant":
+            break
+        if observation.get("role") in ("tool", "user") and "timestamp" in (observation.get("extra") or {}):
+            ends.append(observation["extra"]["timestamp"])
+    return max(0.0, max(ends) - start) if ends and isinstance(start, int | float) else None
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    calls = message.get("tool_calls")
+    return str(content or "") + (json.dumps(calls) if calls else "")
+
+
+def _model(messages: Sequence[Message]) -> str | None:
+    for message in messages:
+        response = (message.get("extra") or {}).get("response")
+        if isinstance(response, dict) and response.get("model"):
+            return str(response["model"])
+    return None

@@ -1,0 +1,102 @@
+"""OpenHands evaluation logs (``output.jsonl``): one JSON line a run, with its event history and token usages.
+
+A turn is one model response; its actions are the history's actions that carry the response's id, a tool's time is the
+instant of the observation minus that of the action that caused it.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
+from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.schema import Program, ToolCall
+from continuum_traces.shell import tool_key
+
+Event = dict[str, Any]
+
+
+def read_openhands(path: Path) -> Iterator[Program]:
+    """Programs of a log, plain, gzipped or xz-compressed.
+
+    Raises:
+        TraceError: naming file, line and field.
+    """
+    for line_number, line in _lines(path):
+        try:
+            run = json.loads(line)
+        except ValueError as error:
+            raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
+        if not isinstance(run, dict) or not isinstance(run.get("history"), list):
+            raise TraceError(f"{path}:{line_number}: history: missing")
+        program = _program(run)
+        if program is not None:
+            yield program
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    if path.suffix != ".xz":
+        yield from text_lines(path)
+        return
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as lines:
+            yield from enumerate(lines, 1)
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise TraceError(f"{path}: cannot read: {error}") from error
+
+
+def _program(run: Mapping[str, Any]) -> Program | None:
+    events = [event for event in run["history"] if isinstance(event, dict)]
+    observations = {event["cause"]: event for event in events if event.get("cause") is not None}
+    calls: dict[str, list[ToolCall]] = {}
+    for event in events:
+        response = _response_id(event)
+        if response and "action" in event:
+            calls.setdefault(response, []).append(_call(event, observations.get(event.get("id"))))
+    latencies = {row.get("response_id"): row.get("latency") for row in _metrics(run, "response_latencies")}
+    requests = [
+        RequestUsage(
+            prompt_tokens=int(row.get("prompt_tokens") or 0),
+            output_tokens=int(row.get("completion_tokens") or 0),
+            reasoning_tokens=int(row.get("reasoning_tokens") or 0),
+            tool_calls=tuple(calls.get(str(row.get("response_id")), ())),
+            cached_tokens=row.get("cache_read_tokens"),
+            llm_s=latencies.get(row.get("response_id")),
+        )
+        for row in _metrics(run, "token_usages")
+    ]
+    turns = tuple(turns_from_usage(requests))
+    model = next((str(row["model"]) for row in _metrics(run, "token_usages") if row.get("model")), None)
+    return Program(str(run.get("instance_id", "run")), turns, "openhands", model) if turns else None
+
+
+def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = (run.get("metrics") or {}).get(name) or []
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _response_id(event: Event) -> str | None:
+    response = (event.get("tool_call_metadata") or {}).get("model_response") or {}
+    found = response.get("id") if isinstance(response, dict) else None
+    return str(found) if found else None
+
+
+def _call(event: Event, observation: Event | None) -> ToolCall:
+    command = str((event.get("args") or {}).get("command") or "")
+    function = str((event.get("tool_call_metadata") or {}).get("function_name") or event.get("action") or "unknown")
+    name = (tool_key(command) if event.get("action") == "run" else None) or function
+    return ToolCall(name, _seconds(event, observation), digest=digest(command) if command else None)
+
+
+def _seconds(event: Event, observation: Event | None) -> float | None:
+    try:
+        start = datetime.fromisoformat(str(event["timestamp"]))
+        end = datetime.fromisoformat(str((observation or {})["timestamp"]))
+    except (KeyError, ValueError):
+        return None
+    return max(0.0, (end - start).total_seconds())

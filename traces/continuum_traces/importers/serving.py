@@ -1,0 +1,141 @@
+"""Formats of other load generators: Mooncake, agentic_mooncake, Weka, MLPerf-agentic. JSON lines, lengths only
+(MLPerf-agentic has text, whose lengths are estimated).
+
+None names tools: the gap between two requests becomes one call of a tool ``unknown`` where it is a tool's time, or
+``gap_overhead_s`` where the source cannot tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.importers.usage import (
+    ESTIMATED,
+    CountTokens,
+    RequestUsage,
+    estimate_tokens,
+    number,
+    record,
+    turns_from_usage,
+)
+from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.schema import Program, ToolCall
+
+Row = dict[str, Any]
+UNKNOWN = "unknown"
+
+
+def read_mooncake(path: Path) -> Iterator[Program]:
+    """``timestamp`` (ms), ``input_length``, ``output_length``; rows of one ``session_id`` are turns, else each is a
+    program of one turn. ``delay`` (ms) waits before the request."""
+    for name, rows in _grouped(path, "session_id", "input_length", "output_length"):
+        gaps = [float(number(where, row, "delay", 0)) / 1e3 for where, row in rows[1:]]
+        yield _from_lengths(name, rows, gaps, "mooncake", [0.0] * len(gaps))
+
+
+def read_agentic_mooncake(path: Path) -> Iterator[Program]:
+    """Requests of a session in order; ``tool_wait_ms`` of it is tools, ``delay`` (ms) is anything else."""
+    for name, rows in _grouped(path, "session_id", "request_id", "input_length", "output_length"):
+        tools = [float(number(where, row, "tool_wait_ms", 0)) / 1e3 for where, row in rows[1:]]
+        delays = [float(number(where, row, "delay", 0)) / 1e3 for where, row in rows[1:]]
+        yield _from_lengths(name, rows, delays, "agentic_mooncake", tools)
+
+
+def _from_lengths(
+    name: str, rows: list[tuple[str, Row]], delays: list[float], source: str, tools: list[float]
+) -> Program:
+    requests = []
+    for index, (where, row) in enumerate(rows):
+        last = index == len(rows) - 1
+        tool_s = 0.0 if last else tools[index]
+        requests.append(
+            RequestUsage(
+                int(number(where, row, "input_length")),
+                int(number(where, row, "output_length")),
+                tool_calls=(ToolCall(UNKNOWN, tool_s),) if tool_s else (),
+                gap_overhead_s=0.0 if last else delays[index],
+            )
+        )
+    start = rows[0][1].get("timestamp")
+    arrival_s = float(start) / 1e3 if isinstance(start, int | float) else None
+    return Program(name, tuple(turns_from_usage(requests)), source, arrival_s=arrival_s)
+
+
+def read_weka(path: Path) -> Iterator[Program]:
+    """One conversation a line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request)."""
+    for line_number, row in _rows(path):
+        record(path, line_number, row, "requests")
+        where = f"{path}:{line_number}"
+        requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
+        thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
+        usage = [
+            RequestUsage(
+                int(number(where, request, "in")),
+                int(number(where, request, "out")),
+                gap_overhead_s=gap,
+                llm_s=request.get("api_time"),
+            )
+            for request, gap in zip(requests, thinking, strict=True)
+        ]
+        turns = tuple(turns_from_usage(usage))
+        if turns:
+            name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line_number}")
+            yield Program(name, turns, "weka", requests[0].get("model"))
+
+
+def read_mlperf_agentic(path: Path, count_tokens: CountTokens = estimate_tokens) -> Iterator[Program]:
+    """Messages, one a line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``.
+
+    Lengths come from ``count_tokens``; the default estimates, and the programs' source says so.
+    """
+    note = f" ({ESTIMATED})" if count_tokens is estimate_tokens else ""
+    for name, rows in _grouped(path, "conversation_id", "role"):
+        requests: list[RequestUsage] = []
+        prompt = 0
+        for (_, message), (where, after) in pairwise([*rows, rows[-1]]):
+            size = max(1, count_tokens(_message_text(message)))
+            if message["role"] == "assistant":
+                delay_s = float(number(where, after, "delay_seconds", 0)) if after is not message else 0.0
+                names = [_called(call) for call in message.get("tool_calls") or []]
+                calls = tuple(ToolCall(tool, delay_s) for tool in names)
+                requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
+            prompt += size
+        turns = tuple(turns_from_usage(requests))
+        if turns:
+            yield Program(name, turns, f"mlperf-agentic{note}")
+
+
+def _message_text(message: Row) -> str:
+    content, calls = message.get("content"), message.get("tool_calls")
+    text = content if isinstance(content, str) else json.dumps(content) if content else ""
+    return text + (json.dumps(calls) if calls else "")
+
+
+def _called(call: Any) -> str:
+    function = call.get("function") if isinstance(call, dict) else None
+    return str(function.get("name") or UNKNOWN) if isinstance(function, dict) else UNKNOWN
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    for line_number, line in text_lines(path):
+        if line.strip():
+            try:
+                yield line_number, record(path, line_number, json.loads(line))
+            except ValueError as error:
+                raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
+
+
+def _grouped(path: Path, key: str, *required: str) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
+    groups: dict[str, list[tuple[str, Row]]] = {}
+    for line_number, row in _rows(path):
+        record(path, line_number, row, *required)
+        name = str(row[key]) if key in row else f"request-{line_number}"
+        groups.setdefault(name, []).append((f"{path}:{line_number}", row))
+    yield from groups.items()
+
+
+Reader = Callable[[Path], Iterator[Program]]
