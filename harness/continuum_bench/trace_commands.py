@@ -23,7 +23,10 @@ from continuum_bench.workload import BenchError
 
 
 def import_traces(source: Path, target: Path, form: str | None) -> int:
-    written = write_programs(target, read_any(source, form), source=source.name)
+    programs = list(read_any(source, form))
+    if not programs:
+        raise BenchError(f"{source}: no programs in it (a source without token counts gives none)")
+    written = write_programs(target, programs, source=source.name)
     print_notice(f"{written} programs written to {target}")
     return 0
 

@@ -83,7 +83,7 @@ def test_unknown_names() -> None:
         next(bundled("moon"))
     with pytest.raises(TraceError, match="two programs"):
         fit([], "x")
-    with pytest.raises(ValueError, match="no programs"):
+    with pytest.raises(TraceError, match="no programs"):
         trace_stats([])
 
 

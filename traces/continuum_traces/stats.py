@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
 
@@ -75,11 +76,11 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
     """Statistics of a set of programs.
 
     Raises:
-        ValueError: the set is empty.
+        TraceError: the set is empty.
     """
     kept = list(programs)
     if not kept:
-        raise ValueError("no programs")
+        raise TraceError("no programs in it (a source without token counts gives none)")
     gaps = [turn.gap_s * 1e3 for program in kept for turn in program.turns[:-1]]
     calls = [call for program in kept for turn in program.turns for call in turn.tool_calls]
     return TraceStats(

@@ -1,8 +1,8 @@
 """mini-swe-agent trajectories (``*.traj.json``), tool-calling and fenced-block style: a file, folder or tar archive.
 
 A turn is an assistant message; its usage is the server's own. The trajectory has the instant the answer was parsed
-and the instant each observation was formatted, so the time of a turn's tools is known together, not one by one. Older files
-without usage have lengths estimated from characters, and say so in ``source``.
+and the instant each observation was formatted, so the time of a turn's tools is known together, not one by one.
+Older files without usage have lengths estimated from characters, and say so in ``source``.
 """
 
 from __future__ import annotations

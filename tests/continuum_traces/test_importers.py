@@ -1,0 +1,259 @@
+"""Other formats in and out: real files where they are at hand, hand-written ones always."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
+from continuum_traces.importers.registry import READERS, detect, read_any
+from continuum_traces.jsonl import TraceError
+from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.shell import shell_tools, tool_key
+from continuum_traces.synth import load_profile, synthesize
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# ------------------------------------------------------------------------------------------- real files
+
+
+@pytest.mark.parametrize(
+    ("name", "programs", "turns"),
+    [
+        ("sweagent_glm45_bs4.jsonl.gz", 64, 2832),
+        ("mswe_deepseek_chat_test_1-100.jsonl.gz", 99, 7924),
+        ("derived_paperlike_swe100.jsonl.gz", 100, 1099),
+    ],
+)
+def test_numeric_prompts_to_the_token(real_traces: Path, name: str, programs: int, turns: int) -> None:
+    made = list(read_any(real_traces / name))
+    recorded: dict[str, list[int]] = {}
+    with gzip.open(real_traces / name, "rt") as rows:
+        for row in map(json.loads, rows):
+            recorded.setdefault(row["program_id"], []).append(row["prompt_tokens"])
+    assert (len(made), sum(len(p.turns) for p in made)) == (programs, turns)
+    assert {p.program_id: p.prompt_tokens() for p in made} == recorded
+
+
+def test_mini_swe_originals_agree_with_their_numbers(real_traces: Path) -> None:
+    """The trajectories and the numeric files were made from the same runs by different programs."""
+    originals = {p.program_id: p for p in read_any(real_traces / "raw/mini_swe_agent/trajectories.tar.xz")}
+    assert len(originals) == 43
+    compared = 0
+    for program in read_any(real_traces / "mswe_deepseek_chat_dev.jsonl.gz"):
+        original = originals.get(program.program_id.rsplit("/", 1)[-1])
+        if original is None:
+            continue
+        compared += 1
+        assert original.prompt_tokens() == program.prompt_tokens()
+        assert [t.output_tokens for t in original.turns] == [t.output_tokens for t in program.turns]
+        ours, theirs = (sum(t.gap_s for t in p.turns[:-1]) for p in (original, program))
+        assert ours == pytest.approx(theirs, rel=0.02)
+    assert compared >= 20
+
+
+def test_openhands_originals_agree_with_their_numbers(real_traces: Path) -> None:
+    numeric = {p.program_id: p for p in read_any(real_traces / "openhands.jsonl.gz")}
+    originals = list(read_any(real_traces / "raw/openhands/multi_swe_bench_examples.output.jsonl.xz"))
+    originals += list(read_any(real_traces / "raw/openhands/gpt5_fastjson2-2775.output.jsonl.xz"))
+    assert originals
+    for program in originals:
+        assert any(call.duration_s is not None for turn in program.turns for call in turn.tool_calls)
+        other = numeric.get(program.program_id)
+        if other is not None:
+            assert program.prompt_tokens()[: len(other.turns)] == other.prompt_tokens()  # one logs a last answer more
+
+
+def test_bfcl_heads(real_traces: Path) -> None:
+    programs = list(read_any(real_traces / "raw/bfcl/heads.jsonl"))
+    assert len(programs) == 3
+    assert programs[0].prompt_tokens() == [1093, 2292, 6552, 7872, 25846, 26533, 44010, 44801, 47823]
+    assert programs[0].turns[0].tool_calls == (ToolCall("search_engine_query"),)
+
+
+# ------------------------------------------------------------------------------------- hand-written files
+
+
+def assistant(content: str, timestamp: float, usage: Any = None, actions: Any = None) -> dict[str, Any]:
+    extra: dict[str, Any] = {"timestamp": timestamp, "response": {"usage": usage, "model": "m"}}
+    return {"role": "assistant", "content": content, "extra": extra | ({"actions": actions} if actions else {})}
+
+
+def test_mini_swe_fenced_style(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 10}}
+    messages = [
+        {"role": "user", "content": "fix it"},
+        assistant("Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```", 10.0, usage),
+        {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}},
+        assistant("Done.", 20.0, {"prompt_tokens": 130, "completion_tokens": 5}),
+    ]
+    path = tmp_path / "task-1.traj.json"
+    path.write_text(json.dumps({"messages": messages, "info": {}}, indent=1))
+    (program,) = read_any(path, "mini-swe-agent")
+    assert program.program_id == "task-1"
+    first = program.turns[0]
+    assert (first.new_input_tokens, first.output_tokens, first.carried) == (100, 30, 20)
+    assert [(c.name, c.duration_s) for c in first.tool_calls] == [("pytest", 2.5)]
+    assert program.prompt_tokens() == [100, 130]
+    assert detect(path) == "mini-swe-agent"
+    assert [p.program_id for p in read_any(tmp_path)] == ["task-1"]
+
+
+def test_mini_swe_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
+    path = tmp_path / "a.traj.json"
+    path.write_text(json.dumps({"messages": messages, "info": {}}))
+    (program,) = read_any(path)
+    assert program.prompt_tokens() == [100]
+    assert "estimated" in program.source
+
+
+def test_bfcl_result_file(tmp_path: Path) -> None:
+    row = {
+        "id": "web_search_base_1",
+        "result": [
+            [[{"search_engine_query": "{}"}], [{"fetch_url_content": "{}"}, {"fetch_url_content": "{}"}], "done"]
+        ],
+        "input_token_count": [[10, 50, 90]],
+        "output_token_count": [[5, 6, 7]],
+        "latency": [[1.0, 2.0, 3.0]],
+    }
+    (program,) = read_any(lines(tmp_path / "r.json", row))
+    assert [[c.name for c in t.tool_calls] for t in program.turns] == [
+        ["search_engine_query"],
+        ["fetch_url_content", "fetch_url_content"],
+        [],
+    ]
+    assert [t.llm_s for t in program.turns] == [1.0, 2.0, 3.0]
+
+
+def test_weka_and_mlperf(tmp_path: Path) -> None:
+    weka = {"id": "c", "requests": [{"in": 100, "out": 10, "model": "m"}, {"in": 150, "out": 5, "think_time": 2.0}]}
+    (program,) = read_any(lines(tmp_path / "w.jsonl", weka))
+    assert (program.prompt_tokens(), program.turns[0].gap_s) == ([100, 150], 2.0)
+    call = {"function": {"name": "browse", "arguments": "{}"}}
+    messages = [
+        {"conversation_id": "k", "turn": 0, "role": "user", "content": "a" * 80},
+        {"conversation_id": "k", "turn": 1, "role": "assistant", "content": "b" * 40, "tool_calls": [call]},
+        {"conversation_id": "k", "turn": 2, "role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
+        {"conversation_id": "k", "turn": 3, "role": "assistant", "content": "d" * 8},
+    ]
+    (program,) = read_any(lines(tmp_path / "m.jsonl", *messages))
+    assert [c.name for c in program.turns[0].tool_calls] == ["browse"]
+    assert program.turns[0].gap_s == 1.5
+    assert "estimated" in program.source
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "message"),
+    [
+        ("numeric", {"program_id": "p", "prompt_tokens": 3}, "1: output_tokens: missing"),
+        ("numeric", {"program_id": "p", "prompt_tokens": 3, "output_tokens": 1, "tool_s": -1}, "1: tool_s: expected"),
+        ("bfcl", {"id": "a", "input_token_count": [1, 2], "output_token_count": [1]}, "output_token_count: 1 steps"),
+        ("bfcl", {"id": "a", "input_token_count": [1], "output_token_count": [-1]}, "whole numbers"),
+        ("openhands", {"instance_id": "a"}, "1: history: missing"),
+        ("weka", {"requests": [{"in": "x", "out": 1}]}, "1: in: expected"),
+        ("mooncake", {"input_length": 5}, "1: output_length: missing"),
+        ("agentic-mooncake", {"session_id": "s", "input_length": 5, "output_length": 5}, "1: request_id: missing"),
+        ("mlperf-agentic", {"conversation_id": "c"}, "1: role: missing"),
+        ("mini-swe-agent", {"info": {}}, "messages: missing"),
+    ],
+)
+def test_faults_name_file_line_and_field(tmp_path: Path, form: str, row: Any, message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        list(read_any(lines(tmp_path / "f.jsonl", row), form))
+
+
+@pytest.mark.parametrize("form", sorted(READERS))
+def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
+    for name, content in (
+        ("a.jsonl", b"not json\n"),
+        ("b.jsonl", b"[1,2]\n"),
+        ("c.jsonl.gz", b"\x1f\x8bxx"),
+        ("d", b"\xff"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(TraceError):
+            list(read_any(tmp_path / name, form))
+    with pytest.raises(TraceError):
+        list(read_any(tmp_path / "absent", form))
+
+
+# -------------------------------------------------------------------------------------------- exporters
+
+
+@pytest.mark.parametrize("form", ["mooncake", "agentic-mooncake"])
+def test_export_and_import_keep_lengths_and_gaps(tmp_path: Path, form: str) -> None:
+    programs = synthesize(load_profile("swebench"), 8, 1)
+    export(tmp_path / "x.jsonl", programs, form)
+    back = list(read_any(tmp_path / "x.jsonl"))
+    assert [p.program_id for p in back] == [p.program_id for p in programs]
+    for ours, theirs in zip(programs, back, strict=True):
+        assert theirs.prompt_tokens() == ours.prompt_tokens()
+        assert [t.gap_s for t in theirs.turns] == pytest.approx([t.gap_s for t in ours.turns], abs=1e-5)
+
+
+def test_hashes_show_exactly_the_shared_prefix() -> None:
+    turns = (Turn(1000, 100, carried_tokens=40), Turn(500, 50), Turn(300, 10))
+    programs = [Program(name, turns, shared_prefix_id="system", shared_prefix_tokens=600) for name in ("a", "b")]
+    rows = list(agentic_mooncake_rows(programs, block_tokens=100))
+    hashes = [row["hash_ids"] for row in rows]
+    assert hashes[0][:6] == hashes[3][:6]  # the system prompt
+    assert hashes[0][6] != hashes[3][6]
+    assert hashes[1][:10] == hashes[0]  # the whole first prompt: 1000 tokens
+    assert hashes[2][:15] == hashes[1]  # prompt of 1540: 15 full blocks
+    assert len(set(hashes[2])) == len(hashes[2])
+    assert rows[1]["wait_for"] == ["a/0"]
+
+
+def test_llmservingsim_rows() -> None:
+    program = Program("p", (Turn(10, 2, tool_calls=(ToolCall("ls", 0.5),)), Turn(5, 1)), arrival_s=2.0)
+    (row,) = llmservingsim_rows([program])
+    assert row["arrival_time_ns"] == 2_000_000_000
+    assert row["sub_requests"][0] == {"input_toks": 10, "output_toks": 2, "tool_duration_ns": 500_000_000}
+    assert set(EXPORTERS) == {"agentic-mooncake", "mooncake", "llmservingsim"}
+    with pytest.raises(TraceError, match="llmservingsim"):
+        export(Path("x"), [], "moon")
+
+
+# ------------------------------------------------------------------------------------------------ shell
+
+
+@pytest.mark.parametrize(
+    ("command", "tools"),
+    [
+        ("ls -la", ("ls",)),
+        ("cd /repo && python -m pytest -q", ("python",)),
+        ("FOO=1 BAR=2 sudo timeout -s 9 30s make test", ("make",)),
+        ("grep -rn 'a && b; c' src | head -5", ("grep", "head")),
+        ("cat <<'EOF' > x.py\nimport os; rm -rf\nEOF\npython x.py", ("cat", "python")),
+        ("cat <<EOF\nunfinished", ("cat",)),
+        ("/usr/bin/git log || true", ("git", "true")),
+        ("time nohup ./run.sh &", ("run.sh",)),
+        ("cd /tmp", ()),
+        ("", ()),
+    ],
+)
+def test_programs_of_a_command(command: str, tools: tuple[str, ...]) -> None:
+    assert shell_tools(command) == tools
+
+
+def test_keys() -> None:
+    assert shell_tools("cd x && make", first_word=True) == ("cd",)
+    assert tool_key("cd x") == "cd"
+    assert tool_key("   ") is None
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_it(command: str) -> None:
+    assert all(isinstance(tool, str) and tool for tool in shell_tools(command))
+    shell_tools(command, first_word=True)
