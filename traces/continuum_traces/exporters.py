@@ -55,7 +55,7 @@ def _head(segments: Sequence[Segment], tokens: int) -> list[Segment]:
 
 
 def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> list[int]:
-    """Ids of the full blocks; a block's id stands for everything up to its end."""
+    """Ids of the blocks, the last one perhaps partly filled; an id stands for everything up to its block's end."""
     hashes: list[int] = []
     prefix: Any = None
     room = block_tokens
@@ -70,7 +70,7 @@ def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> l
                 prefix = ids.of((prefix, tuple(block)))
                 hashes.append(prefix)
                 block, room = [], block_tokens
-    return hashes
+    return [*hashes, ids.of((prefix, tuple(block)))] if block else hashes
 
 
 def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
