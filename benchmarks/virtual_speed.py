@@ -1,0 +1,115 @@
+"""How fast the virtual engine is: wall time of the 64-program run, beside aisimulate; the plugin's cost beside stock vLLM.
+
+    python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
+
+Everything in one process and one run, in turn (A B A B ...), medians: machines drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.settings import Settings
+from cross_check import MODEL, theirs
+from vllm.v1.core.sched.scheduler import Scheduler
+
+CONFIG = EngineConfig(gpu="a100-80gb", model=MODEL)
+
+
+class Stock(Scheduler):
+    """vLLM's scheduler alone, dressed in what the loop asks of one."""
+
+    class _Core:
+        pins: dict[str, Any] = {}  # noqa: RUF012
+
+        def next_deadline_s(self) -> None:
+            return None
+
+    core: Any = _Core()
+
+
+class Timed:
+    """Seconds spent in the scheduler's own methods."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.seconds = 0.0
+        for name in ("schedule", "update_from_output", "add_request"):
+            setattr(scheduler, name, self._timed(getattr(scheduler, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()  # noqa: TID251
+            result = method(*args, **kwargs)
+            self.seconds += time.perf_counter() - start  # noqa: TID251
+            return result
+
+        return timed
+
+
+def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> tuple[float, float, int]:
+    """Wall seconds, seconds inside the scheduler, scheduler calls."""
+    times, shape = times_of(CONFIG), shape_of(CONFIG)
+    scheduler: Any = build_scheduler(shape, Settings(policy, prefill=fit_prefill(times, shape.max_model_len)), kind)
+    timed = Timed(scheduler)
+    loop = VirtualLoop(scheduler, times, jobs, lambda record: None, max_stretch=stretch)
+    if kind is ProgramScheduler:
+        scheduler.clock = loop.clock
+    start = time.perf_counter()  # noqa: TID251
+    loop.run()
+    return time.perf_counter() - start, timed.seconds, loop.counters.scheduler_calls  # noqa: TID251
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--aisimulate")
+    parser.add_argument("--jps", type=float, default=0.05)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    workload = load_workload(WorkloadRequest("speed", traces=options.trace, jps=options.jps))
+    jobs = [Job(play.program, play.arrival_s, play.salt) for play in arrivals(workload, options.jps, 0)]
+    arms: dict[str, tuple[str, type[Scheduler], int]] = {
+        "stock Scheduler, stepwise": ("vllm", Stock, 1),
+        "plugin, vllm, stepwise": ("vllm", ProgramScheduler, 1),
+        "plugin, vllm": ("vllm", ProgramScheduler, 512),
+        "plugin, continuum": ("continuum", ProgramScheduler, 512),
+    }
+    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in arms}
+    peer: list[float] = []
+    for _ in range(options.repeats):
+        for name, arm in arms.items():
+            found[name].append(play(jobs, *arm))
+        if options.aisimulate:
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()  # noqa: TID251
+                theirs(options.trace, options.jps, 0, options.aisimulate, Path(folder))
+                peer.append(time.perf_counter() - start)  # noqa: TID251
+    sys.stdout.write("| arm | wall s | in schedule + update + add s | calls |\n|---|---|---|---|\n")
+    for name, rows in found.items():
+        walls, inside = (statistics.median(row[i] for row in rows) for i in (0, 1))
+        sys.stdout.write(f"| {name} | {walls:.2f} | {inside:.2f} | {rows[0][2]} |\n")
+    if peer:
+        sys.stdout.write(f"| aisimulate, whole process | {statistics.median(peer):.2f} | - | - |\n")
+    stock, plugin = (found[name] for name in list(arms)[:2])
+    ratios = [ours[1] / theirs_[1] for ours, theirs_ in zip(plugin, stock, strict=True)]
+    sys.stdout.write(f"\nplugin / stock, time in the scheduler, run by run: {', '.join(f'{r:.3f}' for r in ratios)}\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"aisimulate failed: {error.stderr.decode()[-500:] if error.stderr else error}")
