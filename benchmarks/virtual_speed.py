@@ -1,4 +1,4 @@
-"""How fast the virtual engine is: wall time of the 64-program run, beside aisimulate; the plugin's cost beside stock vLLM.
+"""How fast the virtual engine is, beside aisimulate, and what the plugin costs beside stock vLLM (64 programs).
 
     python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
 
