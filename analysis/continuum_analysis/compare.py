@@ -22,13 +22,23 @@ from continuum_traces.run_dir import (
     write_json,
 )
 from continuum_traces.schema import Manifest
-from scipy.stats import t as student
 
 from continuum_analysis.metrics import METRICS, RunMetrics, Value, analyze_run
+from continuum_analysis.pairing import (
+    Comparison,
+    Interval,
+    check_same_arrivals,
+    mean_interval,
+    paired_jcts,
+    ratio_interval,
+    resampled_ratio,
+)
 from continuum_analysis.timeline import AnalysisError
+from continuum_analysis.words import BASELINE, verdict
+
+__all__ = ["BASELINE", "Run", "load_runs", "mean_interval", "summarize", "verdict", "write_summary"]
 
 SUMMARY_SCHEMA = "continuum-summary"
-BASELINE = "vllm"
 MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields two runs must share before their numbers may stand side by side."""
 
@@ -38,15 +48,6 @@ class Run:
     path: Path
     manifest: Manifest
     metrics: RunMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean with its 95% interval; the interval is None where one value cannot give one."""
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 def load_runs(path: Path) -> list[Run]:
@@ -64,24 +65,24 @@ def load_runs(path: Path) -> list[Run]:
     return runs
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
-    """Student's t over seeds."""
-    array = np.asarray(values, dtype=float)
-    mean = float(array.mean())
-    if len(array) < 2:
-        return Interval(mean, None, None)
-    half = float(student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
-    return Interval(mean, mean - half, mean + half)
-
-
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs that differ in anything but policy and seed.
+    """Refuse runs that differ in anything but policy and seed, and a policy that is there twice.
 
     Raises:
         AnalysisError: naming the manifest's field and both directories.
     """
     first = runs[0]
-    for run in runs[1:]:
+    seen: dict[tuple[str, int], Run] = {}
+    options: dict[str, Run] = {}
+    for run in runs:
+        policy, seed = run.manifest.policy, run.manifest.seed
+        twin = seen.setdefault((policy, seed), run)
+        if twin is not run:
+            raise AnalysisError(f"{twin.path} and {run.path} are both policy {policy}, seed {seed}; keep them apart")
+        other = options.setdefault(policy, run)
+        if other.manifest.policy_options != run.manifest.policy_options:
+            detail = _difference(other.manifest.policy_options, run.manifest.policy_options)
+            raise AnalysisError(f"{other.path} and {run.path} cannot be averaged: policy_options differs{detail}")
         for name in MUST_AGREE:
             ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
             if ours != theirs:
@@ -98,20 +99,30 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 def summarize(path: Path) -> dict[str, Any]:
-    """What summary.json holds: per policy the mean over seeds of every metric, and the paired ratio to ``vllm``."""
-    runs = load_runs(path)
+    """What summary.json holds: per policy the mean over seeds of every metric, and the paired ratio to ``vllm``.
+
+    Raises:
+        AnalysisError: no finished run, or runs that may not stand side by side.
+        RunDirError: a fault in a file.
+    """
+    return summarize_runs(path, load_runs(path))
+
+
+def summarize_runs(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
+    """The summary of runs already read (``load_runs``)."""
     check_comparable(runs)
     by_policy: dict[str, list[Run]] = {}
     for run in sorted(runs, key=_baseline_first(path)):
         by_policy.setdefault(run.manifest.policy, []).append(run)
-    baseline = {run.manifest.seed: run for run in by_policy.get(BASELINE, [])}
-    policies = {name: _summarize_policy(name, group, baseline) for name, group in by_policy.items()}
+    baseline = by_policy.get(BASELINE, [])
+    policies = {name: _summarize_policy(group, compare_to(baseline, group)) for name, group in by_policy.items()}
     manifest = read_json(path / MANIFEST) if (path / MANIFEST).exists() else _as_json(runs[0].manifest)
     return {
         "schema": SUMMARY_SCHEMA,
         "version": 1,
         "seeds": sorted({run.manifest.seed for run in runs}),
         "policies": policies,
+        "warnings": _warnings(by_policy),
         "manifest": manifest,
     }
 
@@ -129,27 +140,74 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dataclasses.asdict(manifest))))
 
 
-def _summarize_policy(name: str, runs: Sequence[Run], baseline: Mapping[int, Run]) -> dict[str, Any]:
+def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | None:
+    """A policy's runs against the baseline's on the seeds both have; None where there are none.
+
+    Raises:
+        AnalysisError: two runs of a seed that were not given the same arrivals.
+    """
+    ours = {run.manifest.seed: run for run in runs}
+    pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
+    for base, run in pairs:
+        where = f"{base.path} and {run.path}"
+        check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone)
+    times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
+    if not times or not all(over for over, _ in times):
+        return None
+    over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
+    return Comparison(
+        seeds=tuple(base.manifest.seed for base, _ in pairs),
+        ratio=ratio_interval(over, under),
+        difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
+        ratio_within=resampled_ratio(*times[0]) if len(times) == 1 else None,
+    )
+
+
+def _summarize_policy(runs: Sequence[Run], comparison: Comparison | None) -> dict[str, Any]:
     row: dict[str, Any] = {}
+    intervals: dict[str, list[float] | None] = {}
     for metric in METRICS:
-        values = [v for run in runs if (v := run.metrics.values[metric.name]) is not None]
+        values = [float(v) for run in runs if (v := run.metrics.values[metric.name]) is not None]
         row[metric.name] = float(np.mean(values)) if values else None
-    row["jct_mean_interval_s"] = _pair(mean_interval([_jct(run) for run in runs]))
-    ratios = [_jct(baseline[r.manifest.seed]) / _jct(r) for r in runs if r.manifest.seed in baseline]
-    interval = mean_interval(ratios) if ratios else None
-    row["ratio_to_vllm"] = interval.mean if interval else None
-    row["ratio_to_vllm_interval"] = _pair(interval) if interval else None
+        intervals[metric.name] = _pair(mean_interval(values)) if values else None
+    row["jct_mean_interval_s"] = intervals["jct_mean_s"]
+    row |= _comparison_fields(comparison)
     row["pins_by_ending"] = _sum_endings(runs)
     row["unfinished"] = sorted({program for run in runs for program in run.metrics.unfinished})
+    row["failed"] = sorted({program for run in runs for program in run.metrics.failed})
     row["seeds"] = sorted(run.manifest.seed for run in runs)
+    row["intervals"] = intervals
     return row
 
 
-def _jct(run: Run) -> float:
-    value = run.metrics.values["jct_mean_s"]
-    if value is None:
-        raise AnalysisError(f"{run.path}: no program finished")
-    return float(value)
+def _comparison_fields(found: Comparison | None) -> dict[str, Any]:
+    within = found.ratio_within if found else None
+    return {
+        "ratio_to_vllm": found.ratio.mean if found else None,
+        "ratio_to_vllm_interval": _pair(found.ratio) if found else None,
+        "ratio_to_vllm_within_one_arrival_sequence": _pair(within) if within else None,
+        "difference_to_vllm_s": found.difference_s.mean if found else None,
+        "difference_to_vllm_interval_s": _pair(found.difference_s) if found else None,
+        "paired_seeds": list(found.seeds) if found else [],
+    }
+
+
+def _warnings(by_policy: Mapping[str, Sequence[Run]]) -> list[str]:
+    """What makes a mean mean less than it seems."""
+    warnings = []
+    all_seeds = {run.manifest.seed for group in by_policy.values() for run in group}
+    for policy, group in by_policy.items():
+        missing = sorted(all_seeds - {run.manifest.seed for run in group})
+        if missing:
+            warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
+        for run in group:
+            left_out = len(run.metrics.unfinished) + len(run.metrics.failed)
+            if left_out:
+                warnings.append(
+                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(run.metrics.facts.everyone)} programs did "
+                    "not finish; its times leave them out, the ratio uses programs that finished under both policies"
+                )
+    return warnings
 
 
 def _pair(interval: Interval) -> list[float] | None:
@@ -165,50 +223,48 @@ def _sum_endings(runs: Sequence[Run]) -> dict[str, int]:
 
 
 def write_summary(path: Path) -> dict[str, Any]:
-    """Write summary.json and summary.csv into ``path`` and return the summary.
+    """Write summary.json, summary.csv and, with several seeds, summary_by_seed.csv; return the summary.
 
     Raises:
         AnalysisError, RunDirError: nothing to summarise, or nowhere to write.
     """
-    summary = summarize(path)
+    runs = load_runs(path)
+    return write_summary_of(path, runs)
+
+
+def write_summary_of(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
+    """``write_summary`` of runs already read."""
+    summary = summarize_runs(path, runs)
     write_json(path / SUMMARY, summary)
     names = [metric.name for metric in METRICS]
+    rows = [_csv_row(policy, row, names) for policy, row in summary["policies"].items()]
+    bounds = ["ratio_to_vllm_low", "ratio_to_vllm_high"]
+    _write_csv(path / "summary.csv", ["policy", *names, "ratio_to_vllm", *bounds], rows)
+    if len(summary["seeds"]) > 1:
+        order = list(summary["policies"])
+        by_seed = sorted(runs, key=lambda run: (order.index(run.manifest.policy), run.manifest.seed))
+        cells = [
+            [run.manifest.policy, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)]
+            for run in by_seed
+        ]
+        _write_csv(path / "summary_by_seed.csv", ["policy", "seed", *names], cells)
+    return summary
+
+
+def _csv_row(policy: str, row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    bounds = row["ratio_to_vllm_interval"] or (None, None)
+    return [policy, *(_cell(row[name]) for name in [*names, "ratio_to_vllm"]), *map(_cell, bounds)]
+
+
+def _write_csv(file: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["policy", *names, "ratio_to_vllm"])
-    for policy, row in summary["policies"].items():
-        writer.writerow([policy, *(_cell(row[name]) for name in names), _cell(row["ratio_to_vllm"])])
+    writer.writerows([headings, *rows])
     try:
-        (path / "summary.csv").write_text(out.getvalue(), encoding="utf-8")
+        file.write_text(out.getvalue(), encoding="utf-8")
     except OSError as error:
-        raise RunDirError(f"{path / 'summary.csv'}: cannot write: {error.strerror}") from error
-    return summary
+        raise RunDirError(f"{file}: cannot write: {error.strerror}") from error
 
 
 def _cell(value: Value) -> str:
     return "" if value is None else f"{value:.6g}"
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """The result in one sentence, no stronger than the data."""
-    policies = summary["policies"]
-    others = {name: row for name, row in policies.items() if name != BASELINE and row.get("ratio_to_vllm")}
-    if BASELINE not in policies or not others:
-        return "No comparison: the runs do not hold vllm and another policy on the same arrivals."
-    name = "continuum" if "continuum" in others else max(others, key=lambda n: others[n]["ratio_to_vllm"])
-    ratio, interval = others[name]["ratio_to_vllm"], others[name]["ratio_to_vllm_interval"]
-    base, own = policies[BASELINE]["jct_mean_s"], others[name]["jct_mean_s"]
-    seeds = len(summary["seeds"])
-    facts = f"mean JCT {own:.0f} s against {base:.0f} s"
-    if interval is None:
-        return (
-            f"{name}: {ratio:.2f}x vllm's speed ({facts}) on one arrival sequence; one seed is no proof, "
-            "use --seeds 5 for an interval."
-        )
-    low, high = interval
-    spread = f"95% interval {low:.2f} to {high:.2f}, {seeds} seeds, paired"
-    if low <= 1.0 <= high:
-        return f"{name} and vllm cannot be told apart: {ratio:.2f}x ({spread}; {facts})."
-    direction = "faster" if ratio > 1 else "slower"
-    factor = ratio if ratio > 1 else 1 / ratio
-    return f"{name} finished programs {factor:.2f}x {direction} than vllm ({spread}; {facts})."

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from continuum_analysis.timeline import PinTimes, ProgramTimes, TurnTimes, read_run
+from continuum_analysis.timeline import FAILED, PinTimes, ProgramTimes, State, TurnTimes, read_run
 
 Value = float | int | None
 
@@ -21,11 +21,16 @@ class RunFacts:
 
     programs: tuple[ProgramTimes, ...]
     """Finished ones, in order of arrival."""
+    everyone: tuple[ProgramTimes, ...]
     unfinished: tuple[str, ...]
+    failed: tuple[str, ...]
     turns: tuple[TurnTimes, ...]
+    """Of finished programs."""
     pins: tuple[PinTimes, ...]
+    """Of all programs."""
     gaps: tuple[float, ...]
-    """Seconds between a turn's finish and the next one's arrival."""
+    """Seconds between a turn's finish and the next one's arrival, of finished programs; requests of one program that
+    overlap have no gap."""
 
     @property
     def wall_s(self) -> float:
@@ -49,21 +54,27 @@ class RunMetrics:
     values: dict[str, Value]
     pins_by_ending: dict[str, int]
     unfinished: tuple[str, ...]
+    failed: tuple[str, ...]
     facts: RunFacts
 
 
 def facts_of(programs: Sequence[ProgramTimes]) -> RunFacts:
-    done = tuple(p for p in programs if p.finished)
+    by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
+    for program in programs:
+        by_state[program.state].append(program)
+    done = tuple(by_state["finished"])
     return RunFacts(
         programs=done,
-        unfinished=tuple(p.program_id for p in programs if not p.finished),
+        everyone=tuple(programs),
+        unfinished=tuple(p.program_id for p in by_state["unfinished"]),
+        failed=tuple(p.program_id for p in by_state["failed"]),
         turns=tuple(turn for p in done for turn in p.turns),
         pins=tuple(pin for p in programs for pin in p.pins),
         gaps=tuple(
             after.arrive_s - before.finish_s
             for p in done
             for before, after in zip(p.turns, p.turns[1:], strict=False)
-            if before.finish_s is not None
+            if before.finish_s is not None and after.arrive_s >= before.finish_s
         ),
     )
 
@@ -76,7 +87,7 @@ def analyze_run(path: Path) -> RunMetrics:
 def measure(facts: RunFacts) -> RunMetrics:
     values = {metric.name: metric.compute(facts) for metric in METRICS}
     endings = Counter(pin.reason for pin in facts.pins)
-    return RunMetrics(values, dict(sorted(endings.items())), facts.unfinished, facts)
+    return RunMetrics(values, dict(sorted(endings.items())), facts.unfinished, facts.failed, facts)
 
 
 def _jct(statistic: Callable[[Any], Any]) -> Callable[[RunFacts], Value]:
@@ -99,25 +110,60 @@ def _ratio(part: float, whole: float) -> Value:
     return part / whole if whole else None
 
 
-def _ttft(facts: RunFacts) -> list[float]:
-    return [t.first_token_s - t.arrive_s for t in facts.turns if t.first_token_s is not None]
-
-
-def _tpot(facts: RunFacts) -> list[float]:
-    return [
-        (t.finish_s - t.first_token_s) / (t.output_tokens - 1)
-        for t in facts.turns
-        if t.first_token_s is not None and t.finish_s is not None and t.output_tokens > 1
-    ]
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _slowest_share(gaps: Sequence[float]) -> Value:
+    """None under ten gaps: they have no slowest tenth."""
     ordered = sorted(gaps)
-    return _ratio(sum(ordered[len(ordered) - len(ordered) // 10 :]), sum(ordered))
+    return _ratio(sum(ordered[-(len(ordered) // 10) :]), sum(ordered)) if len(ordered) >= 10 else None
 
 
-def _fresh(facts: RunFacts) -> int:
-    return sum(t.prompt_tokens - t.hit_tokens + t.output_tokens for t in facts.turns)
+def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
+    """Prompt tokens found in cache, and all of them, over turns whose hits were recorded."""
+    known = [(t.hit_tokens, t.prompt_tokens) for t in facts.turns if t.hit_tokens is not None]
+    return sum(hit for hit, _ in known), sum(prompt for _, prompt in known)
+
+
+def _reused(facts: RunFacts) -> Value:
+    return _prefix_tokens(facts)[0] if any(t.hit_tokens is not None for t in facts.turns) else None
+
+
+def _output(facts: RunFacts) -> Value:
+    """None where no turn says (the preview's files)."""
+    return sum(t.output_tokens for t in facts.turns) or None
+
+
+def _fresh(facts: RunFacts) -> Value:
+    reused, output = _reused(facts), _output(facts)
+    return None if reused is None or output is None else _prefix_tokens(facts)[1] - reused + output
+
+
+def _rate(amount: Callable[[RunFacts], Value], seconds: float = 1.0) -> Callable[[RunFacts], Value]:
+    """An amount per so many seconds of wall time."""
+
+    def compute(facts: RunFacts) -> Value:
+        value = amount(facts)
+        return None if value is None else _per(seconds * value, facts.wall_s)
+
+    return compute
+
+
+def _mean(values: Callable[[RunFacts], Iterable[float | None]]) -> Callable[[RunFacts], Value]:
+    return lambda facts: _number(np.mean, _known(values(facts)))
+
+
+def _high(values: Callable[[RunFacts], Iterable[float | None]]) -> Callable[[RunFacts], Value]:
+    return lambda facts: _number(_percentile(95), _known(values(facts)))
+
+
+def _waits(facts: RunFacts) -> list[float | None]:
+    return [t.wait_s for t in facts.turns]
+
+
+def _ttfts(facts: RunFacts) -> list[float | None]:
+    return [t.ttft_s for t in facts.turns]
 
 
 METRICS: tuple[Metric, ...] = (
@@ -133,94 +179,96 @@ METRICS: tuple[Metric, ...] = (
     Metric("jct_p99_s", "s", "99th percentile", _jct(_percentile(99))),
     Metric("jct_min_s", "s", "fastest program", _jct(np.min)),
     Metric("jct_max_s", "s", "slowest program", _jct(np.max)),
-    Metric("programs_finished", "", "programs whose every turn finished", lambda f: len(f.programs)),
+    Metric("programs_finished", "", "programs whose every turn ended, the last one well", lambda f: len(f.programs)),
     Metric(
         "programs_unfinished",
         "",
-        "programs with a turn that did not; in no other metric",
+        "programs with a turn that did not end, or whose client was still to send one; pins apart, in no other metric",
         lambda f: len(f.unfinished),
     ),
-    Metric("wall_s", "s", "last finish - first arrival", lambda f: f.wall_s),
-    Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", lambda f: _per(len(f.programs), f.wall_s)),
+    Metric(
+        "programs_failed",
+        "",
+        "programs whose last turn ended in an abort or an error; pins apart, in no other metric",
+        lambda f: len(f.failed),
+    ),
+    Metric(
+        "turns_failed",
+        "",
+        "turns of any program that ended in an abort or an error",
+        lambda f: sum(t.status in FAILED for p in f.everyone for t in p.turns),
+    ),
+    Metric("wall_s", "s", "last finish - first arrival, finished programs", lambda f: f.wall_s),
+    Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", _rate(lambda f: len(f.programs))),
     Metric(
         "throughput_steps_per_min",
         "1/min",
-        "finished turns / wall",
-        lambda f: _per(60 * len(f.turns), f.wall_s),
+        "turns of finished programs / wall",
+        _rate(lambda f: len(f.turns), 60.0),
     ),
-    Metric(
-        "throughput_output_tokens_per_s",
-        "1/s",
-        "generated tokens / wall",
-        lambda f: _per(sum(t.output_tokens for t in f.turns), f.wall_s),
-    ),
+    Metric("throughput_output_tokens_per_s", "1/s", "generated tokens / wall", _rate(_output)),
     Metric(
         "throughput_fresh_tokens_per_s",
         "1/s",
         "(generated + prompt tokens not found in cache) / wall",
-        lambda f: _per(_fresh(f), f.wall_s),
+        _rate(_fresh),
+    ),
+    Metric(
+        "throughput_reused_tokens_per_s",
+        "1/s",
+        "prompt tokens found in cache / wall",
+        _rate(_reused),
     ),
     Metric(
         "bubble_mean_s",
         "s",
         "mean over programs of the time their turns waited in the queue, re-queueing included",
-        lambda f: _number(np.mean, [p.bubble_s for p in f.programs]),
+        _mean(lambda f: [p.bubble_s for p in f.programs]),
     ),
-    Metric(
-        "bubble_per_turn_s",
-        "s",
-        "mean over turns of first scheduled - arrival",
-        lambda f: _number(np.mean, [t.wait_s for t in f.turns]),
-    ),
+    Metric("bubble_per_turn_s", "s", "mean over turns of the queue wait: first scheduled - arrival", _mean(_waits)),
+    Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _high(_waits)),
     Metric(
         "requeue_mean_s",
         "s",
         "mean over programs of the time waited after preemptions",
-        lambda f: _number(np.mean, [sum(t.requeue_s for t in p.turns) for p in f.programs]),
+        _mean(lambda f: [p.requeue_s for p in f.programs]),
     ),
     Metric(
         "prefix_hit_ratio",
         "",
         "prompt tokens found in cache / prompt tokens, over all turns",
-        lambda f: _ratio(sum(t.hit_tokens for t in f.turns), sum(t.prompt_tokens for t in f.turns)),
+        lambda f: _ratio(*_prefix_tokens(f)),
     ),
-    Metric(
-        "prefill_saved_tokens",
-        "",
-        "prompt tokens found in cache",
-        lambda f: sum(t.hit_tokens for t in f.turns),
-    ),
+    Metric("prefill_saved_tokens", "", "prompt tokens found in cache", _reused),
     Metric("pins", "", "holds of a finished turn's KV", lambda f: len(f.pins)),
     Metric(
         "pin_hit_ratio",
         "",
-        "pins that ended with the program's next turn being scheduled / pins",
+        "pins that ended with the program's next turn being scheduled / pins; where the file gives no reasons (the "
+        "preview's), pins the next turn arrived in / pins",
         lambda f: _ratio(sum(p.reason == "hit" for p in f.pins), len(f.pins)),
     ),
     Metric(
         "pin_duration_mean_s",
         "s",
         "mean time from pin to unpin",
-        lambda f: _number(np.mean, [p.until_s - p.since_s for p in f.pins if p.until_s is not None]),
+        _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
     ),
     Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
     Metric(
-        "ttft_mean_s",
-        "s",
-        "mean of first token - arrival, where recorded",
-        lambda f: _number(np.mean, _ttft(f)),
+        "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),
-    Metric("ttft_p95_s", "s", "95th percentile of the same", lambda f: _number(_percentile(95), _ttft(f))),
+    Metric("ttft_p95_s", "s", "95th percentile of the same", _high(_ttfts)),
     Metric(
         "tpot_mean_s",
         "s",
-        "mean of (finish - first token) / (output tokens - 1), where recorded",
-        lambda f: _number(np.mean, _tpot(f)),
+        "mean over turns of (finish - first token) / (output tokens - 1), on the client's clock",
+        _mean(lambda f: [t.tpot_s for t in f.turns]),
     ),
     Metric(
         "tool_time_slowest_tenth_share",
         "",
-        "share of all time between turns that the slowest tenth of the gaps holds",
+        "share of all time between turns that the slowest tenth of the gaps holds; none under ten gaps",
         lambda f: _slowest_share(f.gaps),
     ),
 )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, TURNS, read_events, read_turns
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import SchedulerEvent, TurnRecord
+
+State = Literal["finished", "failed", "unfinished"]
+
+FAILED = ("abort", "error")
+"""Ends of a turn that gave its client no whole answer."""
 
 
 class AnalysisError(Exception):
@@ -17,26 +23,45 @@ class AnalysisError(Exception):
 
 @dataclass(slots=True)
 class TurnTimes:
-    """One turn as the scheduler saw it. Seconds on its clock; None: not recorded."""
+    """One turn. Seconds on the scheduler's clock, except where a name says client; None: not recorded."""
 
     index: int
     arrive_s: float
     start_s: float | None = None
     finish_s: float | None = None
     prompt_tokens: int = 0
-    hit_tokens: int = 0
+    hit_tokens: int | None = None
     output_tokens: int = 0
     tool: str | None = None
+    status: str | None = None
+    """How it ended: stop, length, abort, error."""
     requeue_s: float = 0.0
     """Waiting again after being preempted."""
     preemptions: int = 0
     preempted_at_s: float | None = None
-    first_token_s: float | None = None
+    client: TurnRecord | None = None
+    """The same turn on its client's clock."""
 
     @property
-    def wait_s(self) -> float:
+    def wait_s(self) -> float | None:
         """Arrival to first scheduled."""
-        return 0.0 if self.start_s is None else self.start_s - self.arrive_s
+        return None if self.start_s is None else self.start_s - self.arrive_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The instant the turn was due to its first token, both on the client's clock."""
+        if self.client is None or self.client.first_token_s is None:
+            return None
+        return self.client.first_token_s - self.client.due_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean seconds between output tokens after the first, on the client's clock."""
+        record = self.client
+        if record is None or record.first_token_s is None or record.finish_s is None:
+            return None
+        tokens = record.output_tokens or self.output_tokens
+        return (record.finish_s - record.first_token_s) / (tokens - 1) if tokens > 1 else None
 
 
 @dataclass(slots=True)
@@ -49,6 +74,8 @@ class PinTimes:
     tokens: int = 0
     until_s: float | None = None
     reason: str = "held at the end"
+    """What ended it: hit, expired, last, pressure, abort, shutdown; "not recorded" in the preview's files where the
+    program's next turn did not find it held."""
     delay_estimate_s: float | None = None
     eta: float | None = None
 
@@ -60,8 +87,20 @@ class ProgramTimes:
     pins: list[PinTimes] = field(default_factory=list)
 
     @property
+    def state(self) -> State:
+        """Finished: every turn ended and its client waits for no further one. Failed: its last turn was aborted."""
+        if not self.turns or any(turn.finish_s is None for turn in self.turns) or self._cut_short():
+            return "unfinished"
+        return "failed" if self.turns[-1].status in FAILED else "finished"
+
+    @property
     def finished(self) -> bool:
-        return bool(self.turns) and all(turn.finish_s is not None for turn in self.turns)
+        return self.state == "finished"
+
+    def _cut_short(self) -> bool:
+        """The client's record of the last turn names a next one that never arrived: the run stopped in a tool call."""
+        record = self.turns[-1].client
+        return record is not None and not record.is_last and record.gap_s is not None
 
     @property
     def arrive_s(self) -> float:
@@ -69,32 +108,59 @@ class ProgramTimes:
 
     @property
     def finish_s(self) -> float:
-        return max(turn.finish_s or turn.arrive_s for turn in self.turns)
+        return max(turn.arrive_s if turn.finish_s is None else turn.finish_s for turn in self.turns)
 
     @property
     def jct_s(self) -> float:
         return self.finish_s - self.arrive_s
 
     @property
-    def bubble_s(self) -> float:
-        return sum(turn.wait_s + turn.requeue_s for turn in self.turns)
+    def bubble_s(self) -> float | None:
+        """Seconds its turns waited, re-queueing included; None where a start was not recorded."""
+        waits = [turn.wait_s for turn in self.turns]
+        known = [wait for wait in waits if wait is not None]
+        return sum(known) + self.requeue_s if len(known) == len(waits) else None
+
+    @property
+    def requeue_s(self) -> float:
+        return sum(turn.requeue_s for turn in self.turns)
+
+    @property
+    def due_s(self) -> float | None:
+        """When its client meant to send the first turn, on the client's clock."""
+        return self.turns[0].client.due_s if self.turns[0].client else None
 
 
 def read_run(path: Path) -> list[ProgramTimes]:
-    """Programs of a run directory in order of arrival: native records, or the preview's own file.
+    """Programs of a run directory in order of arrival: the scheduler's records, the preview's own file, or, from a
+    server that is not ours, the client's records alone.
 
     Raises:
         AnalysisError: no records there.
+        RunDirError: a fault in a file, with its line and field.
     """
     if (path / EVENTS).exists():
-        programs = order_events(read_events(path))
-        if (path / TURNS).exists():
-            add_first_tokens(programs, read_turns(path))
-        return programs
+        records = read_turns(path) if (path / TURNS).exists() else ()
+        return add_client_records(order_events(read_events(path)), records)
+    if (path / TURNS).exists():
+        return add_client_records(order_events(client_events(read_turns(path))), read_turns(path))
     for candidate in (path, path / PREVIEW_EVENTS):
         if candidate.is_file():
             return order_events(read_preview(candidate))
-    raise AnalysisError(f"{path}: holds neither {EVENTS} nor {PREVIEW_EVENTS}")
+    raise AnalysisError(f"{path}: holds neither {EVENTS} nor {TURNS} nor {PREVIEW_EVENTS}")
+
+
+def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
+    """What a client's records say of the scheduler's events: when each turn arrived and left, nothing of its queue."""
+    for record in sorted(records, key=lambda r: r.due_s):
+        key = record.program_id, record.turn
+        yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens)
+        if record.finish_s is not None:
+            status = "stop" if record.error is None else "error"
+            tool = record.tools[0] if record.tools else None
+            yield SchedulerEvent(
+                record.finish_s, "finish", *key, output_tokens=record.output_tokens, tool=tool, status=status
+            )
 
 
 def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
@@ -103,7 +169,9 @@ def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
     for event in events:
         program = programs.setdefault(event.program_id, ProgramTimes(event.program_id))
         _apply(program, event)
-    return sorted((p for p in programs.values() if p.turns), key=lambda p: p.arrive_s)
+    for program in programs.values():
+        _name_endings(program)
+    return sorted((p for p in programs.values() if p.turns), key=lambda p: (p.arrive_s, p.program_id))
 
 
 def _apply(program: ProgramTimes, event: SchedulerEvent) -> None:
@@ -116,7 +184,7 @@ def _apply(program: ProgramTimes, event: SchedulerEvent) -> None:
     elif event.event == "unpin":
         held = [pin for pin in program.pins if pin.until_s is None]
         if held:
-            held[0].until_s, held[0].reason = event.t, event.reason or "unknown"
+            held[0].until_s, held[0].reason = event.t, event.reason or "not recorded"
     else:
         turn = next((t for t in reversed(program.turns) if t.index == event.turn), None)
         if turn is not None:
@@ -125,10 +193,10 @@ def _apply(program: ProgramTimes, event: SchedulerEvent) -> None:
 
 def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
     if event.event == "start":
-        turn.start_s, turn.hit_tokens = event.t, event.hit_tokens or 0
+        turn.start_s, turn.hit_tokens = event.t, event.hit_tokens
         turn.prompt_tokens = event.prompt_tokens or turn.prompt_tokens
     elif event.event == "finish":
-        turn.finish_s, turn.tool = event.t, event.tool
+        turn.finish_s, turn.tool, turn.status = event.t, event.tool, event.status
         turn.output_tokens = event.output_tokens or 0
     elif event.event == "preempt":
         turn.preempted_at_s = event.t
@@ -138,10 +206,24 @@ def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
         turn.preempted_at_s = None
 
 
-def add_first_tokens(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> None:
-    """First-token instants from the client's records, which share the scheduler's clock in virtual runs."""
+def _name_endings(program: ProgramTimes) -> None:
+    """A pin whose file gives no reason was hit if a later turn arrived while it was held (SPEC 1)."""
+    for pin in program.pins:
+        if pin.reason == "not recorded" and pin.until_s is not None:
+            later = (turn.arrive_s for turn in program.turns if turn.index > pin.turn)
+            if any(pin.since_s <= arrive_s <= pin.until_s for arrive_s in later):
+                pin.reason = "hit"
+
+
+def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
+    """The programs, each turn with its client's record; a failure that only the client saw counts too."""
     by_key = {(p.program_id, t.index): t for p in programs for t in p.turns}
     for record in records:
         turn = by_key.get((record.program_id, record.turn))
         if turn is not None:
-            turn.first_token_s = record.first_token_s
+            turn.client = record
+            if record.error is not None:
+                turn.status = "error"
+            if turn.start_s is None:
+                turn.hit_tokens = record.cached_tokens
+    return programs

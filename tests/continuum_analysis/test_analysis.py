@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from continuum_analysis.compare import mean_interval, summarize, verdict, write_summary
+from continuum_analysis.demand import demand
 from continuum_analysis.metrics import METRICS, analyze_run
-from continuum_analysis.report import demand, write_report
+from continuum_analysis.report import write_report
 from continuum_analysis.timeline import AnalysisError, order_events, read_run
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
@@ -35,9 +37,11 @@ EVENTS_BY_HAND = [
     SchedulerEvent(8.0, "finish", "b", 0, output_tokens=10, status="length"),
     SchedulerEvent(9.0, "arrive", "c", 0, prompt_tokens=7),  # never finishes
 ]
+# The client's clock reads 100 at the scheduler's 0: no metric may mix the two.
 TURNS_BY_HAND = [
-    TurnRecord("a", 0, 0.0, 0.0, first_token_s=1.5),
-    TurnRecord("b", 0, 4.0, 4.0, first_token_s=4.25),
+    TurnRecord("a", 0, 100.0, 100.0, first_token_s=101.5, finish_s=103.0, output_tokens=20, gap_s=1.5),
+    TurnRecord("a", 1, 104.5, 104.5, is_last=True),
+    TurnRecord("b", 0, 104.0, 104.0, first_token_s=104.25, finish_s=108.0, output_tokens=10, is_last=True),
 ]
 EXPECTED = {
     "jct_mean_s": (6.0 + 4.0) / 2,
@@ -47,13 +51,17 @@ EXPECTED = {
     "jct_max_s": 6.0,
     "programs_finished": 2,
     "programs_unfinished": 1,
+    "programs_failed": 0,
+    "turns_failed": 0,
     "wall_s": 8.0,
     "throughput_jobs_per_s": 2 / 8,
     "throughput_steps_per_min": 60 * 3 / 8,
     "throughput_output_tokens_per_s": 60 / 8,
     "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 8,
+    "throughput_reused_tokens_per_s": 112 / 8,
     "bubble_mean_s": (1.0 + 0.5) / 2,
     "bubble_per_turn_s": 1.0 / 3,
+    "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
     "requeue_mean_s": 0.5 / 2,
     "prefix_hit_ratio": 112 / 350,
     "prefill_saved_tokens": 112,
@@ -61,9 +69,12 @@ EXPECTED = {
     "pin_hit_ratio": 1.0,
     "pin_duration_mean_s": 1.5,
     "preemptions": 1,
+    "jct_p95_s": 4.0 + 0.95 * 2.0,
+    "jct_p99_s": 4.0 + 0.99 * 2.0,
     "ttft_mean_s": (1.5 + 0.25) / 2,
+    "ttft_p95_s": 0.25 + 0.95 * 1.25,
     "tpot_mean_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
-    "tool_time_slowest_tenth_share": 0.0,
+    "tool_time_slowest_tenth_share": None,  # one gap has no slowest tenth
 }
 
 
@@ -90,7 +101,7 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
     run = analyze_run(tmp_path)
     for name, value in EXPECTED.items():
         assert run.values[name] == pytest.approx(value), name
-    assert set(run.values) == {metric.name for metric in METRICS}
+    assert set(EXPECTED) == set(run.values) == {metric.name for metric in METRICS}
     assert run.pins_by_ending == {"hit": 1}
     assert run.unfinished == ("c",)
 
@@ -120,7 +131,9 @@ def test_the_previews_file_gives_the_same_times(tmp_path: Path) -> None:
     run = analyze_run(tmp_path)
     for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio", "pin_duration_mean_s", "requeue_mean_s"):
         assert run.values[name] == pytest.approx(EXPECTED[name]), name
-    assert run.values["pin_hit_ratio"] == 0.0  # the preview does not say why a pin ended
+    assert run.pins_by_ending == {"hit": 1}  # no reason in the file; the next turn came at 4.5, in the pin
+    assert run.values["pin_hit_ratio"] == 1.0
+    assert run.values["throughput_output_tokens_per_s"] is None  # nor does it hold output tokens
     again = [event.t for event in read_preview(tmp_path / "scheduler_timestamps")]
     assert sorted(again) == sorted(event.t for event in EVENTS_BY_HAND)
 
@@ -131,14 +144,25 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
         make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
     summary = write_summary(tmp_path)
     row = summary["policies"]["continuum"]
-    assert row["ratio_to_vllm"] == pytest.approx((2 + 4 + 2.5) / 3)
-    low, high = row["ratio_to_vllm_interval"]
-    half = 4.302653 * 1.040833 / 3**0.5  # t(0.975, 2) * s / sqrt(n)
-    assert (low, high) == pytest.approx((8.5 / 3 - half, 8.5 / 3 + half), rel=1e-4)
+    # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the ratio's interval is 5 / that of the mean.
+    mean = (2.5 + 1.25 + 2.0) / 3
+    assert row["ratio_to_vllm"] == pytest.approx(5 / mean) == pytest.approx(5 / row["jct_mean_s"])
+    half = 4.302653 * 0.629153 / 3**0.5  # t(0.975, 2) * s / sqrt(n)
+    assert row["ratio_to_vllm_interval"] == pytest.approx([5 / (mean + half), 5 / (mean - half)], rel=1e-4)
+    assert row["difference_to_vllm_s"] == pytest.approx(5 - mean)
+    assert row["difference_to_vllm_interval_s"] == pytest.approx([5 - mean - half, 5 - mean + half], rel=1e-4)
+    assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
+    assert row["ratio_to_vllm_within_one_arrival_sequence"] is None
     assert summary["policies"]["vllm"]["ratio_to_vllm"] == 1.0
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
-    assert "continuum finished programs 2.83x faster" in verdict(summary) or "cannot be told apart" in verdict(summary)
+    by_seed = (tmp_path / "summary_by_seed.csv").read_text().splitlines()
+    assert [line.split(",")[:3] for line in by_seed[4:]] == [
+        ["continuum", "0", "2.5"],
+        ["continuum", "1", "1.25"],
+        ["continuum", "2", "2"],
+    ]
+    assert verdict(summary).startswith("continuum finished programs 2.61x faster than vllm (95% interval 1.44 to 14.13")
 
 
 def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
@@ -176,9 +200,12 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 
 def test_demand_by_hand() -> None:
-    times, tokens = demand(order_events(e for e in EVENTS_BY_HAND if e.program_id == "a"))
-    assert times == [0.0, 4.5, 6.0]
-    assert tokens == [120, 230, 0]
+    need = demand(order_events(e for e in EVENTS_BY_HAND if e.program_id == "a"))
+    assert need.times_s == (0.0, 3.0, 4.5, 6.0)
+    assert need.tokens == (100, 120, 200, 0)  # the last turn's 30 come and go with its finish
+    assert need.mean_tokens == pytest.approx((3 * 100 + 1.5 * 120 + 1.5 * 200) / 6)
+    assert need.peak_tokens == 200
+    assert need.share_of_time_above(110) == 0.5
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +222,12 @@ def test_report_stands_alone(report: Path) -> None:
     assert "<script src" not in html
     assert "<link" not in html
     assert "<img" not in html
-    assert html.count('role="img"') == 4
+    assert html.count('role="img"') == 5
+    assert html.count("As a table</summary>") == 5
+    assert html.count("plotly.js v") == 1
+    assert "prefers-color-scheme: dark" in html
+    assert "within this one arrival sequence only" in html
+    assert all(metric.name in html for metric in METRICS)
     assert "Modelled, not measured" in html
     assert report.stat().st_size < 10_000_000
 
@@ -211,5 +243,7 @@ def test_report_renders_in_a_browser(report: Path, tmp_path: Path) -> None:
         f"file://{report}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.count("main-svg") >= 4  # plotly drew every figure
-    assert "Uncaught" not in done.stderr
+    drawn = re.findall(r'<div id="figure-\d"[^>]*>.*?class="main-svg"', done.stdout, re.S)
+    assert len(drawn) == 5
+    assert "js-line" in done.stdout  # with lines in it
+    assert "CONSOLE" not in done.stderr, done.stderr  # neither errors nor warnings

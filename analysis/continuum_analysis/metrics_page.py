@@ -1,0 +1,55 @@
+"""docs/metrics.md, written from the table of metrics: ``python -m continuum_analysis.metrics_page docs/metrics.md``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from continuum_analysis.metrics import METRICS
+
+HEAD = """# Metrics
+
+Written by `python -m continuum_analysis.metrics_page docs/metrics.md` from `METRICS` in
+`analysis/continuum_analysis/metrics.py`; do not edit.
+
+Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and `turns.jsonl` where it is there).
+A program is finished when each of its turns ended, the last one with an answer, and its client was to send no other.
+Only finished programs enter the times; the others are counted and named. A metric is null (a dash in tables, an empty
+cell in CSV) where the files do not hold what it needs. Percentiles interpolate linearly.
+
+| name | unit | what it is |
+|---|---|---|
+"""
+
+TAIL = """
+## Per policy, in summary.json
+
+Each metric is the mean over seeds; `intervals` holds its 95% interval (Student's t), null with one seed.
+
+| name | unit | what it is |
+|---|---|---|
+| `ratio_to_vllm` | | vllm's mean JCT / this policy's: seeds both ran, programs that finished under both |
+| `ratio_to_vllm_interval` | | 95% interval, paired by seed (Fieller); null with one seed |
+| `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled |
+| `difference_to_vllm_s` | s | vllm's mean JCT - this policy's, the same programs |
+| `difference_to_vllm_interval_s` | s | 95% interval (t on per-seed differences) |
+| `pins_by_ending` | | pins by what ended them, summed over seeds |
+| `unfinished`, `failed` | | program ids left out of the times |
+| `seeds`, `paired_seeds` | | seeds run, seeds the ratio rests on |
+
+The interval of the difference covers 0 exactly when that of the ratio covers 1. With one seed nothing is known about
+other arrival sequences; the resampled interval speaks of the one that ran.
+
+Two runs are paired only where their manifests agree in workload, engine, hardware and engine options, and where their
+clients sent the same programs at the same instants; anything else is refused with the field's name.
+"""
+
+
+def page() -> str:
+    """The text of docs/metrics.md."""
+    rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in METRICS]
+    return HEAD + "\n".join(rows) + "\n" + TAIL
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""A summary as the sentence and the table that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BASELINE = "vllm"
+SAME_TO_THE_EYE = 0.01
+"""Ratios nearer to 1 than this are called equal, however narrow their interval."""
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("jct_mean_s", "JCT mean, s", "{:.1f}"),
+    ("jct_p50_s", "P50", "{:.1f}"),
+    ("jct_p90_s", "P90", "{:.1f}"),
+    ("jct_p95_s", "P95", "{:.1f}"),
+    ("jct_p99_s", "P99", "{:.1f}"),
+    ("throughput_jobs_per_s", "jobs/s", "{:.4f}"),
+    ("bubble_mean_s", "bubble, s", "{:.1f}"),
+    ("prefix_hit_ratio", "prefix hit", "{:.1%}"),
+    ("pin_hit_ratio", "pin hit", "{:.1%}"),
+    ("ratio_to_vllm", "ratio to vllm", "{:.2f}"),
+)
+"""The table of the command line and of the report: key, heading, format."""
+
+
+def table_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """One row a policy, cells formatted; a dash where there is no value."""
+    return [
+        [name, *(form.format(row[key]) if row.get(key) is not None else "-" for key, _, form in COLUMNS)]
+        for name, row in summary["policies"].items()
+    ]
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """The result in one sentence, no stronger than the data; a second one where another policy did better."""
+    policies = summary["policies"]
+    others = {name: row for name, row in policies.items() if name != BASELINE and row.get("ratio_to_vllm")}
+    if BASELINE not in policies or not others:
+        return "No comparison: the runs do not hold vllm and another policy on the same arrivals."
+    name = "continuum" if "continuum" in others else max(others, key=lambda n: others[n]["ratio_to_vllm"])
+    return _against_baseline(name, others[name], policies[BASELINE]) + _better_one(name, others)
+
+
+def _against_baseline(name: str, row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    facts = f"mean JCT {_seconds(row['jct_mean_s'])} against {_seconds(base['jct_mean_s'])}"
+    ratio, interval = row["ratio_to_vllm"], row["ratio_to_vllm_interval"]
+    seeds = len(row["paired_seeds"])
+    if interval is None:
+        return f"{name}: {ratio:.2f}x vllm's speed ({facts}) on {_no_interval(row, seeds)}."
+    low, high = interval
+    spread = f"95% interval {low:.2f} to {high:.2f}, {seeds} seeds, paired"
+    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
+        return f"{name} and vllm are equal to within 1% here: {ratio:.2f}x ({spread}; {facts})."
+    if low <= 1.0 <= high:
+        return f"{name} and vllm cannot be told apart: {ratio:.2f}x ({spread}; {facts})."
+    direction, factor = ("faster", ratio) if ratio > 1 else ("slower", 1 / ratio)
+    if ratio < 1:
+        spread = f"95% interval {1 / high:.2f} to {1 / low:.2f}, {seeds} seeds, paired"
+    return f"{name} finished programs {factor:.2f}x {direction} than vllm ({spread}; {facts})."
+
+
+def _no_interval(row: Mapping[str, Any], seeds: int) -> str:
+    if seeds > 1:
+        return f"{seeds} seeds that differ too much for an interval; use more seeds"
+    within = row.get("ratio_to_vllm_within_one_arrival_sequence")
+    spread = f", {within[0]:.2f} to {within[1]:.2f} within this one arrival sequence only" if within else ""
+    return f"one arrival sequence{spread}; one seed is no proof, use --seeds 5 for an interval"
+
+
+def _better_one(name: str, others: Mapping[str, Mapping[str, Any]]) -> str:
+    """Said of a policy whose mean is lower by more than 1%; it claims no more than the mean."""
+    best = max(others, key=lambda n: others[n]["ratio_to_vllm"])
+    if others[best]["ratio_to_vllm"] < others[name]["ratio_to_vllm"] * (1 + SAME_TO_THE_EYE):
+        return ""
+    return f" {best}'s mean JCT was lower: {_seconds(others[best]['jct_mean_s'])}."
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"

@@ -1,0 +1,208 @@
+"""Ratios and differences of policies on the same arrivals, and pairs that are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from continuum_analysis.compare import summarize, verdict
+from continuum_analysis.metrics_page import page
+from continuum_analysis.pairing import mean_interval, ratio_interval, resampled_ratio
+from continuum_analysis.report import write_report
+from continuum_analysis.timeline import AnalysisError
+from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def write_one_turn_programs(path: Path, policy: str, seed: int, jcts_s: list[float], **manifest: object) -> Path:
+    """Programs p0, p1 ... that arrive a second apart and take so long; None as a time: never finishes."""
+    path.mkdir(parents=True)
+    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", **manifest))  # type: ignore[arg-type]
+    events, records = [], []
+    for number, jct_s in enumerate(jcts_s):
+        name, t = f"p{number}", float(number)
+        events.append(SchedulerEvent(t, "arrive", name, 0, prompt_tokens=8))
+        events.append(SchedulerEvent(t, "start", name, 0, prompt_tokens=8, hit_tokens=0))
+        records.append(TurnRecord(name, 0, t, t, is_last=True))
+        if jct_s is not None:
+            events.append(SchedulerEvent(t + jct_s, "finish", name, 0, output_tokens=2, status="stop"))
+    write_rows(path / EVENTS, events)
+    write_rows(path / TURNS, records)
+    write_json(path / "engine.json", {})
+    return path
+
+
+seconds = st.floats(1.0, 100.0)
+pairs = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=6)
+
+
+@given(pairs)
+def test_ratio_and_difference_never_contradict_each_other(times: list[tuple[float, float]]) -> None:
+    over, under = [a for a, _ in times], [b for _, b in times]
+    ratio, other_way = ratio_interval(over, under), ratio_interval(under, over)
+    difference = mean_interval([a - b for a, b in times])
+    assert ratio.mean == pytest.approx(np.mean(over) / np.mean(under))
+    assert difference.low is not None
+    assert difference.high is not None
+    if ratio.low is None or ratio.high is None:
+        return
+    assert ratio.low <= ratio.mean * (1 + 1e-9)
+    assert ratio.high >= ratio.mean * (1 - 1e-9)
+    if min(abs(difference.low), abs(difference.high)) > 1e-6:
+        assert (ratio.low <= 1 <= ratio.high) == (difference.low <= 0 <= difference.high)
+    if other_way.low is not None and other_way.high is not None and ratio.low > 1e-3:
+        assert other_way.low == pytest.approx(1 / ratio.high, rel=1e-6)
+        assert other_way.high == pytest.approx(1 / ratio.low, rel=1e-6)
+
+
+def test_ratio_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """400 made-up experiments of five seeds with true ratio 2: about 95% of the intervals hold it."""
+    generator = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        load = generator.normal(100, 15, 5)
+        found = ratio_interval(2 * load + generator.normal(0, 10, 5), load + generator.normal(0, 10, 5))
+        held += found.low is not None and found.high is not None and found.low <= 2 <= found.high
+    assert 0.92 <= held / 400 <= 0.98
+
+
+def test_resampled_ratio_is_repeatable_and_holds_its_estimate() -> None:
+    over, under = [10.0, 30.0, 20.0, 50.0], [5.0, 16.0, 8.0, 30.0]
+    first = resampled_ratio(over, under)
+    assert first == resampled_ratio(over, under)
+    assert first.mean == 110 / 59
+    assert first.low is not None
+    assert first.high is not None
+    assert 30 / 18 <= first.low < first.mean < first.high <= 20 / 8  # no draw leaves the programs' own ratios
+
+
+def test_one_seed_speaks_of_its_own_arrivals_only(tmp_path: Path) -> None:
+    write_one_turn_programs(tmp_path / "vllm-seed0", "vllm", 0, [10.0, 20.0, 40.0])
+    write_one_turn_programs(tmp_path / "continuum-seed0", "continuum", 0, [6.0, 9.0, 20.0])
+    summary = summarize(tmp_path)
+    row = summary["policies"]["continuum"]
+    assert row["ratio_to_vllm"] == pytest.approx(70 / 35)
+    assert row["ratio_to_vllm_interval"] is None
+    low, high = row["ratio_to_vllm_within_one_arrival_sequence"]
+    assert low < 2 < high
+    assert "within this one arrival sequence only; one seed is no proof" in verdict(summary)
+
+
+def test_a_better_policy_is_not_passed_over(tmp_path: Path) -> None:
+    for seed, extra in enumerate((0.0, 1.0, 2.0)):
+        for policy, factor in (("vllm", 1.0), ("continuum", 0.5), ("static-ttl", 0.4)):
+            jcts = [factor * (t + extra) for t in (10.0, 20.0, 40.0)]
+            write_one_turn_programs(tmp_path / f"{policy}-seed{seed}", policy, seed, jcts)
+    said = verdict(summarize(tmp_path))
+    assert said.startswith("continuum finished programs 2.00x faster than vllm")
+    assert said.endswith("static-ttl's mean JCT was lower: 9.7 s.")
+
+
+def test_a_slower_policy_is_called_slower(tmp_path: Path) -> None:
+    for seed, extra in enumerate((0.0, 1.0, 2.0)):
+        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0 + extra, 30.0])
+        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0 + 2 * extra, 60.0])
+    assert verdict(summarize(tmp_path)).startswith(
+        "continuum finished programs 2.00x slower than vllm (95% interval 2.00"
+    )
+
+
+def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
+    """The policy that never finished its slowest program gains nothing by it."""
+    write_one_turn_programs(tmp_path / "a", "vllm", 0, [10.0, 10.0, 100.0])
+    write_one_turn_programs(tmp_path / "b", "continuum", 0, [10.0, 10.0, None])  # type: ignore[list-item]
+    summary = summarize(tmp_path)
+    row = summary["policies"]["continuum"]
+    assert row["jct_mean_s"] == 10.0
+    assert row["ratio_to_vllm"] == 1.0  # not 40 / 10
+    assert row["unfinished"] == ["p2"]
+    assert summary["warnings"] == [
+        "continuum, seed 0: 1 of 3 programs did not finish; its times leave them out, the ratio uses programs that "
+        "finished under both policies"
+    ]
+
+
+def test_a_missing_seed_is_said(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 12.0])
+    write_one_turn_programs(tmp_path / "c0", "continuum", 0, [5.0, 6.0])
+    summary = summarize(tmp_path)
+    assert summary["warnings"] == ["continuum: no finished run of seed 1"]
+    assert summary["policies"]["continuum"]["paired_seeds"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("field", "theirs", "message"),
+    [
+        ("workload", {"sha256": "b"}, "workload differs in sha256: 'a' against 'b'"),
+        ("hardware", {"gpu": "h100"}, "hardware differs in gpu: 'a100' against 'h100'"),
+        ("engine_options", {"chunk_tokens": 512}, "engine_options differs in chunk_tokens: 2048 against 512"),
+    ],
+)
+def test_refusals_name_the_field(tmp_path: Path, field: str, theirs: dict[str, object], message: str) -> None:
+    same = {"workload": {"sha256": "a"}, "hardware": {"gpu": "a100"}, "engine_options": {"chunk_tokens": 2048}}
+    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0], **same)
+    write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0], **{**same, field: theirs})
+    with pytest.raises(AnalysisError, match=message):
+        summarize(tmp_path)
+
+
+def test_other_programs_are_refused(tmp_path: Path) -> None:
+    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0, 1.0])
+    write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0])
+    with pytest.raises(AnalysisError, match="program 'p1' is in one of them only"):
+        summarize(tmp_path)
+
+
+def test_other_instants_are_refused_and_other_clocks_are_not(tmp_path: Path) -> None:
+    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0, 1.0])
+    other = write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0, 1.0])
+    late = [TurnRecord("p0", 0, 500.0, 500.0, is_last=True), TurnRecord("p1", 0, 501.0, 501.0, is_last=True)]
+    (other / TURNS).unlink()
+    write_rows(other / TURNS, late)
+    assert summarize(tmp_path)["policies"]["continuum"]["ratio_to_vllm"] == 1.0
+    (other / TURNS).unlink()
+    write_rows(other / TURNS, [late[0], replace(late[1], due_s=503.0)])
+    with pytest.raises(AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"):
+        summarize(tmp_path)
+
+
+def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        write_one_turn_programs(tmp_path / name, "vllm", 0, [1.0])
+    with pytest.raises(AnalysisError, match="are both policy vllm, seed 0"):
+        summarize(tmp_path)
+
+
+def test_two_settings_of_a_policy_are_not_averaged(tmp_path: Path) -> None:
+    for seed, ttl_s in enumerate((2.0, 5.0)):
+        options = {"policy_options": {"ttl_s": ttl_s}}
+        write_one_turn_programs(tmp_path / f"s{seed}", "static-ttl", seed, [1.0], **options)
+    with pytest.raises(AnalysisError, match=r"policy_options differs in ttl_s: 2\.0 against 5\.0"):
+        summarize(tmp_path)
+
+
+def test_report_of_a_thousand_programs_stays_small(tmp_path: Path) -> None:
+    for policy in ("vllm", "continuum"):
+        write_one_turn_programs(tmp_path / policy, policy, 0, [1.0 + n % 97 for n in range(1000)])
+    assert write_report(tmp_path).stat().st_size < 10_000_000
+
+
+def test_report_of_one_bare_run_and_of_hostile_names(tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>"
+    write_one_turn_programs(tmp_path / "x", name, 0, [1.0, None], notes=(name,))  # type: ignore[list-item]
+    html = write_report(tmp_path).read_text()
+    assert name not in html
+    assert "No comparison" in html
+    assert "Programs that did not finish" in html
+    assert "p1" in html
+
+
+def test_metrics_page_is_up_to_date() -> None:
+    assert (REPO / "docs" / "metrics.md").read_text(encoding="utf-8") == page()
