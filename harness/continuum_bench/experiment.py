@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -113,6 +114,7 @@ def run(experiment: Experiment, on_report: Callable[[Report], None]) -> Outcome:
     context.set_forkserver_preload([ENGINE_MODULE])  # vLLM is imported once, not once a run
     pending, live, outcome = list(experiment.cells), dict[Connection, tuple[Cell, BaseProcess]](), Outcome()
     try:
+        _start_forkserver()
         while pending or live:
             while pending and len(live) < experiment.jobs:
                 cell = pending.pop(0)
@@ -128,6 +130,15 @@ def run(experiment: Experiment, on_report: Callable[[Report], None]) -> Outcome:
         for _, process in live.values():
             process.kill()
     return outcome
+
+
+def _start_forkserver() -> None:
+    """Start it deaf to Ctrl-C: stopping is this process's business, and a traceback from there helps nobody."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _listen(

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from continuum_analysis.compare import summarize, verdict
+from continuum_analysis.compare import summarize
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.report import write_report
+from continuum_analysis.words import verdict
 from continuum_traces.run_dir import runs_below
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +22,12 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
     runs = {str(run): analyze_run(run) for path in paths for run in (runs_below(path) or [path])}
     if as_json:
         data = {
-            name: {**run.values, "pins_by_ending": run.pins_by_ending, "unfinished": run.unfinished}
+            name: {
+                **run.values,
+                "pins_by_ending": run.pins_by_ending,
+                "unfinished": run.unfinished,
+                "failed": run.failed,
+            }
             for name, run in runs.items()
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
@@ -38,6 +44,8 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
             print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in run.pins_by_ending.items()))
         if run.unfinished:
             print_notice(f"unfinished programs: {', '.join(run.unfinished)}")
+        if run.failed:
+            print_notice(f"failed programs: {', '.join(run.failed)}")
     return 0
 
 

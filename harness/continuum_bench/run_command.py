@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from continuum_analysis.compare import verdict, write_summary
+from continuum_analysis.compare import write_summary
+from continuum_analysis.words import verdict
 from continuum_server.policy.catalog import find_policy, read_options
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model

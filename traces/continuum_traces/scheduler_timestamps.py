@@ -59,17 +59,19 @@ def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
     if not isinstance(entries, list):
         raise RunDirError(f"{path}: {program}: expected a list of events")
     events: list[SchedulerEvent] = []
-    turn = -1
+    turn = pinned = -1
     for number, entry in enumerate(entries):
         event = _event(f"{path}: {program}[{number}]", program, entry, turn)
         if event.event == "arrive":
             turn += 1
-        events.append(_with_turn(event, max(turn, 0)))
+        if event.event == "pin":
+            pinned = turn
+        # a pin is handed over after the next arrival: its end belongs to the turn that was held
+        events.append(_with_turn(event, max(pinned if event.event == "unpin" else turn, 0)))
     return events
 
 
 def _with_turn(event: SchedulerEvent, turn: int) -> SchedulerEvent:
-    """The event at that turn; a pin is handed over after the next arrival and belongs to the turn before."""
     return SchedulerEvent(
         event.t,
         event.event,
