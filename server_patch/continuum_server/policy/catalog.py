@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import isfinite
 from typing import Any, get_type_hints
 
 from continuum_server.policy.base import Policy
@@ -50,8 +51,11 @@ def _read_option(policy: str, name: str, value: Any, known: Mapping[str, Any]) -
         if type(None) in kinds:
             return None
     elif (read := _convert(value, kinds)) is not None:
-        return read
-    raise PolicyError(f"policy {policy!r}: option {name} = {value!r} is not {hint}")
+        if isinstance(read, str) or (isfinite(read) and read >= 0):
+            return read
+        raise PolicyError(f"policy {policy!r}: option {name} = {value}: must be finite and not negative")
+    wanted = " or ".join(kind.__name__.replace("NoneType", "none") for kind in kinds)
+    raise PolicyError(f"policy {policy!r}: option {name} = {value!r} is not {wanted}")
 
 
 def _convert(value: Any, kinds: tuple[Any, ...]) -> Any:
