@@ -1,5 +1,19 @@
-"""``python -m continuum_bench``."""
+"""``python -m continuum_bench`` and the ``continuum-bench`` script."""
 
-from continuum_bench.cli import main
+from __future__ import annotations
 
-main()
+import sys
+from importlib import import_module
+
+
+def main() -> None:
+    """Run the command line; one clear line where only the client SDK is installed."""
+    try:
+        cli = import_module("continuum_bench.cli")
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed; install continuum-ttl[bench]")
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"continuum-bench {version('continuum-ttl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of no command in particular."""
+
+
 def _workload_command(name: str, what: str, positional: bool = False) -> None:
     """Register a command that runs policies over a workload."""
 
@@ -84,7 +100,7 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
 
     if positional:
         command.__annotations__["traces"] = Annotated[Path, typer.Argument(help="Trace file, any known format.")]
-        command.__defaults__ = (None, *(command.__defaults__ or ())[1:])
+        command.__defaults__ = (..., *(command.__defaults__ or ())[1:])
     command.__doc__ = what
     app.command(name)(command)
 
@@ -218,6 +234,7 @@ def _exit(work: Any) -> None:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
+        typer.echo("stopped", err=True)
         raise typer.Exit(130) from error
     if code:
         raise typer.Exit(code)

@@ -48,7 +48,7 @@ class Report:
     programs_total: int = 0
     pins_held: int = 0
     state: str = "running"
-    """running, done or failed."""
+    """loading, running, done or failed."""
     error: str = ""
 
 
@@ -123,12 +123,14 @@ def run(experiment: Experiment, on_report: Callable[[Report], None]) -> Outcome:
                 process.start()
                 sender.close()
                 live[receiver] = (cell, process)
+                on_report(Report(cell.name, state="loading"))
             for ready in wait(list(live)):
                 _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         outcome.interrupted = True
         for _, process in live.values():
             process.kill()
+            process.join()
     return outcome
 
 
@@ -158,7 +160,7 @@ def _listen(
     elif report.state == "failed":
         outcome.failed[cell.name] = report.error
     on_report(report)
-    if report.state != "running":
+    if report.state in ("done", "failed"):
         process.join()
         ready.close()
         del live[ready]

@@ -11,15 +11,18 @@ from continuum_analysis.compare import summarize
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.report import write_report
 from continuum_analysis.words import verdict
-from continuum_traces.run_dir import runs_below
+from continuum_traces.run_dir import ENGINE, MANIFEST, runs_below
 from rich.console import Console
 from rich.table import Table
 
-from continuum_bench.show import print_notice, print_summary
+from continuum_bench.show import print_notice, print_summary, print_verdict
 
 
 def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
     runs = {str(run): analyze_run(run) for path in paths for run in (runs_below(path) or [path])}
+    for name in runs:
+        if (Path(name) / MANIFEST).exists() and not (Path(name) / ENGINE).exists():
+            print_notice(f"{name}: this run was cut short; it is in no summary, and its metrics cover a part")
     if as_json:
         data = {
             name: {
@@ -62,5 +65,5 @@ def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
             sys.stdout.write(json.dumps(summary, indent=2) + "\n")
         else:
             print_summary(summary, str(path))
-            print_notice(verdict(summary))
+            print_verdict(verdict(summary))
     return 0

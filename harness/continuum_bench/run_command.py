@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
-from continuum_server.policy.catalog import find_policy, read_options
+from continuum_server.policy.catalog import POLICIES, find_policy, read_options
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
@@ -20,7 +21,7 @@ from continuum_traces.synth import Reading
 
 from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
 from continuum_bench.options import RunOptions
-from continuum_bench.show import Display, print_notice, print_summary
+from continuum_bench.show import Display, print_notice, print_summary, print_verdict
 from continuum_bench.workload import BenchError, WorkloadRequest, load_workload
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
@@ -61,9 +62,17 @@ def run_policies(name: str, options: RunOptions) -> int:
         jobs=options.jobs or os.cpu_count() or 1,
     )
     prepare(experiment, description)
+    if not options.json_output:
+        print_notice(_announcement(experiment))
     with Display(experiment, quiet=options.json_output) as display:
         outcome = run(experiment, display.update)
     return _conclude(experiment, outcome, options)
+
+
+def _announcement(experiment: Experiment) -> str:
+    runs, at_once = len(experiment.cells), min(experiment.jobs, len(experiment.cells))
+    programs = f"{experiment.workload.facts['programs']} programs"
+    return f"{runs} runs of {programs}, {at_once} at a time, into {experiment.out}; vLLM takes some seconds to load"
 
 
 def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
@@ -91,7 +100,7 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
         f"{facts['name']} ({kind}), {facts['programs']} programs at {experiment.jps:g}/s, "
         f"{options.model} on {options.tp} x {options.gpu}; GPU time is modelled",
     )
-    print_notice(verdict(summary))
+    print_verdict(verdict(summary))
     if not options.no_report:
         print_notice(f"report: {experiment.out / 'report.html'}")
 
@@ -104,6 +113,8 @@ def _write_report(out: Path) -> None:
 
 def _policies(given: Sequence[str] | None) -> list[str]:
     names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
+    if not names:
+        raise BenchError(f"--policy: names no policy; there are: {', '.join(POLICIES)}")
     for name in names:
         find_policy(name)
     return list(dict.fromkeys(names))
@@ -134,10 +145,16 @@ def _check(options: RunOptions) -> None:
         raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(Yielding))}")
     if options.seeds < 1:
         raise BenchError(f"--seeds {options.seeds}: must be at least 1")
+    if options.seed < 0:
+        raise BenchError(f"--seed {options.seed}: must not be negative")
+    if options.jobs is not None and options.jobs < 1:
+        raise BenchError(f"--jobs {options.jobs}: must be at least 1")
+    if options.block_size < 1:
+        raise BenchError(f"--block-size {options.block_size}: must be at least 1")
     if not 0 < options.gpu_memory_utilization <= 1:
         raise BenchError(f"--gpu-memory-utilization {options.gpu_memory_utilization:g}: must be above 0, at most 1")
-    if options.step_overhead_ms < 0:
-        raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative")
+    if not 0 <= options.step_overhead_ms < inf:
+        raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative or infinite")
 
 
 def _engine(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:

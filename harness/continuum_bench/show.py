@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from continuum_analysis.words import COLUMNS, table_rows
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from continuum_bench.experiment import Experiment, Report
 
@@ -23,14 +25,27 @@ def print_notice(text: str) -> None:
 
 
 def print_summary(summary: Mapping[str, Any], caption: str) -> None:
-    table = Table(title=caption, title_justify="left", title_style="")
-    table.add_column("policy", no_wrap=True)
-    for _, heading, _ in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in table_rows(summary):
-        table.add_row(*row)
+    """One row a policy; one column a policy where the terminal is too narrow for that."""
+    rows = [["policy", *(heading for _, heading, _ in COLUMNS)], *table_rows(summary)]
     console = Console(highlight=False, width=max(_out.width, 130) if not _out.is_terminal else None)
+    table = _table(caption, rows)
+    if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
+        table = _table(caption, list(zip(*rows, strict=True)))
     console.print(table)
+
+
+def print_verdict(text: str) -> None:
+    """A sentence of the result, below its table; words stay whole in a terminal."""
+    Console(highlight=False, soft_wrap=not _out.is_terminal).print(text, markup=False)
+
+
+def _table(caption: str, rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=Text(caption), title_justify="left", title_style="")
+    for index, heading in enumerate(rows[0]):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table
 
 
 class Display:
@@ -71,5 +86,5 @@ class Display:
             self._progress.update(task, detail="failed")
         else:
             self._progress.update(task, completed=report.programs_done, detail=detail)
-        if not self._live and not self._quiet and report.state != "running":
+        if not self._live and not self._quiet and report.state in ("done", "failed"):
             print_notice(f"{report.cell}: {report.state}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from math import inf
 from pathlib import Path
 from typing import cast, get_args
 
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate, write_programs
-from continuum_traces.run_dir import EVENTS, read_events, write_json, write_rows
+from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
 from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, profile_to_json, synthesize
@@ -32,6 +33,10 @@ def import_traces(source: Path, target: Path, form: str | None) -> int:
 
 
 def synth_traces(target: Path, profile: str, num_programs: int, seed: int, reading: str, length_scale: float) -> int:
+    if seed < 0:
+        raise BenchError(f"--seed {seed}: must not be negative")
+    if not 0 < length_scale < inf:
+        raise BenchError(f"--length-scale {length_scale:g}: must be above 0")
     loaded = load_profile(profile)
     programs = synthesize(loaded, num_programs, seed, _reading(reading), length_scale)
     note = f"{num_programs} programs, seed {seed}, {reading} reading, lengths x {length_scale:g}"
@@ -56,7 +61,7 @@ def validate_trace(source: Path) -> int:
     faults = validate(source)
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
-    print_notice(f"{source}: {len(faults)} faults" if faults else f"{source}: no faults")
+    print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
     return 2 if faults else 0
 
 
@@ -110,12 +115,13 @@ def _tool_table(found: TraceStats) -> Table:
 def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
     """Between formats; ``preview`` and ``native`` are the two forms of scheduler_timestamps."""
     if to == "preview":
-        folder = source if source.is_dir() else source.parent
-        written = write_preview(target, read_events(folder))
+        if not source.is_dir() and source.name != EVENTS:
+            raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
+        written = write_preview(target, read_events(source if source.is_dir() else source.parent))
         print_notice(f"{written.events} events; {written.dropped_facts} facts the preview's form has no place for")
     elif to == "native":
-        target.mkdir(parents=True, exist_ok=True)
-        write_rows(target / EVENTS, read_preview(source))
+        rows = read_preview(source)
+        write_rows(create(target) / EVENTS, rows)
     elif to == "continuum":
         return import_traces(source, target, form)
     elif to in EXPORTERS:

@@ -81,10 +81,11 @@ def _check(request: WorkloadRequest) -> None:
 
 
 def _read(request: WorkloadRequest) -> tuple[list[Program], str]:
-    """Programs and the SHA-256 of what they were read from."""
+    """Programs and the SHA-256 of the file they were read from (where there is no one file: of themselves)."""
     if request.traces is not None:
         programs = list(read_any(request.traces, request.form))
-        return programs, hashlib.sha256(request.traces.read_bytes()).hexdigest()
+        content = repr(programs).encode() if request.traces.is_dir() else request.traces.read_bytes()
+        return programs, hashlib.sha256(content).hexdigest()
     if request.name in BUNDLED and request.reading == "context":
         return list(bundled(request.name)), hashlib.sha256(bundled_path(request.name).read_bytes()).hexdigest()
     scale = 0.4 if request.name == "bfcl" else 1.0

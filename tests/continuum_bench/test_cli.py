@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -177,6 +180,13 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--gpu", "tpu"], "unknown GPU 'tpu'; there are: a100-80gb"),
         (["swebench", "--model", "gpt"], "unknown model 'gpt'"),
         (["swebench", "--policy", "moon"], "unknown policy 'moon'; there are: vllm"),
+        (["swebench", "--policy", ","], "names no policy; there are: vllm"),
+        (["swebench", "--jobs", "-1"], "--jobs -1: must be at least 1"),
+        (["swebench", "--seed", "-1"], "--seed -1: must not be negative"),
+        (["swebench", "--block-size", "0"], "--block-size 0: must be at least 1"),
+        (["swebench", "--policy-option", "static-ttl.ttl_s=-1"], "ttl_s = -1: must be finite and not negative"),
+        (["swebench", "--policy-option", "static-ttl.ttl_s=nan"], "ttl_s = nan: must be finite and not negative"),
+        (["swebench", "--policy-option", "continuum.cold_samples=x"], "cold_samples = 'x' is not int"),
         (["swebench", "--policy-option", "continuum.moon=1"], "no option 'moon'; it has: cold_samples"),
         (["swebench", "--policy-option", "moon"], "expected POLICY.OPTION=VALUE"),
         (["swebench", "--policy", "vllm", "--policy-option", "continuum.x=1"], "'continuum' is not in this run"),
@@ -187,7 +197,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--pins-yield-to", "moon"], "there are never, later, anyone"),
         (["swebench", "--gpu-memory-utilization", "2"], "above 0, at most 1"),
         (["swebench", "--step-overhead-ms", "-1"], "must not be negative"),
-        (["swebench", "--tp", "3"], "tensor parallel 3"),
+        (["swebench", "--tp", "3"], "3; there are: 1, 2, 4, 8"),
         (["swebench", "--model", "llama-3.1-70b"], "does not fit 1 x h100-80gb"),
         (["swebench", "--max-num-seqs", "0"], "max_num_seqs = 0"),
         (["swebench", "--chunk-tokens", "16"], "below max_num_seqs"),
@@ -196,6 +206,9 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["report", "nowhere"], "no finished run"),
         (["traces", "stats", "absent"], "cannot read"),
         (["traces", "synth", "x.jsonl", "--profile", "moon"], "no profile of that name"),
+        (["traces", "synth", "x.jsonl", "--seed", "-1"], "--seed -1: must not be negative"),
+        (["traces", "synth", "x.jsonl", "--length-scale", "0"], "--length-scale 0: must be above 0"),
+        (["traces", "convert", "x", "y", "--to", "preview"], "converts a run directory"),
         (
             ["traces", "convert", "x", "y", "--to", "moon"],
             "there are continuum, agentic-mooncake, mooncake, llmservingsim, preview, native",
@@ -259,3 +272,70 @@ def test_help_imports_nothing_heavy() -> None:
     code = f"import sys, continuum_bench.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_version_and_a_missing_argument() -> None:
+    assert bench("--version").stdout.startswith("continuum-bench ")
+    done = bench("replay")
+    assert done.exit_code == 2
+    assert "Missing argument" in done.stderr
+
+
+def test_a_directory_of_trajectories_can_be_played(tmp_path: Path) -> None:
+    folder = tmp_path / "trajectories"
+    folder.mkdir()
+    assert "no trajectory (*.traj.json) in it" in refused("replay", folder)
+    messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
+    (folder / "a.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
+    done = bench("replay", folder, "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r")
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["policies"]["vllm"]["programs_finished"] == 1
+    assert summary["manifest"]["workload"]["sha256"]
+
+
+def interrupted(arguments: list[str], line: str) -> tuple[int, str]:
+    """Run in a process group of its own, press Ctrl-C when the line appears; exit code and the rest of stderr.
+
+    Reading stderr to its end proves that no process of the run is left to write to it.
+    """
+    command = [sys.executable, "-m", "continuum_bench", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stderr is not None
+        for text in run.stderr:
+            if line in text:
+                break
+        os.killpg(run.pid, signal.SIGINT)
+        rest = run.stderr.read()
+    return run.returncode, rest
+
+
+def test_ctrl_c_keeps_what_is_done(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    arguments = ["replay", str(trace), "--policy", "vllm", "--seeds", "200", "--jobs", "1", "--no-report"]
+    code, rest = interrupted([*arguments, "--out", str(out)], "vllm-seed0: done")
+    assert code == 130
+    assert "Traceback" not in rest
+    done = len(list(out.glob("*/engine.json")))
+    assert 0 < done < 200
+    assert f"stopped; {done} of 200 runs are complete in {out}" in rest
+    assert json.loads((out / "summary.json").read_text())["seeds"] == list(range(done))
+    cut_short = [folder for folder in out.glob("vllm-*") if not (folder / "engine.json").exists()]
+    assert len(cut_short) == 200 - done  # each holds its manifest, and no summary counts it
+
+
+def test_a_run_that_was_cut_short_says_so(experiment: Path, tmp_path: Path) -> None:
+    shutil.copytree(experiment / "vllm-seed0", tmp_path / "half")
+    assert "cut short" not in bench("analyze", tmp_path / "half").stderr
+    (tmp_path / "half" / "engine.json").unlink()
+    assert "cut short" in bench("analyze", tmp_path / "half").stderr
+    assert "no finished run" in refused("compare", tmp_path)
+
+
+def test_ctrl_c_while_vllm_loads(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    code, rest = interrupted(["replay", str(trace), "--out", str(out)], f"into {out}")
+    assert code == 130
+    assert "Traceback" not in rest
+    assert "stopped" in rest
+    assert not (out / "summary.json").exists()
