@@ -26,9 +26,12 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	@echo "setup: building $(VENV) (once; about 2.5 GB)"
 	@set -e; \
 	uv=$$(command -v uv || true); \
-	if [ -z "$$uv" ]; then \
-	  echo "setup: uv is not installed; getting it from PyPI into .uv"; \
-	  python3 -m venv .uv && .uv/bin/python -m pip install -q uv; uv=.uv/bin/uv; \
+	if [ -z "$$uv" ] || ! "$$uv" --version >/dev/null 2>&1; then \
+	  uv=.uv/bin/uv; \
+	  if [ ! -x $$uv ]; then \
+	    echo "setup: uv is not installed; getting it from PyPI into .uv"; \
+	    python3 -m venv .uv && .uv/bin/python -m pip install -q uv; \
+	  fi; \
 	fi; \
 	python=$$(command -v python3.11 || true); \
 	if [ -z "$$python" ] || ! "$$python" --version >/dev/null 2>&1; then python=$$("$$uv" python find 3.11 2>/dev/null || true); fi; \
@@ -60,7 +63,7 @@ golden: setup ## Bundled traces, written anew from their profiles.
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
 	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
 
-lock: ## requirements/embedded.txt from embedded.in.
+lock: setup ## requirements/embedded.txt from embedded.in.
 	python3 requirements/lock.py "$$(command -v uv || echo .uv/bin/uv)" --python $(PY) $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
 clean: ## Everything that was built.
