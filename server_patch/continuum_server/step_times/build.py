@@ -2,8 +2,9 @@
 
     python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
 
-needs the extra ``step-times-build``. The package knows nothing of memory and extrapolates in silence; the grids below
-stay inside what it measured for single prompts (131,072 tokens) and what fits a step.
+needs the extra ``step-times-build``. The package sums measured kernel times, interpolates between them, and beyond the
+largest shape that was measured extrapolates without a word: ``MEASURED`` states those shapes, and every table carries
+them. It knows nothing of GPU memory.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import argparse
 import importlib
 import json
 import logging
+import math
 import sys
-from collections.abc import Iterator
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_model
 from continuum_server.step_times.model import StepTimesError
-from continuum_server.step_times.table import FORMAT, log_grid
+from continuum_server.step_times.table import FORMAT
 
 PACKAGE = "aiconfigurator-core"
 PACKAGE_VERSION = "0.12.0"
@@ -32,65 +36,199 @@ SYSTEMS = {
     "h100-80gb": "h100_sxm",
     "h200-141gb": "h200_sxm",
     "b200-180gb": "b200_sxm",
+    "l40s": "l40s",
 }
-TENSOR_PARALLEL = (1, 2, 4, 8)
 
-SHARED = log_grid(1, 131072, 72)
-CHUNKS = log_grid(1, 131072, 60)
-PREFIXES = (0, *log_grid(64, 131072, 27))
-BATCHES = tuple(sorted({*range(1, 9), *log_grid(8, 512, 25)}))
-CONTEXTS = log_grid(16, 131072, 34)
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Largest shapes in the package's own files for a system."""
+
+    vllm: str
+    """Whose kernels were timed."""
+    gemm_tokens: int
+    decode_head_tokens: int
+    """Batch x context x query heads of one GPU, in a decode step; a single context reaches an eighth of it."""
+    prefill_tokens: int = 16384
+    """Of one prompt, from an empty prefix: chunks behind a prefix were not measured."""
+    decode_context_tokens: int = 131071
+
+
+MEASURED = {
+    "a100-80gb": Measured("0.14.0", 8192, 262136 * 32),
+    "h100-80gb": Measured("0.24.0", 32768, 524280 * 32),
+    "h200-141gb": Measured("0.24.0", 32768, 524280 * 32),
+    "b200-180gb": Measured("0.24.0", 32768, 524280 * 32),
+    "l40s": Measured("0.24.0", 32768, 524280 * 32),
+}
+
+TOLERANCE = 0.004
+"""How far a line between two kept grid points may pass by the source's value."""
+MAX_BATCH = 512
+LONGEST = 131072
+PROBE_CONTEXTS = (16, 256, 1024, 4096, 8192, 12288, 16384, 32768, 98304)
+PROBE_BATCHES = (1, 4, 16, 64, 66, 256)
+
+Function = Callable[[int], Sequence[float]]
 
 
 def build_table(model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
-    """One pair's table, ready for JSON. Times in ms, 5 significant digits."""
-    handle = _handle(model, gpu, tensor_parallel)
-    shared = {n: float(handle.mixed_step_breakdown(n, 0, n, 2)[1]) for n in {*SHARED, *CHUNKS, *BATCHES}}
+    """One pair's table, ready for JSON.
+
+    Raises:
+        StepTimesError: the package is missing, of another version, or cannot answer.
+    """
+    source = open_source(MODELS[model], SYSTEMS[gpu], tensor_parallel)
     return {
         "format": FORMAT,
         "model": model,
         "gpu": gpu,
         "tensor_parallel": tensor_parallel,
         "source": f"NVIDIA {PACKAGE} measured kernel times, system {SYSTEMS[gpu]}, backend vllm",
-        "version": version(PACKAGE),
-        "licence": "Apache-2.0",
-        "shared_tokens": SHARED,
-        "shared_ms": [_digits(shared[n]) for n in SHARED],
-        "chunk_tokens": CHUNKS,
-        "chunk_prefix_tokens": PREFIXES,
-        "chunk_attention_ms": [
-            [_digits(max(0.0, handle.predict_prefill_latency(1, p + c, p) - shared[c])) for p in PREFIXES]
-            for c in CHUNKS
-        ],
-        "decode_batch": BATCHES,
-        "decode_context_tokens": CONTEXTS,
-        "decode_attention_ms": [
-            [_digits(max(0.0, handle.predict_decode_latency(b, n, 2) - shared[b])) for n in CONTEXTS] for b in BATCHES
-        ],
+        "version": PACKAGE_VERSION,
+        "licence": "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES",
+        "measured_up_to": measured_up_to(find_model(model).query_heads, gpu, tensor_parallel),
+        **build_grids(source),
     }
 
 
-def _handle(model: str, gpu: str, tensor_parallel: int) -> Any:
+def build_grids(source: Any) -> dict[str, Any]:
+    """Times in ms, four significant digits, on the grids of ``Table``."""
+    shared, chunk, decode = shared_ms(source), chunk_attention_ms(source), decode_attention_ms(source)
+    tokens = knots(_candidates(LONGEST + MAX_BATCH), lambda n: (shared(n),))
+    batches = knots(range(1, MAX_BATCH + 1), lambda b: [decode(b, n) + shared(b) for n in PROBE_CONTEXTS])
+    chunks, prefixes = log_grid(1, LONGEST, 54), (0, 1, *log_grid(16, LONGEST, 26))
+    lengths = (*range(1, 16), *log_grid(16, LONGEST, 400))
+    contexts = knots(lengths, lambda n: [decode(b, n) + shared(b) for b in PROBE_BATCHES])
+    return {
+        "shared_tokens": tokens,
+        "shared_ms": [_digits(shared(n)) for n in tokens],
+        "chunk_tokens": chunks,
+        "chunk_prefix_tokens": prefixes,
+        "chunk_attention_ms": [[_digits(chunk(c, p)) for p in prefixes] for c in chunks],
+        "decode_batch": batches,
+        "decode_context_tokens": contexts,
+        "decode_attention_ms": [[_digits(decode(b, n)) for n in contexts] for b in batches],
+    }
+
+
+def measured_up_to(query_heads: int, gpu: str, tensor_parallel: int) -> dict[str, Any]:
+    """The largest shapes measured, in tokens, for a model's share on one GPU."""
+    measured = MEASURED[gpu]
+    batch_tokens = measured.decode_head_tokens * tensor_parallel // query_heads
+    return {
+        "vllm": measured.vllm,
+        "gemm_tokens": measured.gemm_tokens,
+        "prefill_tokens": measured.prefill_tokens,
+        "decode_context_tokens": min(batch_tokens // 8, measured.decode_context_tokens),
+        "decode_kv_tokens": batch_tokens,
+    }
+
+
+def open_source(path: str, system: str, tensor_parallel: int, **quantisation: str) -> Any:
+    """The package's engine for a model and system.
+
+    Raises:
+        StepTimesError: the package is missing or of another version, or has no answer for the pair.
+    """
     try:
+        found = version(PACKAGE)
         engine = importlib.import_module("aiconfigurator_core.sdk.engine")
-    except ImportError as error:
-        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; pip install it") from error
+    except (ImportError, PackageNotFoundError) as error:
+        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}: pip install it") from error
+    if found != PACKAGE_VERSION:
+        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; {found} is installed")
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-    return engine.EngineHandle.compile(
-        MODELS[model],
-        SYSTEMS[gpu],
-        "vllm",
-        tp_size=tensor_parallel,
-        moe_tp_size=tensor_parallel,
-        moe_ep_size=1,
-    )
+    parallel = {"tp_size": tensor_parallel, "moe_tp_size": tensor_parallel, "moe_ep_size": 1}
+    return engine.EngineHandle.compile(path, system, "vllm", **parallel, **quantisation)
+
+
+def shared_ms(source: Any) -> Callable[[int], float]:
+    """All but attention, by tokens in the step."""
+    seen: dict[int, float] = {}
+
+    def ask(tokens: int) -> float:
+        if tokens not in seen:
+            seen[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
+        return seen[tokens]
+
+    return ask
+
+
+def chunk_attention_ms(source: Any) -> Callable[[int, int], float]:
+    """Attention of a chunk behind a prefix. The package's ``isl`` counts the prefix too."""
+    shared = shared_ms(source)
+    return lambda c, p: max(0.0, float(source.predict_prefill_latency(1, p + c, p)) - shared(c))
+
+
+def decode_attention_ms(source: Any) -> Callable[[int, int], float]:
+    """Attention of one decode step, by batch and the context of each request."""
+    shared = shared_ms(source)
+    return lambda b, n: max(0.0, float(source.predict_decode_latency(b, n, 2)) - shared(b))
+
+
+def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:
+    """The candidates to keep so that straight lines between them stay within ``TOLERANCE`` of the function.
+
+    Greedy: each line reaches as far as it can (doubling, then halving the reach).
+    """
+    values = [function(x) for x in candidates]
+    kept, last = [0], len(candidates) - 1
+    while kept[-1] < last:
+        start, reach = kept[-1], 1
+        while start + reach < last and _straight(candidates, values, start, min(start + 2 * reach, last)):
+            reach *= 2
+        reach = min(reach, last - start)
+        step = reach // 2
+        while step:
+            end = start + reach + step
+            if end <= last and _straight(candidates, values, start, end):
+                reach += step
+            step //= 2
+        kept.append(start + reach)
+    return tuple(candidates[i] for i in kept)
+
+
+def _straight(xs: Sequence[int], rows: Sequence[Sequence[float]], start: int, end: int) -> bool:
+    """Whether the line from one candidate to another passes close to all between them, in every column."""
+    for i in range(start + 1, end):
+        u = (xs[i] - xs[start]) / (xs[end] - xs[start])
+        for low, high, true in zip(rows[start], rows[end], rows[i], strict=True):
+            if abs(low + (high - low) * u - true) > TOLERANCE * true:
+                return False
+    return True
+
+
+def _candidates(last: int) -> tuple[int, ...]:
+    """Every count to 1,024, every 16th to 8,192 and one on each side, then 1% apart."""
+    middle = {n + d for n in range(1024, 8193, 64) for d in (0, 1)}
+    return tuple(sorted({*range(1, 1025), *middle, *log_grid(8192, last, 280)}))
+
+
+def log_grid(first: int, last: int, points: int) -> tuple[int, ...]:
+    """Distinct integers spread evenly in the logarithm, ends included."""
+    ratio = math.log(last / first)
+    return tuple(sorted({round(first * math.exp(ratio * i / (points - 1))) for i in range(points)}))
 
 
 def _digits(value: float) -> float:
-    return float(f"{value:.5g}")
+    return float(f"{value:.4g}")
+
+
+def to_text(table: dict[str, Any]) -> str:
+    """JSON with one line for each field and each row, so that a change can be read."""
+    lines = []
+    for name, value in table.items():
+        if isinstance(value, (list, tuple)) and isinstance(value[0], (list, tuple)):
+            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
+            lines.append(f"{json.dumps(name)}: [\n{rows}\n]")
+        else:
+            lines.append(f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def pairs() -> Iterator[tuple[str, str, int]]:
+    """Model, GPU and degree of every committed table."""
     for model in MODELS:
         for gpu in SYSTEMS:
             for tensor_parallel in TENSOR_PARALLEL:
@@ -99,13 +237,17 @@ def pairs() -> Iterator[tuple[str, str, int]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the step-time tables.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    for model, gpu, tensor_parallel in pairs():
-        file = out / f"{gpu}_{model}_tp{tensor_parallel}.json"
-        file.write_text(json.dumps(build_table(model, gpu, tensor_parallel), separators=(",", ":")) + "\n")
-        sys.stderr.write(f"wrote {file.name}\n")
+    try:
+        for model, gpu, tensor_parallel in pairs():
+            file = out / f"{gpu}_{model}_tp{tensor_parallel}.json"
+            file.write_text(to_text(build_table(model, gpu, tensor_parallel)), encoding="utf-8")
+            sys.stderr.write(f"wrote {file.name}\n")
+    except StepTimesError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     return 0
 
 

@@ -1,7 +1,7 @@
 """GPUs and models by name, step times for a pair, and how many tokens of KV fit (continuum_server.step_times).
 
-Measured tables where NVIDIA's aiconfigurator has silicon data (A100, H100, H200, B200 x Llama-3.1-8B, 70B); elsewhere a
-roofline, and it says so.
+Measured tables where NVIDIA's aiconfigurator has silicon data (A100, H100, H200, B200, L40S x Llama-3.1-8B, 70B);
+elsewhere a roofline, and it says so.
 """
 
 from __future__ import annotations
@@ -10,19 +10,27 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
-from continuum_server.step_times.model import Provenance, StepTimes, UnknownPair
+from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
 
 GIB = 1024**3
+TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
-"""Activations at a 2,048-token chunk, CUDA graphs, NCCL and the driver: an assumption; vLLM measures its own."""
+"""A GPU's memory for activations, CUDA graphs, NCCL and the driver: an assumption; vLLM measures its own."""
+NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
+"""Over PCIe the roofline was 2 to 7 times too fast from four GPUs on (L40S), so there it is not offered."""
+WINDOW_REQUESTS = 16
+"""Requests whose sliding-window layers get room (Gemma); an assumption too."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
-    """How much KV fits, and the arithmetic behind it. Per replica, all tensor-parallel ranks together."""
+    """How much KV fits, and the arithmetic behind it. Blocks, tokens and weights: one replica, all its GPUs together.
+
+    The largest single source of error of a modelled run, so manifests carry it whole.
+    """
 
     num_blocks: int
     tokens: int
@@ -30,13 +38,21 @@ class KvCapacity:
     bytes_per_token: int
     weight_bytes: int
     memory_bytes: int
+    """Of one GPU."""
     utilization: float
     reserved_bytes: int
+    """Of one GPU: not weights, not KV."""
+    window_bytes: int = 0
+    """For the window layers of ``WINDOW_REQUESTS`` requests."""
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name or alias, case ignored."""
-    key = name.lower().replace("_", "-")
+    """The GPU of that name or alias; case, ``_``, spaces and a leading ``nvidia`` do not matter.
+
+    Raises:
+        UnknownPair: listing what exists.
+    """
+    key = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     for gpu in GPUS:
         if key in (gpu.name, *gpu.aliases):
             return gpu
@@ -44,8 +60,12 @@ def find_gpu(name: str) -> Gpu:
 
 
 def find_model(name: str) -> Model:
-    """The model of that name or alias; a ``vendor/`` in front and a ``-Instruct`` behind are ignored."""
-    key = name.lower().rsplit("/", 1)[-1].removeprefix("meta-").removesuffix("-instruct").removesuffix("-it")
+    """The model of that name or alias; a ``vendor/`` in front and an ``-Instruct`` or ``-it`` behind do not matter.
+
+    Raises:
+        UnknownPair: listing what exists.
+    """
+    key = name.strip().lower().rsplit("/", 1)[-1].removeprefix("meta-").removesuffix("-instruct").removesuffix("-it")
     for model in MODELS:
         if key in (model.name, *model.aliases):
             return model
@@ -53,37 +73,41 @@ def find_model(name: str) -> Model:
 
 
 def available() -> list[Provenance]:
-    """Every pair and where its times come from, measured tables first."""
-    measured = [_measured(gpu, model, tp) for gpu in GPUS for model in MODELS for tp in (1, 2, 4, 8)]
-    found = [times.provenance for times in measured if times is not None]
-    tables = {(p.gpu, p.model) for p in found}
-    modelled = [
-        RooflineStepTimes(gpu, model, 1, 1.0).provenance
-        for gpu in GPUS
-        for model in MODELS
-        if (gpu.name, model.name) not in tables
-    ]
-    return found + modelled
+    """Every combination and where its times come from, measured tables first."""
+    triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
+    every = [_load(*triple, 1.0) for triple in triples]
+    found = [times.provenance for times in every if times is not None]
+    return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
 
 
 def load_step_times(gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = 1.0) -> StepTimes:
-    """Step times of a pair.
+    """Step times of a pair: the measured table where there is one, else the roofline (see ``provenance.kind``).
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.
+        OutOfRange: a negative overhead.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
-    if tensor_parallel not in (1, 2, 4, 8):
-        raise UnknownPair(f"tensor parallel {tensor_parallel}; there are: 1, 2, 4, 8")
-    measured = _measured(found_gpu, found_model, tensor_parallel, step_overhead_ms)
-    return measured or RooflineStepTimes(found_gpu, found_model, tensor_parallel, step_overhead_ms)
+    if tensor_parallel not in TENSOR_PARALLEL:
+        raise UnknownPair(f"unknown tensor parallel degree {tensor_parallel}; there are: 1, 2, 4, 8")
+    check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
+    times = _load(found_gpu, found_model, tensor_parallel, step_overhead_ms)
+    if times is None:
+        raise UnknownPair(
+            f"no step times for {found_model.name} on {tensor_parallel} x {found_gpu.name}: no measurement, and over "
+            f"PCIe the roofline holds for {PCIE_ROOFLINE_GPUS} GPUs at most; there are: 1, 2 GPUs"
+        )
+    return times
 
 
-def _measured(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float = 1.0) -> TableStepTimes | None:
-    table = files("continuum_server.step_times") / "tables" / f"{gpu.name}_{model.name}_tp{tensor_parallel}.json"
+def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> StepTimes | None:
+    table = files(__package__) / "tables" / f"{gpu.name}_{model.name}_tp{tensor_parallel}.json"
     if not table.is_file():
-        return None
+        if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
+            return None
+        return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
     data = json.loads(table.read_text(encoding="utf-8"))
+    measured = data["measured_up_to"]
     provenance = Provenance(
         kind="measured-table",
         source=data["source"],
@@ -93,7 +117,12 @@ def _measured(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: fl
         model=model.name,
         tensor_parallel=tensor_parallel,
         step_overhead_ms=step_overhead_ms,
-        notes="sums of measured kernels, no scheduler, sampling or launch gaps; docs/results/step-times.md",
+        notes=(
+            f"sums of kernel times measured on vLLM {measured['vllm']}, bf16; no scheduler, sampling or launch gaps. "
+            f"Measured: prompts to {measured['prefill_tokens']} tokens, multiplications to {measured['gemm_tokens']}, "
+            f"decode to {measured['decode_kv_tokens']} tokens of KV in a batch; beyond that, and for chunks behind a "
+            "prefix, the source's own formula"
+        ),
     )
     return TableStepTimes(table_from_json(data), provenance)
 
@@ -106,29 +135,44 @@ def kv_capacity(
     block_size: int = 16,
     reserved_gib: float = DEFAULT_RESERVED_GIB,
 ) -> KvCapacity:
-    """KV blocks that fit beside the weights: memory * utilization - weights - reserved, per GPU.
+    """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.
+
+    Weights and KV are taken to divide evenly over the GPUs.
 
     Raises:
-        UnknownPair: the weights alone do not fit.
+        UnknownPair: no such GPU or model.
+        OutOfRange: a utilisation outside 0 to 1, a block size below 1.
+        DoesNotFit: the weights leave no room.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
-    memory = int(found_gpu.memory_gib * GIB)
-    reserved = int(reserved_gib * GIB)
-    room = (memory * utilization - reserved) * tensor_parallel - found_model.weight_bytes
+    _check_options(tensor_parallel, utilization, block_size, reserved_gib)
+    memory, reserved = int(found_gpu.memory_gib * GIB), int(reserved_gib * GIB)
+    window = WINDOW_REQUESTS * found_model.window_bytes_per_request
+    room = (memory * utilization - reserved) * tensor_parallel - found_model.weight_bytes - window
     per_token = found_model.kv_bytes_per_token
     blocks = int(room // (per_token * block_size))
     if blocks < 1:
-        raise UnknownPair(
-            f"{found_model.name} does not fit {tensor_parallel} x {found_gpu.name}: weights are "
-            f"{found_model.weight_bytes / GIB:.0f} GiB; use a larger --tp or GPU"
+        raise DoesNotFit(
+            f"{found_model.name} does not fit {tensor_parallel} x {found_gpu.name} at utilisation {utilization:g}: "
+            f"weights {found_model.weight_bytes / GIB:.1f} GiB, {(room + found_model.weight_bytes) / GIB:.1f} GiB for "
+            "weights and KV; use more tensor parallelism, a larger GPU, or a higher utilisation"
         )
     return KvCapacity(
-        blocks,
-        blocks * block_size,
-        block_size,
-        per_token,
-        found_model.weight_bytes,
-        memory,
-        utilization,
-        reserved,
+        num_blocks=blocks,
+        tokens=blocks * block_size,
+        block_size=block_size,
+        bytes_per_token=per_token,
+        weight_bytes=found_model.weight_bytes,
+        memory_bytes=memory,
+        utilization=utilization,
+        reserved_bytes=reserved,
+        window_bytes=window,
     )
+
+
+def _check_options(tensor_parallel: int, utilization: float, block_size: int, reserved_gib: float) -> None:
+    check_range("tensor parallel degree", tensor_parallel, 1, 64)
+    check_range("block size", block_size, 1, 1024)
+    check_range("reserved GiB", reserved_gib, 0, 1024)
+    if not 0 < utilization <= 1:
+        raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")

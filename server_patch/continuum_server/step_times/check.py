@@ -1,73 +1,176 @@
-"""Hold the tables against ``aiconfigurator-core`` at points off the grid, and the roofline against the tables.
+"""Hold step times against what is known; the numbers in docs/results/step-times.md are what this prints.
 
-    python -m continuum_server.step_times.check
+    python -m continuum_server.step_times.check [interpolation|roofline|silicon|capacity ...] [--fit]
 
-The numbers in docs/results/step-times.md are what this prints.
+needs the extra ``step-times-build``, but for ``capacity`` and ``roofline``.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
-from continuum_server.step_times.build import _handle, pairs
-from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
-from continuum_server.step_times.model import StepTimes
-from continuum_server.step_times.roofline import RooflineStepTimes
+from continuum_server.step_times.build import MODELS, SYSTEMS, open_source, pairs
+from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
+from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
+from continuum_server.step_times.roofline import RooflineStepTimes, Shares
+from continuum_server.step_times.silicon import GROUPS, group_errors
+from continuum_server.step_times.specs import GPUS
+from continuum_server.step_times.specs import MODELS as ALL_MODELS
 
 Errors = list[float]
+Floats = NDArray[np.float64]
+FITTED = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
+HELD_OUT = "l40s"
+PROMPTS = (128, 512, 2048, 8192, 32768)
+BATCHES = (1, 8, 32, 64)
+DECODE_CONTEXTS = (1024, 8192)
+OVERHEADS_MS = (0.0, 1.0, 2.0, 3.0)
 
 
 def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int, seed: int) -> dict[str, Errors]:
-    """Relative errors of prefill and decode times at random batches, without the step overhead."""
+    """Relative errors against the package at random batches off the grid, without the step overhead."""
     rng = np.random.default_rng(seed)
-    handle, times = _handle(model, gpu, tensor_parallel), load_step_times(gpu, model, tensor_parallel, 0.0)
-    out: dict[str, Errors] = {"prefill": [], "decode": []}
+    source = open_source(MODELS[model], SYSTEMS[gpu], tensor_parallel)
+    times = load_step_times(gpu, model, tensor_parallel, 0.0)
+    out: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for _ in range(points):
-        chunk = int(np.exp(rng.uniform(np.log(16), np.log(8192))))
-        prefix = int(rng.choice([0, np.exp(rng.uniform(np.log(128), np.log(100_000)))]))
-        truth = handle.predict_prefill_latency(1, prefix + chunk, prefix)
-        out["prefill"].append(times.prefill_s(chunk, prefix) * 1e3 / truth - 1)
-        batch = int(rng.integers(1, 257))
-        context = int(np.exp(rng.uniform(np.log(64), np.log(60_000))))
-        truth = handle.predict_decode_latency(batch, context, 2)
+        chunk, prefix = _log_uniform(rng, 1, 8192), _log_uniform(rng, 1, 120_000)
+        out["prompt"].append(times.prefill_s(chunk) * 1e3 / source.predict_prefill_latency(1, chunk, 0) - 1)
+        truth = source.predict_prefill_latency(1, prefix + chunk, prefix)
+        out["chunk"].append(times.prefill_s(chunk, prefix) * 1e3 / truth - 1)
+        batch, context = int(rng.integers(1, 513)), _log_uniform(rng, 1, 131_000)
+        truth = source.predict_decode_latency(batch, context, 2)
         out["decode"].append(times.step_s((), batch, batch * context) * 1e3 / truth - 1)
     return out
 
 
-def roofline_errors(model: str, gpu: str) -> dict[str, Errors]:
-    """Relative differences of the roofline from the measured table."""
-    measured = load_step_times(gpu, model, 1, 0.0)
-    modelled = RooflineStepTimes(find_gpu(gpu), find_model(model), 1, 0.0)
+def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+    return int(np.exp(rng.uniform(np.log(low), np.log(high))))
 
-    def errors(ask: Callable[[StepTimes, int], float], values: tuple[int, ...]) -> Errors:
-        return [ask(modelled, value) / ask(measured, value) - 1 for value in values]
+
+def interpolation_lines() -> Iterator[str]:
+    yield "| table | prompt mean | max | chunk on a prefix mean | max | decode mean | max |"
+    yield "|---|---|---|---|---|---|---|"
+    every: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
+    for model, gpu, tensor_parallel in pairs():
+        errors = interpolation_errors(model, gpu, tensor_parallel, points=300, seed=1)
+        for kind, found in errors.items():
+            every[kind] += found
+        yield _error_cells(f"{gpu} {model} tp{tensor_parallel}", errors)
+    yield _error_cells("all", every)
+
+
+def _error_cells(name: str, errors: dict[str, Errors]) -> str:
+    cells = [name]
+    for found in errors.values():
+        absolute = np.abs(found)
+        cells += [f"{absolute.mean():.2%}", f"{absolute.max():.1%}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares) -> dict[str, Errors]:
+    """The roofline relative to the measured table: ``PROMPTS``, and ``BATCHES`` x ``DECODE_CONTEXTS``."""
+    measured = load_step_times(gpu, model, tensor_parallel, 0.0)
+    modelled = RooflineStepTimes(find_gpu(gpu), find_model(model), tensor_parallel, 0.0, shares)
+
+    def errors(ask: Callable[[StepTimes], list[float]]) -> Errors:
+        return [a / b - 1 for a, b in zip(ask(modelled), ask(measured), strict=True)]
 
     return {
-        "prefill": errors(lambda times, n: times.prefill_s(n), (512, 2048, 8192, 32768)),
-        "decode": errors(lambda times, n: times.step_s((), n, n * 8192), (1, 8, 32, 64)),
+        "prompt": errors(lambda times: [times.prefill_s(n) for n in PROMPTS]),
+        "decode": errors(lambda times: [times.step_s((), b, b * n) for b in BATCHES for n in DECODE_CONTEXTS]),
     }
 
 
-def rows() -> Iterator[str]:
-    yield "| table | prefill mean | prefill max | decode mean | decode max |\n|---|---|---|---|---|"
-    for model, gpu, tensor_parallel in pairs():
-        errors = interpolation_errors(model, gpu, tensor_parallel, points=300, seed=1)
-        cells = [f"{gpu} {model} tp{tensor_parallel}"]
-        for kind in ("prefill", "decode"):
-            absolute = np.abs(errors[kind])
-            cells += [f"{absolute.mean():.2%}", f"{absolute.max():.1%}"]
-        yield "| " + " | ".join(cells) + " |"
-    yield "\n| roofline against table | prefill 512, 2K, 8K, 32K | decode 1, 8, 32, 64 x 8K |\n|---|---|---|"
-    for gpu in ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"):
-        for model in ("llama-3.1-8b", "llama-3.1-70b"):
-            found = roofline_errors(model, gpu)
-            cells = [" ".join(f"{e:+.0%}" for e in found[kind]) for kind in ("prefill", "decode")]
-            yield f"| {gpu} {model} | {cells[0]} | {cells[1]} |"
+def fit_shares() -> Shares:
+    """The constants with the least sum of squared logarithms over the fitted GPUs' tables, one weight a table."""
+    cases = [(gpu, model, degree) for gpu in FITTED for model in MODELS for degree in TENSOR_PARALLEL]
+
+    def residuals(values: Floats) -> Floats:
+        shares = Shares(*map(float, values))
+        found = [e for case in cases for kind in roofline_errors(*case, shares).values() for e in kind]
+        return np.asarray([math.log1p(e) for e in found])
+
+    start = np.asarray(astuple(Shares()))
+    fitted = least_squares(residuals, start, x_scale=start, bounds=(start * 0.05, start * 4), loss="soft_l1")
+    return Shares(*(float(f"{value:.2g}") for value in fitted.x))
+
+
+def roofline_lines(shares: Shares) -> Iterator[str]:
+    yield "constants: " + ", ".join(f"{field.name} {getattr(shares, field.name):g}" for field in fields(Shares))
+    prompts, batches = ", ".join(map(str, PROMPTS)), ", ".join(map(str, BATCHES))
+    yield f"\n| GPU, model | tp | prompts of {prompts} | decode, batch {batches} at 8192 | mean absolute |"
+    yield "|---|---|---|---|---|"
+    for gpu in (*FITTED, HELD_OUT):
+        for model in MODELS:
+            for degree in TENSOR_PARALLEL:
+                found = roofline_errors(gpu, model, degree, shares)
+                cells = [" ".join(f"{e:+.0%}" for e in found["prompt"])]
+                cells += [" ".join(f"{e:+.0%}" for e in found["decode"][1::2])]
+                mean = np.abs(found["prompt"] + found["decode"]).mean()
+                yield f"| {gpu} {model} | {degree} | {cells[0]} | {cells[1]} | {mean:.0%} |"
+
+
+def silicon_lines() -> Iterator[str]:
+    heads = " | ".join(f"bias at {overhead:g} ms | mean abs" for overhead in OVERHEADS_MS)
+    yield f"| rows | n | {heads} |\n|---|---|{'---|' * 2 * len(OVERHEADS_MS)}"
+    for group in GROUPS:
+        errors = np.asarray([found for _, found in group_errors(group, OVERHEADS_MS)])
+        columns = [(errors[:, i].mean(), np.abs(errors[:, i]).mean()) for i in range(len(OVERHEADS_MS))]
+        cells = " | ".join(f"{bias:+.1%} | {absolute:.1%}" for bias, absolute in columns)
+        yield f"| {group.label} | {len(errors)} | {cells} |"
+
+
+def capacity_lines() -> Iterator[str]:
+    yield "| GPU | model | tp | blocks of 16 | tokens | weights GiB | KV bytes per token |"
+    yield "|---|---|---|---|---|---|---|"
+    for gpu in GPUS:
+        for model in ALL_MODELS:
+            for degree in TENSOR_PARALLEL:
+                try:
+                    found = kv_capacity(gpu.name, model.name, degree)
+                except DoesNotFit:
+                    continue
+                yield (
+                    f"| {gpu.name} | {model.name} | {degree} | {found.num_blocks:,} | {found.tokens:,} | "
+                    f"{found.weight_bytes / 2**30:.1f} | {found.bytes_per_token:,} |"
+                )
+
+
+def main() -> int:
+    parts: dict[str, Callable[[], Iterator[str]]] = {
+        "interpolation": interpolation_lines,
+        "roofline": lambda: roofline_lines(Shares()),
+        "silicon": silicon_lines,
+        "capacity": capacity_lines,
+    }
+    parser = argparse.ArgumentParser(description="Check step times against what is known.")
+    parser.add_argument("parts", nargs="*", help=f"what to check: {', '.join(parts)} (default: all)")
+    parser.add_argument("--fit", action="store_true", help="fit the roofline's constants anew and show their errors")
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(parts)
+    if unknown:
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")
+    try:
+        if options.fit:
+            parts["roofline"] = lambda: roofline_lines(fit_shares())
+        for name in options.parts or (("roofline",) if options.fit else parts):
+            for line in parts[name]():
+                sys.stdout.write(line + "\n")
+            sys.stdout.write("\n")
+    except StepTimesError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    for line in rows():
-        sys.stdout.write(line + "\n")
+    sys.exit(main())

@@ -12,7 +12,8 @@ class StepTimesError(Exception):
 
     StepTimesError
     ├── UnknownPair   no such GPU, model or tensor parallel degree; lists what exists
-    └── OutOfRange    a batch outside what was measured; names the quantity, its value and its range
+    ├── OutOfRange    outside what the source covers; names the quantity, its value and its range
+    └── DoesNotFit    the weights leave no room for KV; says what is short
     """
 
 
@@ -22,6 +23,20 @@ class UnknownPair(StepTimesError):
 
 class OutOfRange(StepTimesError):
     pass
+
+
+class DoesNotFit(StepTimesError):
+    pass
+
+
+def check_range(what: str, value: float, low: float, high: float) -> None:
+    """Refuse what lies outside; nothing in this package extrapolates.
+
+    Raises:
+        OutOfRange: naming the quantity, its value and the range.
+    """
+    if not low <= value <= high:
+        raise OutOfRange(f"{what} = {value:.9g}: outside {low:.9g} to {high:.9g}")
 
 
 class PrefillChunk(NamedTuple):

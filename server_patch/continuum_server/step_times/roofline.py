@@ -1,74 +1,164 @@
 """Step times from peaks and byte counts, for pairs nobody measured. Modelled, and labelled so.
 
-A step takes the longer of its matrix multiplications at a share of peak and its bytes (weights once, KV of the decoding
-requests) at a share of bandwidth, plus attention's own arithmetic. The two shares are what makes this formula meet the
-measured Llama-3.1-8B table on an H100: docs/results/step-times.md gives the error.
+A step takes, for its matrix multiplications, the longer of arithmetic at a share of peak and of reading the weights at
+a share of bandwidth; plus a fixed time for each layer; plus the layers' two all-reduces where there are several GPUs;
+plus attention: arithmetic for prompt chunks, reading KV for decoding requests.
+
+The six constants are what brings this formula nearest to the measured Llama tables of A100, H100, H200 and B200
+(``python -m continuum_server.step_times.check --fit``); docs/results/step-times.md says how near that is, on these and
+on the L40S, which the fit did not see. Nothing like that is known for other models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance
+from continuum_server.step_times.model import PrefillChunk, Provenance, check_range
 from continuum_server.step_times.specs import Gpu, Model
 
-COMPUTE_SHARE = 0.72
-BANDWIDTH_SHARE = 0.80
 MAX_BATCH = 512
-TENSOR_PARALLEL_SHARE = {1: 1.0, 2: 0.85, 4: 0.72, 8: 0.55}
-"""Of the ideal speed-up: what the measured Llama tables keep at 2, 4 and 8 GPUs, roughly."""
+CHUNK_SLACK_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What of the data sheet's numbers a real step reaches."""
+
+    matmul: float = 0.72
+    """Of peak arithmetic, in matrix multiplications."""
+    attention: float = 0.65
+    """Of peak arithmetic, in the attention of prompt chunks."""
+    bandwidth: float = 0.81
+    """Of memory bandwidth."""
+    layer_us: float = 38.0
+    """A layer's norms, rotations and copies, whatever the batch."""
+    link: float = 0.45
+    """Of the link's bandwidth, in all-reduces."""
+    all_reduce_us: float = 8.5
+    """An all-reduce of hardly any bytes."""
 
 
 class RooflineStepTimes:
-    def __init__(self, gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> None:
+    """``StepTimes`` of a GPU's data sheet and a model's geometry.
+
+    Args:
+        gpu: one of ``specs.GPUS``.
+        model: one of ``specs.MODELS``.
+        tensor_parallel: GPUs; divides weights, KV and arithmetic evenly.
+        step_overhead_ms: added to every step.
+        shares: the constants.
+    """
+
+    def __init__(
+        self, gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float, shares: Shares | None = None
+    ) -> None:
+        shares = shares or Shares()
         self._model = model
-        self._overhead_s = step_overhead_ms / 1e3
-        scale = tensor_parallel * TENSOR_PARALLEL_SHARE[tensor_parallel]
         peak = gpu.fp8_tflops if model.weight_bytes_each == 1.0 else gpu.bf16_tflops
-        self._gemm_flops = peak * 1e12 * COMPUTE_SHARE * scale
-        self._attention_flops = gpu.bf16_tflops * 1e12 * COMPUTE_SHARE * scale / 2
-        self._bytes_s = gpu.bandwidth_tb_s * 1e12 * BANDWIDTH_SHARE * scale
-        self.provenance = Provenance(
-            kind="roofline",
-            source="roofline of data-sheet peaks; no measurement",
-            version="1",
-            licence="Apache-2.0",
-            gpu=gpu.name,
-            model=model.name,
-            tensor_parallel=tensor_parallel,
-            step_overhead_ms=step_overhead_ms,
-            notes=f"{COMPUTE_SHARE:.0%} of peak, {BANDWIDTH_SHARE:.0%} of bandwidth. {model.notes}".strip(),
-        )
+        self._matmul_flops_s = peak * 1e12 * shares.matmul * tensor_parallel
+        self._bytes_s = gpu.bandwidth_tb_s * 1e12 * shares.bandwidth * tensor_parallel
+        pair_flops = 4 * model.query_heads * model.head_dim
+        self._pair_s = pair_flops / (gpu.bf16_tflops * 1e12 * shares.attention * tensor_parallel)
+        self._context_s = model.kv_bytes_per_layer_token / self._bytes_s
+        self._growing = model.layers - model.window_layers
+        self._layers_s = step_overhead_ms / 1e3 + model.layers * shares.layer_us / 1e6
+        self._all_reduce_token_s = 0.0
+        if tensor_parallel > 1:
+            self._layers_s += 2 * model.layers * shares.all_reduce_us / 1e6
+            moved = 2 * 2 * model.hidden * (tensor_parallel - 1) / tensor_parallel
+            self._all_reduce_token_s = 2 * model.layers * moved / (gpu.link_gb_s * 1e9 * shares.link)
+        self._fixed: dict[tuple[int, int], float] = {}
+        self.provenance = _provenance(gpu, model, tensor_parallel, step_overhead_ms, shares)
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
-        model = self._model
-        self._check(chunks, decodes, decode_context_tokens)
-        tokens = decodes + sum(chunk.tokens for chunk in chunks)
-        gemm_s = 2 * model.active_parameters * tokens / self._gemm_flops
-        pairs = sum(chunk.tokens * (chunk.prefix_tokens + chunk.tokens / 2) for chunk in chunks)
-        attention_s = 4 * model.kv_layers * model.query_heads * model.head_dim * pairs / self._attention_flops
-        weights_s = self._weight_bytes(tokens) / self._bytes_s
-        kv_s = decode_context_tokens * model.kv_bytes_per_token / self._bytes_s
-        return max(gemm_s, weights_s) + attention_s + kv_s + self._overhead_s
-
-    def _weight_bytes(self, tokens: int) -> float:
-        """Weights read in a step: all of a dense model; of a mixture, more experts as tokens choose more."""
-        model = self._model
-        read = min(model.parameters, model.active_parameters * max(1, tokens))
-        return read * model.weight_bytes_each
+        tokens, attention_s = decodes, 0.0
+        if decodes:
+            attention_s = self._decode_s(decodes, decode_context_tokens)
+        for chunk in chunks:
+            tokens += chunk.tokens
+            attention_s += self._chunk_s(chunk)
+        return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + i * decodes) for i in range(steps)]
+        fixed_s = self._fixed_s(decodes, decodes)
+        contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
+        return [fixed_s + self._decode_s(decodes, context) for context in contexts]
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
-    def _check(self, chunks: Sequence[PrefillChunk], decodes: int, context: int) -> None:
-        limit = self._model.max_context_tokens
-        longest = max((chunk.prefix_tokens + chunk.tokens for chunk in chunks), default=0)
-        if longest > 2 * limit:
-            raise OutOfRange(f"prefill up to {longest} tokens; this model covers 0 to {2 * limit}")
-        if decodes > MAX_BATCH:
-            raise OutOfRange(f"decoding requests = {decodes}; these step times cover 0 to {MAX_BATCH}")
-        if decodes and context / decodes > limit:
-            raise OutOfRange(f"mean decode context = {context / decodes:g}; this model covers 1 to {limit}")
+    def _fixed_s(self, tokens: int, sampled: int) -> float:
+        """All but attention; ``sampled`` of the tokens (one a request) reach the output layer."""
+        found = self._fixed.get((tokens, sampled))
+        if found is None:
+            limit = self._model.max_context_tokens + MAX_BATCH
+            check_range("tokens in a step", tokens, 1, limit)
+            model = self._model
+            used = model.always_parameters + model.expert_parameters * model.experts_used / max(model.experts, 1)
+            flops = 2 * (used * tokens + model.head_parameters * sampled)
+            read = (
+                model.always_parameters + model.head_parameters + self._experts_read(tokens)
+            ) * model.weight_bytes_each
+            found = max(flops / self._matmul_flops_s, read / self._bytes_s)
+            found += self._layers_s + self._all_reduce_token_s * tokens
+            self._fixed[tokens, sampled] = found
+        return found
+
+    def _experts_read(self, tokens: int) -> float:
+        """Parameters of the routed experts that at least one of the tokens visits, were all equally likely."""
+        model = self._model
+        if not model.experts:
+            return 0.0
+        return model.expert_parameters * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
+
+    def _decode_s(self, batch: int, context_sum: int) -> float:
+        """Reading the KV of every request once; window layers read at most their window."""
+        model, mean = self._model, context_sum / batch
+        if not (batch <= MAX_BATCH and 1 <= mean <= model.max_context_tokens):
+            check_range("decoding requests", batch, 1, MAX_BATCH)
+            check_range("mean decode context", mean, 1, model.max_context_tokens)
+        layer_tokens = self._growing * context_sum
+        if model.window_layers:
+            layer_tokens += model.window_layers * batch * min(mean, model.window_tokens)  # type: ignore[assignment]
+        return layer_tokens * self._context_s
+
+    def _chunk_s(self, chunk: PrefillChunk) -> float:
+        """Query-key pairs of a causal chunk, in full layers and in window layers; at least one reading of the KV."""
+        tokens, prefix = chunk
+        model = self._model
+        check_range("chunk tokens", tokens, 1, model.max_context_tokens)
+        check_range("prefix tokens", prefix, 0, model.max_context_tokens)
+        check_range("prefix + chunk tokens", prefix + tokens, 1, model.max_context_tokens + CHUNK_SLACK_TOKENS)
+        pairs = self._growing * tokens * (prefix + tokens / 2)
+        read = self._growing * (prefix + tokens)
+        if model.window_layers:
+            pairs += model.window_layers * window_pairs(tokens, prefix, model.window_tokens)
+            read += model.window_layers * min(prefix + tokens, model.window_tokens + tokens)
+        return max(pairs * self._pair_s, read * self._context_s)
+
+
+def window_pairs(tokens: int, prefix: int, window: int) -> float:
+    """Query-key pairs of a causal chunk whose queries see at most the last ``window`` keys."""
+    ramp = min(max(window - prefix, 0), tokens)
+    return ramp * (prefix + ramp / 2) + (tokens - ramp) * window
+
+
+def _provenance(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float, shares: Shares) -> Provenance:
+    constants = (
+        f"{shares.matmul:.0%} of peak in matrix multiplications, {shares.attention:.0%} in prompt attention, "
+        f"{shares.bandwidth:.0%} of bandwidth, {shares.layer_us:g} us a layer"
+    )
+    if tensor_parallel > 1:
+        constants += f", all-reduces at {shares.link:.0%} of the link and {shares.all_reduce_us:g} us"
+    return Provenance(
+        kind="roofline",
+        source="modelled from data-sheet peaks and the model's geometry; no measurement of this pair",
+        version="2",
+        licence="Apache-2.0",
+        gpu=gpu.name,
+        model=model.name,
+        tensor_parallel=tensor_parallel,
+        step_overhead_ms=step_overhead_ms,
+        notes="; ".join(filter(None, (constants, model.notes))),
+    )

@@ -5,31 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     name: str
     memory_gib: float
-    """As the driver reports it, a little under the label."""
+    """What CUDA reports, a little under the label (seen in public out-of-memory messages of PyTorch)."""
     bf16_tflops: float
+    """Dense, without sparsity."""
     fp8_tflops: float
+    """Dense; the bf16 peak where there are no fp8 units (weights are then only stored in fp8)."""
     bandwidth_tb_s: float
+    link_gb_s: float
+    """To the other GPUs of the machine, one direction: NVLink, or PCIe where there is none."""
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
+    """A decoder with grouped-query attention and gated MLPs, dense or with routed experts."""
+
     name: str
     layers: int
     hidden: int
+    intermediate: int
+    """Width of a dense layer's MLP."""
     query_heads: int
     kv_heads: int
     head_dim: int
-    parameters: float
-    active_parameters: float
-    weight_bytes_each: float
+    vocab: int
     max_context_tokens: int
-    kv_layers: int
-    """Layers whose KV grows with the context (sliding-window layers do not)."""
+    weight_bytes_each: float = 2.0
+    """Bytes of a weight: 2 for bf16, 1 for fp8. KV is bf16 throughout."""
+    tied_embeddings: bool = False
+    extra_parameters: float = 0.0
+    """Held in memory, not used for text (a vision tower)."""
+    window_layers: int = 0
+    """Layers that attend only to the last ``window_tokens``; their KV stops growing there."""
+    window_tokens: int = 0
+    experts: int = 0
+    experts_used: int = 0
+    """Routed experts that each token visits."""
+    expert_width: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    """Of a mixture of experts: the first layers, without experts."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
 
@@ -38,36 +57,159 @@ class Model:
         return int(self.parameters * self.weight_bytes_each)
 
     @property
+    def parameters(self) -> float:
+        """All of them, norms and biases left out."""
+        embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
+        return self.always_parameters + self.expert_parameters + embeddings + self.extra_parameters
+
+    @property
+    def head_parameters(self) -> int:
+        """Of the output layer, used once for each token that is sampled."""
+        return self.vocab * self.hidden
+
+    @property
+    def always_parameters(self) -> int:
+        """Those of the layers that every token uses: attention, dense MLPs, shared experts."""
+        attention = 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
+        dense = self.dense_layers if self.experts else self.layers
+        mlp = dense * self.intermediate + (self.layers - dense) * self.shared_experts * self.expert_width
+        return self.layers * attention + 3 * self.hidden * mlp
+
+    @property
+    def expert_parameters(self) -> int:
+        """Routed experts, all of them."""
+        return (self.layers - self.dense_layers) * self.experts * 3 * self.hidden * self.expert_width
+
+    @property
+    def kv_bytes_per_layer_token(self) -> int:
+        """Keys and values of one layer, bf16."""
+        return 2 * 2 * self.kv_heads * self.head_dim
+
+    @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values in bf16."""
-        return 2 * 2 * self.kv_layers * self.kv_heads * self.head_dim
+        """Over the layers whose KV grows with the context."""
+        return (self.layers - self.window_layers) * self.kv_bytes_per_layer_token
+
+    @property
+    def window_bytes_per_request(self) -> int:
+        """KV of the window layers, full windows."""
+        return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
 
 
 GPUS = (
-    Gpu("a100-80gb", 79.15, 312, 312, 2.039, ("a100", "a100-sxm")),
-    Gpu("a100-40gb", 39.39, 312, 312, 1.555),
-    Gpu("h100-80gb", 79.10, 989, 1979, 3.35, ("h100", "h100-sxm")),
-    Gpu("h200-141gb", 139.80, 989, 1979, 4.8, ("h200", "h200-sxm")),
-    Gpu("b200-180gb", 178.35, 2250, 4500, 8.0, ("b200", "b200-sxm")),
-    Gpu("l40s", 44.40, 362, 733, 0.864),
+    Gpu(
+        name="a100-80gb",
+        memory_gib=79.15,
+        bf16_tflops=312,
+        fp8_tflops=312,
+        bandwidth_tb_s=2.039,
+        link_gb_s=300,
+        aliases=("a100", "a100-sxm", "a100-sxm4-80gb"),
+    ),
+    Gpu(
+        name="a100-40gb",
+        memory_gib=39.39,
+        bf16_tflops=312,
+        fp8_tflops=312,
+        bandwidth_tb_s=1.555,
+        link_gb_s=300,
+        aliases=("a100-sxm4-40gb",),
+    ),
+    Gpu(
+        name="h100-80gb",
+        memory_gib=79.1,
+        bf16_tflops=989,
+        fp8_tflops=1979,
+        bandwidth_tb_s=3.35,
+        link_gb_s=450,
+        aliases=("h100", "h100-sxm", "h100-80gb-hbm3"),
+    ),
+    Gpu(
+        name="h200-141gb",
+        memory_gib=139.8,
+        bf16_tflops=989,
+        fp8_tflops=1979,
+        bandwidth_tb_s=4.8,
+        link_gb_s=450,
+        aliases=("h200", "h200-sxm"),
+    ),
+    Gpu(
+        name="b200-180gb",
+        memory_gib=178.35,
+        bf16_tflops=2250,
+        fp8_tflops=4500,
+        bandwidth_tb_s=7.7,
+        link_gb_s=900,
+        aliases=("b200", "b200-sxm"),
+    ),
+    Gpu(
+        name="l40s",
+        memory_gib=44.4,
+        bf16_tflops=362,
+        fp8_tflops=733,
+        bandwidth_tb_s=0.864,
+        link_gb_s=32,
+        aliases=("l40s-48gb",),
+    ),
 )
 
 MODELS = (
-    Model("llama-3.1-8b", 32, 4096, 32, 8, 128, 8.03e9, 8.03e9, 2.0, 131072, 32, ("llama-3-8b",)),
-    Model("llama-3.1-70b", 80, 8192, 64, 8, 128, 70.6e9, 70.6e9, 2.0, 131072, 80, ("llama-3-70b",)),
     Model(
-        "gemma-3-12b",
-        48,
-        3840,
-        16,
-        8,
-        256,
-        12.2e9,
-        12.2e9,
-        2.0,
-        131072,
-        8,
-        notes="40 of 48 layers attend to a 1,024-token window; their constant KV is left out",
+        name="llama-3.1-8b",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=128256,
+        max_context_tokens=131072,
     ),
-    Model("glm-4.5", 92, 5120, 96, 8, 128, 355e9, 32e9, 1.0, 131072, 92, notes="fp8 weights, 32B active of 355B"),
+    Model(
+        name="llama-3.1-70b",
+        layers=80,
+        hidden=8192,
+        intermediate=28672,
+        query_heads=64,
+        kv_heads=8,
+        head_dim=128,
+        vocab=128256,
+        max_context_tokens=131072,
+        aliases=("llama-3.3-70b",),
+    ),
+    Model(
+        name="gemma-3-12b",
+        layers=48,
+        hidden=3840,
+        intermediate=15360,
+        query_heads=16,
+        kv_heads=8,
+        head_dim=256,
+        vocab=262208,
+        max_context_tokens=131072,
+        tied_embeddings=True,
+        extra_parameters=0.42e9,
+        window_layers=40,
+        window_tokens=1024,
+        notes="40 of 48 layers attend to a window of 1,024 tokens",
+    ),
+    Model(
+        name="glm-4.5",
+        layers=92,
+        hidden=5120,
+        intermediate=12288,
+        query_heads=96,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151552,
+        max_context_tokens=131072,
+        weight_bytes_each=1.0,
+        experts=160,
+        experts_used=8,
+        expert_width=1536,
+        shared_experts=1,
+        dense_layers=3,
+        aliases=("glm-4.5-fp8",),
+        notes="fp8 weights, bf16 KV; 8 of 160 experts a token, chosen evenly; no layer for multi-token prediction",
+    ),
 )

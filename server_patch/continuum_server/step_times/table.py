@@ -6,15 +6,16 @@ matrix multiplications see only how many tokens there are, attention sees each r
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance
+from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
-FORMAT = "continuum-step-times/1"
+FORMAT = "continuum-step-times/2"
+PROMPT_LIMIT_TOKENS = 131072 + 8192
+"""Longest prefix plus chunk answered: the models' context and one large chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,15 @@ class Table:
     """[batch][mean context]."""
 
 
-def table_from_json(data: dict[str, Any]) -> Table:
+def table_from_json(data: Mapping[str, Any]) -> Table:
+    """The table of a parsed file.
+
+    Raises:
+        StepTimesError: another format.
+    """
+    if data.get("format") != FORMAT:
+        raise StepTimesError(f"step-time table of format {data.get('format')!r}; this version reads {FORMAT!r}")
+
     def rows(name: str) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(row) for row in data[name])
 
@@ -49,74 +58,106 @@ def table_from_json(data: dict[str, Any]) -> Table:
     )
 
 
+class _Line:
+    """A function of one integer axis, linear between grid points."""
+
+    __slots__ = ("grid", "last", "slopes", "values")
+
+    def __init__(self, grid: Sequence[int], values: Sequence[float]) -> None:
+        self.grid = list(grid)
+        self.values = list(values)
+        cells = range(len(grid) - 1)
+        self.slopes = [(values[i + 1] - values[i]) / (grid[i + 1] - grid[i]) for i in cells]
+        self.last = len(grid) - 2
+
+    def at(self, x: float) -> float:
+        index = bisect_right(self.grid, x) - 1
+        if index > self.last:
+            index = self.last
+        return self.values[index] + self.slopes[index] * (x - self.grid[index])
+
+
 class TableStepTimes:
-    """``StepTimes`` of a ``Table``. Linear in tokens between grid points, never beyond the last one."""
+    """``StepTimes`` of a ``Table``; never beyond its last grid points."""
 
     def __init__(self, table: Table, provenance: Provenance) -> None:
         self._table = table
         self._provenance = provenance
         self._overhead_ms = provenance.step_overhead_ms
+        self._shared_line = _Line(table.shared_tokens, table.shared_ms)
         self._shared: dict[int, float] = {}
-        self._decode_rows: dict[int, list[float]] = {}
-        self._contexts = table.decode_context_tokens
+        self._decode: dict[int, _Line] = {}
+        self._rates = [
+            [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
+            for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
+        ]
 
     @property
     def provenance(self) -> Provenance:
         return self._provenance
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
-        tokens, total_ms = decodes, self._overhead_ms
+        tokens, attention_ms = decodes, 0.0
+        if decodes:
+            line, mean = self._decode_line(decodes), decode_context_tokens / decodes
+            if not 1 <= mean <= line.grid[-1]:
+                check_range("mean decode context", mean, 1, line.grid[-1])
+            attention_ms = line.at(mean)
         for chunk in chunks:
             tokens += chunk.tokens
-            total_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
-        if decodes:
-            total_ms += self._decode_ms(decodes, decode_context_tokens)
-        return (total_ms + self._shared_ms(tokens)) / 1e3
+            attention_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
+        return (self._fixed_ms(tokens) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + i * decodes) for i in range(steps)]
+        line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes)
+        grid, values, slopes, last = line.grid, line.values, line.slopes, line.last
+        final = (decode_context_tokens + max(steps - 1, 0) * decodes) / decodes
+        check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
+        check_range("mean decode context", final, 1, grid[-1])
+        index = min(bisect_right(grid, decode_context_tokens / decodes) - 1, last)
+        found = []
+        for total in range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes):
+            mean = total / decodes
+            while index < last and mean >= grid[index + 1]:
+                index += 1
+            found.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
+        return found
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
-    def _shared_ms(self, tokens: int) -> float:
+    def _fixed_ms(self, tokens: int) -> float:
+        """What a step of so many tokens takes apart from attention, overhead included."""
         found = self._shared.get(tokens)
         if found is None:
-            grid = self._table.shared_tokens
-            _check("tokens in a step", tokens, grid[0], grid[-1])
-            found = self._shared[tokens] = _line(grid, self._table.shared_ms, tokens)
+            line = self._shared_line
+            check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
+            found = self._shared[tokens] = self._overhead_ms + line.at(tokens)
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
-        """Attention of one chunk. Bilinear in time per attended pair, which varies slowly, then times the pairs."""
-        table = self._table
-        _check("chunk tokens", tokens, 1, table.chunk_tokens[-1])
-        _check("prefix tokens", prefix, 0, table.chunk_prefix_tokens[-1])
+        """Attention of one chunk: bilinear in the time per attended pair, which varies slowly, times the pairs."""
+        table, rates = self._table, self._rates
+        most = table.chunk_tokens[-1]
+        if not (0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS):
+            _refuse_chunk(tokens, prefix, most)
         i, u = _place(table.chunk_tokens, tokens)
         j, v = _place(table.chunk_prefix_tokens, prefix)
-        rate = 0.0
-        for row, weight_row in ((i, 1.0 - u), (i + 1, u)):
-            for column, weight in ((j, (1.0 - v) * weight_row), (j + 1, v * weight_row)):
-                if weight:
-                    pairs = attended_pairs(table.chunk_tokens[row], table.chunk_prefix_tokens[column])
-                    rate += weight * table.chunk_attention_ms[row][column] / pairs
-        return rate * attended_pairs(tokens, prefix)
+        low, high = rates[i], rates[i + 1]
+        below = low[j] + (low[j + 1] - low[j]) * v
+        above = high[j] + (high[j + 1] - high[j]) * v
+        return (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
 
-    def _decode_ms(self, batch: int, context_sum: int) -> float:
-        row = self._decode_rows.get(batch)
-        if row is None:
-            row = self._decode_rows[batch] = self._make_decode_row(batch)
-        mean = context_sum / batch
-        contexts = self._contexts
-        _check("mean decode context", mean, 1, contexts[-1])
-        return _line(contexts, row, mean)
-
-    def _make_decode_row(self, batch: int) -> list[float]:
-        table = self._table
-        _check("decoding requests", batch, 1, table.decode_batch[-1])
-        i, u = _place(table.decode_batch, batch)
-        low, high = table.decode_attention_ms[i], table.decode_attention_ms[i + 1]
-        return [a + (b - a) * u for a, b in zip(low, high, strict=True)]
+    def _decode_line(self, batch: int) -> _Line:
+        """Attention of one batch size over the mean context, made when first asked for."""
+        line = self._decode.get(batch)
+        if line is None:
+            table = self._table
+            check_range("decoding requests", batch, 1, table.decode_batch[-1])
+            i, u = _place(table.decode_batch, batch)
+            pair = zip(table.decode_attention_ms[i], table.decode_attention_ms[i + 1], strict=True)
+            line = self._decode[batch] = _Line(table.decode_context_tokens, [a + (b - a) * u for a, b in pair])
+        return line
 
 
 def attended_pairs(tokens: int, prefix: int) -> float:
@@ -124,30 +165,14 @@ def attended_pairs(tokens: int, prefix: int) -> float:
     return tokens * (prefix + tokens / 2 + 256.0)
 
 
-def _check(what: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise OutOfRange(f"{what} = {value:g}; these step times cover {low:g} to {high:g}")
+def _refuse_chunk(tokens: int, prefix: int, most: int) -> None:
+    check_range("chunk tokens", tokens, 1, most)
+    check_range("prefix tokens", prefix, 0, most)
+    check_range("prefix + chunk tokens", prefix + tokens, 1, PROMPT_LIMIT_TOKENS)
 
 
 def _place(grid: Sequence[int], value: float) -> tuple[int, float]:
     """Index of the cell and the fraction into it."""
-    index = min(max(bisect_right(grid, value) - 1, 0), len(grid) - 2)
-    low, high = grid[index], grid[index + 1]
-    return index, min(max((value - low) / (high - low), 0.0), 1.0)
-
-
-def _line(grid: Sequence[int], values: Sequence[float], value: float) -> float:
-    index = bisect_right(grid, value) - 1
-    if index >= len(grid) - 1:
-        return values[-1]
-    if index < 0:
-        return values[0]
+    index = min(bisect_right(grid, value) - 1, len(grid) - 2)
     low = grid[index]
-    below = values[index]
-    return below + (values[index + 1] - below) * ((value - low) / (grid[index + 1] - low))
-
-
-def log_grid(first: int, last: int, points: int) -> tuple[int, ...]:
-    """Distinct integers spread evenly in the logarithm, ends included."""
-    ratio = math.log(last / first)
-    return tuple(sorted({round(first * math.exp(ratio * i / (points - 1))) for i in range(points)}))
+    return index, (value - low) / (grid[index + 1] - low)

@@ -1,19 +1,47 @@
-"""Step times: measured tables against their source, sanity of both kinds, refusals."""
+"""Step times: measured tables against their source, sanity of both kinds, refusals, capacity."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
+from dataclasses import asdict
 from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
 
-import numpy as np
 import pytest
-from continuum_server.step_times.catalog import available, find_gpu, find_model, kv_capacity, load_step_times
-from continuum_server.step_times.model import OutOfRange, PrefillChunk, StepTimes, UnknownPair
+from continuum_server.step_times import build
+from continuum_server.step_times.catalog import (
+    TENSOR_PARALLEL,
+    available,
+    find_gpu,
+    find_model,
+    kv_capacity,
+    load_step_times,
+)
+from continuum_server.step_times.model import (
+    DoesNotFit,
+    OutOfRange,
+    PrefillChunk,
+    StepTimes,
+    StepTimesError,
+    UnknownPair,
+)
+from continuum_server.step_times.roofline import RooflineStepTimes, window_pairs
+from continuum_server.step_times.specs import GPUS, MODELS
+from continuum_server.step_times.table import table_from_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-PAIRS = [("a100", "llama-3.1-8b", 1), ("h100", "llama-3.1-70b", 4), ("h100", "gemma-3-12b", 1), ("h200", "glm-4.5", 8)]
+PAIRS = [
+    ("a100", "llama-3.1-8b", 1),
+    ("h100", "llama-3.1-70b", 4),
+    ("b200", "llama-3.1-8b", 8),
+    ("h100", "gemma-3-12b", 1),
+    ("h200", "glm-4.5", 8),
+]
+TABLES = Path(str(files("continuum_server.step_times"))) / "tables"
 needs_source = pytest.mark.skipif(
     importlib.util.find_spec("aiconfigurator_core") is None, reason="aiconfigurator-core is not installed"
 )
@@ -24,94 +52,281 @@ def times(request: pytest.FixtureRequest) -> StepTimes:
     return load_step_times(*request.param)
 
 
-def test_measured_values_of_the_source(times: StepTimes) -> None:
-    """Spot values printed by aiconfigurator-core 0.12.0, ms, plus the 1 ms overhead."""
-    a100 = load_step_times("a100", "llama-3.1-8b")
-    assert a100.prefill_s(2048) * 1e3 == pytest.approx(125.2 + 1, rel=0.01)
-    assert a100.prefill_s(32768) * 1e3 == pytest.approx(3430 + 1, rel=0.02)
-    assert a100.step_s((), 16, 16 * 8192) * 1e3 == pytest.approx(22.3 + 1, rel=0.02)
-    assert times.provenance.kind in ("measured-table", "roofline")
+# --------------------------------------------------------------------------------------- the tables and their source
+
+
+def test_spot_values_of_the_source() -> None:
+    """As aiconfigurator-core 0.12.0 printed them when asked by hand (ms, without overhead)."""
+    a100 = load_step_times("a100", "llama-3.1-8b", step_overhead_ms=0)
+    assert a100.prefill_s(2048) * 1e3 == pytest.approx(125, rel=0.01)
+    assert a100.prefill_s(32768) * 1e3 == pytest.approx(3430, rel=0.005)
+    assert a100.prefill_s(131072) * 1e3 == pytest.approx(32946, rel=0.005)
+    assert a100.step_s((), 16, 16 * 8192) * 1e3 == pytest.approx(22.3, rel=0.005)
+    b200 = load_step_times("b200", "llama-3.1-8b", step_overhead_ms=0)
+    assert b200.prefill_s(4096) * 1e3 == pytest.approx(46.0, rel=0.005)
+    assert b200.step_s((), 64, 64 * 1024) * 1e3 == pytest.approx(4.9, rel=0.015)
 
 
 @needs_source
-@pytest.mark.parametrize(("model", "gpu", "tp"), [("llama-3.1-8b", "h100-80gb", 1), ("llama-3.1-70b", "b200-180gb", 4)])
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp"),
+    [("llama-3.1-8b", "a100-80gb", 1), ("llama-3.1-8b", "h100-80gb", 1), ("llama-3.1-70b", "b200-180gb", 4)],
+)
 def test_interpolation_stays_close_to_the_source(model: str, gpu: str, tp: int) -> None:
+    """Random batches off the grid: means under half a per cent, single points under 8%."""
     from continuum_server.step_times.check import interpolation_errors  # noqa: PLC0415
 
-    errors = interpolation_errors(model, gpu, tp, points=200, seed=7)
-    for kind in ("prefill", "decode"):
-        assert np.abs(errors[kind]).mean() < 0.015, kind
-        assert np.abs(errors[kind]).max() < 0.12, kind
+    for kind, errors in interpolation_errors(model, gpu, tp, points=200, seed=7).items():
+        absolute = [abs(error) for error in errors]
+        assert sum(absolute) / len(absolute) < 0.005, kind
+        assert max(absolute) < 0.08, kind
 
 
 @needs_source
 def test_committed_table_is_what_the_builder_makes() -> None:
-    from continuum_server.step_times.build import build_table  # noqa: PLC0415
-
-    name = "a100-80gb_llama-3.1-8b_tp1.json"
-    committed = json.loads((files("continuum_server.step_times") / "tables" / name).read_text())
-    assert json.loads(json.dumps(build_table("llama-3.1-8b", "a100-80gb", 1))) == committed
+    committed = (TABLES / "h100-80gb_llama-3.1-8b_tp2.json").read_text(encoding="utf-8")
+    assert build.to_text(build.build_table("llama-3.1-8b", "h100-80gb", 2)) == committed
 
 
-@given(batch=st.integers(1, 256), context=st.integers(16, 60_000), steps=st.integers(1, 40))
+@needs_source
+@pytest.mark.parametrize("gpu", build.SYSTEMS)
+def test_measured_ranges_are_those_of_the_packages_files(gpu: str) -> None:
+    """``measured_up_to`` is what keeps the package's extrapolation from going unsaid."""
+    pandas = pytest.importorskip("pandas")
+    measured = build.MEASURED[gpu]
+    data = Path(str(files("aiconfigurator_core"))) / "systems" / "data" / build.SYSTEMS[gpu]
+
+    def read(operation: str, name: str):  # type: ignore[no-untyped-def]
+        return pandas.read_parquet(data / operation / "vllm" / measured.vllm / f"{name}_perf.parquet")
+
+    gemm = read("gemm", "gemm")
+    assert gemm[gemm.gemm_dtype == "bfloat16"].m.max() == measured.gemm_tokens
+    prompts = read("attention", "context_attention")
+    assert prompts[prompts.head_dim == 128].isl.max() == measured.prefill_tokens
+    decode = read("attention", "generation_attention")
+    for tensor_parallel in TENSOR_PARALLEL:
+        heads, kv_heads = 32 // tensor_parallel, 8 // tensor_parallel
+        mine = decode[(decode.num_heads == heads) & (decode.num_key_value_heads == kv_heads) & (decode.head_dim == 128)]
+        mine = mine[mine.kv_cache_dtype == "bfloat16"]
+        stated = build.measured_up_to(32, gpu, tensor_parallel)
+        assert (mine.batch_size * mine.step).max() == pytest.approx(stated["decode_kv_tokens"], rel=1e-4)
+        assert mine.step.max() == pytest.approx(stated["decode_context_tokens"], rel=1e-4)
+
+
+def test_every_table_says_where_it_comes_from() -> None:
+    found = sorted(TABLES.glob("*.json"))
+    assert len(found) == len(list(build.pairs())) == 40
+    for file in found:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        assert file.name == f"{data['gpu']}_{data['model']}_tp{data['tensor_parallel']}.json"
+        assert data["source"].startswith("NVIDIA aiconfigurator-core")
+        assert data["version"] == build.PACKAGE_VERSION
+        assert "Apache-2.0" in data["licence"]
+        assert file.stat().st_size < 24_000
+    assert "NVIDIA" in (TABLES / "NOTICE").read_text(encoding="utf-8")
+
+
+def test_another_table_format_is_refused() -> None:
+    with pytest.raises(StepTimesError, match="continuum-step-times/1"):
+        table_from_json({"format": "continuum-step-times/1"})
+
+
+def test_building_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PACKAGE", "aiconfigurator-core-that-nobody-has")
+    with pytest.raises(StepTimesError, match="pip install"):
+        build.open_source("any", "h100_sxm", 1)
+
+
+@given(
+    values=st.lists(st.floats(1.0, 1e3), min_size=2, max_size=60),
+    first=st.integers(1, 5),
+)
+def test_kept_grid_points_reproduce_the_rest(values: list[float], first: int) -> None:
+    candidates = range(first, first + len(values))
+    kept = build.knots(candidates, lambda x: (values[x - first],))
+    assert (kept[0], kept[-1]) == (candidates[0], candidates[-1])
+    for low, high in pairwise(kept):
+        for x in range(low, high):
+            line = values[low - first] + (values[high - first] - values[low - first]) * (x - low) / (high - low)
+            assert line == pytest.approx(values[x - first], rel=build.TOLERANCE * 1.001)
+
+
+# ------------------------------------------------------------------------------------------------------------- sanity
+
+
+@given(batch=st.integers(1, 256), context=st.integers(1, 100_000), steps=st.integers(0, 60))
 def test_stretches_are_bit_identical_to_steps(times: StepTimes, batch: int, context: int, steps: int) -> None:
-    total = batch * context
-    assert times.decode_stretch_s(batch, total, steps) == [
-        times.step_s((), batch, total + i * batch) for i in range(steps)
-    ]
+    total = batch * context + context % batch
+    stretch = times.decode_stretch_s(batch, total, steps)
+    assert stretch == [times.step_s((), batch, total + i * batch) for i in range(steps)]
+
+
+@given(batch=st.integers(1, 256), steps=st.integers(1, 200))
+def test_a_stretch_that_ends_out_of_range_is_refused_like_its_last_step(
+    times: StepTimes, batch: int, steps: int
+) -> None:
+    last = batch * 131072
+    assert len(times.decode_stretch_s(batch, last - (steps - 1) * batch, steps)) == steps
+    with pytest.raises(OutOfRange, match="mean decode context"):
+        times.decode_stretch_s(batch, last - (steps - 1) * batch + 1, steps)
+    with pytest.raises(OutOfRange, match="mean decode context"):
+        times.step_s((), batch, last + 1)
 
 
 @given(
     tokens=st.integers(1, 4000),
     prefix=st.integers(0, 60_000),
     batch=st.integers(1, 200),
-    context=st.integers(20, 30_000),
+    context=st.integers(2, 60_000),
 )
 def test_more_work_takes_no_less_time(times: StepTimes, tokens: int, prefix: int, batch: int, context: int) -> None:
-    """Doubling any of them; the measured tables may wobble by a few per cent."""
-    wobble = 1.08
+    """Doubling any of them, or putting both in one step.
+
+    The source dips where a measured kernel is faster at a larger size: a few per cent, more over eight GPUs, whose
+    all-reduces change algorithm (docs/results/step-times.md).
+    """
+    dip = 1.06 if times.provenance.tensor_parallel < 8 else 1.15
     alone = times.prefill_s(tokens, prefix)
-    assert alone <= times.prefill_s(2 * tokens, prefix) * wobble
-    assert alone <= times.prefill_s(tokens, 2 * prefix + 64) * wobble
+    assert alone <= times.prefill_s(2 * tokens, prefix) * dip
+    assert alone <= times.prefill_s(tokens, 2 * prefix + 64) * dip
     decode = times.step_s((), batch, batch * context)
-    assert decode <= times.step_s((), 2 * batch, 2 * batch * context) * wobble
-    assert decode <= times.step_s((), batch, 2 * batch * context) * wobble
+    assert decode <= times.step_s((), 2 * batch, 2 * batch * context) * dip
+    assert decode <= times.step_s((), batch, 2 * batch * context) * dip
     together = times.step_s((PrefillChunk(tokens, prefix),), batch, batch * context)
-    assert max(alone, decode) <= together * wobble
+    assert max(alone, decode) <= together * dip
 
 
-@pytest.mark.parametrize(("gpu", "model", "tp"), PAIRS)
-def test_nothing_is_extrapolated(gpu: str, model: str, tp: int) -> None:
-    times = load_step_times(gpu, model, tp)
-    with pytest.raises(OutOfRange, match="decoding requests = 5000"):
-        times.step_s((), 5000, 5_000_000)
-    with pytest.raises(OutOfRange, match="context"):
-        times.step_s((), 1, 900_000)
-    with pytest.raises(OutOfRange):
-        times.prefill_s(2_000_000)
-    with pytest.raises(OutOfRange):
-        times.prefill_s(16, 2_000_000)
+@given(tokens=st.integers(512, 65_536), pieces=st.integers(2, 32))
+def test_a_prompt_in_chunks_takes_as_long_as_whole_or_longer(times: StepTimes, tokens: int, pieces: int) -> None:
+    size = -(-tokens // pieces)
+    chunks = [PrefillChunk(min(size, tokens - start), start) for start in range(0, tokens, size)]
+    assert sum(times.step_s((chunk,), 0, 0) for chunk in chunks) >= times.prefill_s(tokens) * 0.94
+
+
+@given(data=st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 50_000)), min_size=1, max_size=4))
+def test_chunks_add_their_attention(times: StepTimes, data: list[tuple[int, int]]) -> None:
+    """step = shared(all tokens) + the chunks' attention, whatever their order."""
+    chunks = [PrefillChunk(*pair) for pair in data]
+    assert times.step_s(chunks, 0, 0) == pytest.approx(times.step_s(chunks[::-1], 0, 0))
+    assert times.step_s(chunks, 0, 0) >= max(times.prefill_s(*pair) for pair in data) * 0.94
+
+
+def test_what_the_engine_may_ask_is_covered(times: StepTimes) -> None:
+    """256 requests in a step, 128K contexts, prompts of 128K, behind prefixes of 128K."""
+    assert times.step_s((), 256, 256 * 131072) > times.step_s((), 256, 256) > 0
+    assert times.prefill_s(131072) > times.prefill_s(8192, 131072 - 8192) > times.prefill_s(1, 131072 - 1) > 0
+    assert times.step_s([PrefillChunk(1, 0)] * 200 + [PrefillChunk(7936, 100_000)], 256, 256 * 4096) > 0
+
+
+def test_overhead_is_added_once_a_step(times: StepTimes) -> None:
+    origin = times.provenance
+    slower = load_step_times(origin.gpu, origin.model, origin.tensor_parallel, step_overhead_ms=3.5)
+    for batch in ((), 4, 4000), ((PrefillChunk(100, 7), PrefillChunk(9, 0)), 3, 300):
+        assert slower.step_s(*batch) - times.step_s(*batch) == pytest.approx(2.5e-3)
+    assert slower.provenance.step_overhead_ms == 3.5
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_nothing_is_extrapolated(times: StepTimes) -> None:
+    with pytest.raises(OutOfRange, match=r"decoding requests = 513: outside 1 to 512"):
+        times.step_s((), 513, 513_000)
+    with pytest.raises(OutOfRange, match=r"mean decode context = 0.5"):
+        times.step_s((), 2, 1)
+    with pytest.raises(OutOfRange, match=r"chunk tokens = 131073"):
+        times.prefill_s(131_073)
+    with pytest.raises(OutOfRange, match=r"chunk tokens = 0"):
+        times.prefill_s(0)
+    with pytest.raises(OutOfRange, match=r"prefix tokens = 131073"):
+        times.prefill_s(16, 131_073)
+    with pytest.raises(OutOfRange, match=r"prefix \+ chunk tokens = 200000"):
+        times.prefill_s(100_000, 100_000)
+    with pytest.raises(OutOfRange, match=r"prefix tokens = -1"):
+        times.prefill_s(16, -1)
+    with pytest.raises(OutOfRange, match="tokens in a step"):
+        times.step_s((), 0, 0)
 
 
 def test_unknown_names_list_what_exists() -> None:
-    with pytest.raises(UnknownPair, match=r"h100-80gb"):
+    with pytest.raises(UnknownPair, match=r"'tpu'.*h100-80gb"):
         load_step_times("tpu", "llama-3.1-8b")
-    with pytest.raises(UnknownPair, match=r"glm-4\.5"):
+    with pytest.raises(UnknownPair, match=r"'gpt-2'.*glm-4\.5"):
         load_step_times("h100", "gpt-2")
     with pytest.raises(UnknownPair, match="1, 2, 4, 8"):
         load_step_times("h100", "llama-3.1-8b", 3)
+    with pytest.raises(UnknownPair, match="over PCIe"):
+        load_step_times("l40s", "gemma-3-12b", 4)
+    with pytest.raises(OutOfRange, match="step_overhead_ms"):
+        load_step_times("h100", "llama-3.1-8b", step_overhead_ms=-1)
 
 
-def test_aliases() -> None:
-    assert find_gpu("A100").name == "a100-80gb"
-    assert find_model("meta-llama/Llama-3.1-8B-Instruct").name == "llama-3.1-8b"
-    assert find_model("meta-llama/Meta-Llama-3.1-70B").name == "llama-3.1-70b"
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("A100", "a100-80gb"),
+        ("A100-80GB", "a100-80gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("nvidia_h100", "h100-80gb"),
+        ("h200", "h200-141gb"),
+        ("B200", "b200-180gb"),
+    ],
+)
+def test_gpu_aliases(name: str, found: str) -> None:
+    assert find_gpu(name).name == found
 
 
-def test_overhead_is_added_once_a_step() -> None:
-    without, with_it = load_step_times("h100", "llama-3.1-8b", 1, 0.0), load_step_times("h100", "llama-3.1-8b", 1, 2.5)
-    assert with_it.step_s((), 4, 4000) - without.step_s((), 4, 4000) == pytest.approx(2.5e-3)
-    assert with_it.provenance.step_overhead_ms == 2.5
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-70B", "llama-3.1-70b"),
+        ("google/gemma-3-12b-it", "gemma-3-12b"),
+        ("zai-org/GLM-4.5-FP8", "glm-4.5"),
+    ],
+)
+def test_model_aliases(name: str, found: str) -> None:
+    assert find_model(name).name == found
+
+
+# ----------------------------------------------------------------------------------------------- roofline and capacity
+
+
+def test_parameters_follow_from_the_geometry() -> None:
+    """Against the model cards' counts (Gemma: with the vision tower; GLM: without its multi-token layer, 355B with)."""
+    published = {"llama-3.1-8b": 8.03e9, "llama-3.1-70b": 70.55e9, "gemma-3-12b": 12.19e9, "glm-4.5": 353e9}
+    for model in MODELS:
+        assert model.parameters == pytest.approx(published[model.name], rel=0.003)
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"])
+@pytest.mark.parametrize("tensor_parallel", TENSOR_PARALLEL)
+def test_the_roofline_is_near_the_measured_tables(gpu: str, tensor_parallel: int) -> None:
+    """It was fitted to these; 30% is what docs/results/step-times.md says of single points."""
+    pytest.importorskip("scipy")
+    from continuum_server.step_times.check import roofline_errors  # noqa: PLC0415
+    from continuum_server.step_times.roofline import Shares  # noqa: PLC0415
+
+    for model in build.MODELS:
+        found = roofline_errors(gpu, model, tensor_parallel, Shares())
+        errors = [abs(error) for kind in found.values() for error in kind]
+        assert sum(errors) / len(errors) < 0.16
+        assert max(errors) < 0.35
+
+
+@given(tokens=st.integers(1, 60), prefix=st.integers(0, 60), window=st.integers(1, 40))
+def test_window_pairs_count_what_queries_see(tokens: int, prefix: int, window: int) -> None:
+    counted = sum(min(prefix + i + 0.5, window) for i in range(tokens))
+    assert window_pairs(tokens, prefix, window) == pytest.approx(counted, abs=tokens * 0.5)
+
+
+def test_window_layers_make_long_contexts_cheaper() -> None:
+    gemma, llama = find_model("gemma-3-12b"), find_model("llama-3.1-8b")
+    assert gemma.kv_bytes_per_token == 8 * 2 * 2 * 8 * 256
+    assert llama.window_bytes_per_request == 0
+    times = RooflineStepTimes(find_gpu("h100"), gemma, 1, 0.0)
+    near, far = (times.step_s((), 8, 8 * n) - times.step_s((), 8, 8 * n // 2) for n in (1024, 65536))
+    assert far / 64 < near * 0.4
 
 
 def test_capacity_is_its_arithmetic() -> None:
@@ -119,14 +334,43 @@ def test_capacity_is_its_arithmetic() -> None:
     room = capacity.memory_bytes * 0.9 - capacity.weight_bytes - capacity.reserved_bytes
     assert capacity.bytes_per_token == 2 * 2 * 32 * 8 * 128
     assert capacity.num_blocks == int(room // (16 * 131072))
-    assert 420_000 < capacity.tokens < 450_000  # aisimulate: 427K; vLLM prints about as much
-    with pytest.raises(UnknownPair, match="does not fit"):
+    assert capacity.tokens == 16 * capacity.num_blocks
+    assert 427_000 < capacity.tokens < 452_000  # aisimulate's figure; the largest in public vLLM logs of 80 GB cards
+    twice = kv_capacity("a100", "llama-3.1-8b", 2)
+    assert twice.tokens > 2 * capacity.tokens
+    assert json.loads(json.dumps(asdict(capacity)))["utilization"] == 0.9
+
+
+def test_capacity_sets_room_for_windows_aside() -> None:
+    capacity = kv_capacity("a100", "gemma-3-12b")
+    assert capacity.window_bytes == 16 * 40 * 1024 * 2 * 2 * 8 * 256
+
+
+def test_capacity_refusals_say_what_is_short() -> None:
+    with pytest.raises(DoesNotFit, match=re.escape("llama-3.1-70b does not fit 1 x a100-80gb")):
         kv_capacity("a100", "llama-3.1-70b")
-    assert kv_capacity("a100", "llama-3.1-70b", 4).tokens > 100_000
+    with pytest.raises(OutOfRange, match=r"utilisation = 1\.2"):
+        kv_capacity("a100", "llama-3.1-8b", utilization=1.2)
+    with pytest.raises(OutOfRange, match="block size = 0"):
+        kv_capacity("a100", "llama-3.1-8b", block_size=0)
 
 
 def test_available_says_which_are_measured() -> None:
-    kinds = {(p.gpu, p.model): p.kind for p in available()}
-    assert kinds["h100-80gb", "llama-3.1-8b"] == "measured-table"
-    assert kinds["h100-80gb", "gemma-3-12b"] == "roofline"
-    assert sum(p.kind == "measured-table" for p in available()) == 32
+    found = available()
+    kinds = {(p.gpu, p.model, p.tensor_parallel): p.kind for p in found}
+    assert kinds["h100-80gb", "llama-3.1-8b", 8] == "measured-table"
+    assert kinds["h100-80gb", "gemma-3-12b", 1] == "roofline"
+    assert kinds["a100-40gb", "llama-3.1-8b", 1] == "roofline"
+    assert ("l40s", "glm-4.5", 8) not in kinds
+    assert sum(p.kind == "measured-table" for p in found) == 40
+    assert len(found) == len(GPUS) * len(MODELS) * len(TENSOR_PARALLEL) - 4
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_provenance_is_plain_and_labelled(pair: tuple[str, str, int]) -> None:
+    provenance = load_step_times(*pair).provenance
+    plain = json.loads(json.dumps(asdict(provenance)))
+    assert plain["step_overhead_ms"] == 1.0
+    assert ("no measurement" in plain["source"]) == (plain["kind"] == "roofline")
+    if plain["kind"] == "measured-table":
+        assert "prompts to 16384 tokens" in plain["notes"]
