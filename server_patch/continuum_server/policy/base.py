@@ -1,6 +1,6 @@
 """The policy every other one starts from: stock vLLM's order, nothing held.
 
-A policy is told facts and answers questions; it never sees blocks, clocks, files or vLLM (docs/policies.md).
+A policy is told facts and answers questions; it never sees blocks, clocks, files or vLLM (docs/policies/).
 """
 
 from __future__ import annotations

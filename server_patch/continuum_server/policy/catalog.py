@@ -10,9 +10,12 @@ from typing import Any, get_type_hints
 from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import Machine
 from continuum_server.policy.order import ProgramFcfs
+from continuum_server.policy.published import ContinuumFixed, ContinuumV1
 from continuum_server.policy.ttl import Continuum, StaticTtl
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum)}
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum, ContinuumV1, ContinuumFixed)
+}
 
 
 class PolicyError(ValueError):
@@ -39,7 +42,12 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
     """Options checked against the policy's own; numbers may come as text (from a command line)."""
     hints = get_type_hints(policy_type.options_type)
     known = {f.name: hints[f.name] for f in fields(policy_type.options_type)}
-    return {name: _read_option(policy_type.name, name, value, known) for name, value in options.items()}
+    values = {name: _read_option(policy_type.name, name, value, known) for name, value in options.items()}
+    try:
+        policy_type.options_type(**values)
+    except ValueError as error:
+        raise PolicyError(f"policy {policy_type.name!r}: option {error}") from error
+    return values
 
 
 def _read_option(policy: str, name: str, value: Any, known: Mapping[str, Any]) -> Any:

@@ -75,6 +75,26 @@ class ToolStatistics:
         return {tool: times.count for tool, times in self._by_tool.items()}
 
 
+class Moments:
+    """Count, mean and variance of all values seen, in constant memory (Welford's recurrence)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        before = value - self.mean
+        self.mean += before / self.count
+        self._squares += before * (value - self.mean)
+
+    @property
+    def variance(self) -> float:
+        """Of the sample (n - 1); 0 for a single value."""
+        return self._squares / (self.count - 1) if self.count > 1 else 0.0
+
+
 def cold_start_ttl(gain_s: float) -> float:
     """The TTL for tool times ~ Exp(mean 1 s): ln(gain) where the gain exceeds 1 s, else 0."""
     return math.log(gain_s) if gain_s > 1.0 else 0.0
