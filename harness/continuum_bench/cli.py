@@ -147,6 +147,47 @@ def doctor(json_output: Json = False) -> None:
     _exit(lambda: show_doctor(json_output))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    engine: Annotated[str, typer.Option(help="gpu, emulated (no GPU, modelled time), cpu (tiny model).")] = "emulated",
+    model: Annotated[str | None, typer.Option(help="gpu: what vLLM loads; emulated: default llama-3.1-8b.")] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "--scheduling-policy", help="A policy, or stock: vLLM without the plugin.")
+    ] = "continuum",
+    policy_option: PolicyOptions = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    gpu: Gpu = "h100-80gb",
+    tp: TensorParallel = 1,
+    gpu_memory_utilization: Utilization = 0.9,
+    step_overhead_ms: Overhead = 1.0,
+    time_scale: Annotated[float, typer.Option(help="Emulated: modelled seconds per real second.")] = 1.0,
+    replies: Annotated[Path | None, typer.Option(help="Emulated: scripted answers (JSON lines).")] = None,
+    max_num_seqs: MaxSeqs = 256,
+    chunk_tokens: ChunkTokens = 2048,
+    block_size: Annotated[int | None, typer.Option(help="Tokens of a KV block.")] = None,
+    kv_blocks: KvBlocks = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest prompt plus output.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Folder for scheduler_timestamps.jsonl.")] = None,
+    statistics: Annotated[Path | None, typer.Option(help="File of tool statistics, read and kept.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="Prefill curve measured by continuum-bench profile.")] = None,
+    tool_call_parser: Annotated[str | None, typer.Option(help="vLLM's parser; none: no tool calls.")] = "hermes",
+    max_ttl_s: Annotated[float, typer.Option(help="Longest hold of any turn.")] = 600.0,
+    max_pinned_share: Annotated[float, typer.Option(help="Share of the KV pool pins may hold.")] = 0.95,
+    max_pins_per_client: Annotated[int | None, typer.Option(help="Pins per API key; default no limit.")] = None,
+    pins_yield_to: PinsYieldTo = "never",
+    log: Annotated[Path | None, typer.Option(help="File for the server's output; default stderr.")] = None,
+    drain_s: Annotated[int, typer.Option(help="Seconds running requests get at SIGTERM.")] = 30,
+    ready_timeout_s: Annotated[float, typer.Option(help="Seconds it may take to start.")] = 900.0,
+) -> None:
+    """A vLLM server that holds agents' KV between turns. Options not listed here go to vLLM as they are."""
+    options = {name: value for name, value in locals().items() if name != "context"}
+    from continuum_bench.serve_command import serve_until_stopped  # noqa: PLC0415
+
+    _exit(lambda: serve_until_stopped(options, tuple(context.args)))
+
+
 traces_app = typer.Typer(no_args_is_help=True, help="Trace files: import, make, fit, look at, check, convert.")
 app.add_typer(traces_app, name="traces")
 

@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
-from continuum_server.policy.catalog import POLICIES, find_policy, read_options
+from continuum_server.policy.catalog import POLICIES, find_policy
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
@@ -21,6 +21,7 @@ from continuum_traces.synth import Reading
 
 from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
 from continuum_bench.options import RunOptions
+from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict
 from continuum_bench.workload import BenchError, WorkloadRequest, load_workload
 
@@ -30,7 +31,7 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
 def run_policies(name: str, options: RunOptions) -> int:
     """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
     policies = _policies(options.policy)
-    policy_options = _policy_options(options.policy_option or [], policies)
+    policy_options = read_policy_options(options.policy_option or [], policies)
     _check(options)
     model = find_model(options.model)
     find_gpu(options.gpu)
@@ -118,24 +119,6 @@ def _policies(given: Sequence[str] | None) -> list[str]:
     for name in names:
         find_policy(name)
     return list(dict.fromkeys(names))
-
-
-def _policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``POLICY.OPTION=VALUE`` texts, checked.
-
-    Raises:
-        BenchError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
-    """
-    raw: dict[str, dict[str, Any]] = {}
-    for text in given:
-        target, equals, value = text.partition("=")
-        policy, dot, option = target.partition(".")
-        if not (equals and dot):
-            raise BenchError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
-        if policy not in policies:
-            raise BenchError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
-        raw.setdefault(policy, {})[option] = value
-    return {policy: read_options(find_policy(policy), values) for policy, values in raw.items()}
 
 
 def _check(options: RunOptions) -> None:

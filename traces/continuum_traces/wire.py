@@ -130,3 +130,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "kv_ttl_s": _read_seconds,
     "parent_id": read_program_id,
 }
+
+TAG_NAMES = tuple(_READERS)
+"""xargs that are tags, beside those that name the program."""

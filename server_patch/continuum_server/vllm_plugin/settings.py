@@ -22,8 +22,14 @@ class Settings:
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
+    swap_token_s: float | None = None
+    """Seconds to move one token's KV to the offload tier or back; None: no tier."""
     record_path: str | None = None
-    """File the scheduler's events are appended to; None: not recorded."""
+    """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
+    statistics_path: str | None = None
+    """File of tool statistics: read at start where it exists, written every 30 s and at shutdown."""
+    tool_parser: str | None = None
+    """vLLM's own tool-call parser (``--tool-call-parser``), asked before the text is read."""
 
     def to_config(self) -> dict[str, Any]:
         """The form vLLM's ``additional_config`` carries to every process."""

@@ -100,6 +100,27 @@ def preempted_ids(output: SchedulerOutput) -> Iterable[str]:
     return output.preempted_req_ids or ()
 
 
+def preempt(scheduler: Scheduler, request: Request, now_s: float) -> None:
+    """Take a running request out of the batch; it waits again and its KV is free to go. Between steps only."""
+    scheduler.running.remove(request)
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+    scheduler._preempt_request(request, now_s)
+
+
+def blocks_of(scheduler: Scheduler, request: Request) -> Blocks:
+    groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+    return [block for group in groups for block in group]
+
+
+def batch_is_full(scheduler: Scheduler) -> bool:
+    return len(scheduler.running) >= scheduler.max_num_running_reqs
+
+
+def batch_tokens(scheduler: Scheduler) -> int:
+    """Context of all running requests together."""
+    return sum(request.num_computed_tokens for request in scheduler.running)
+
+
 def is_preempted(request: Request) -> bool:
     return bool(request.status == RequestStatus.PREEMPTED)
 
@@ -137,3 +158,41 @@ def refuse_what_cannot_work(scheduler: Scheduler) -> None:
     """Fail at start where the configuration leaves nothing to hold."""
     if not scheduler.cache_config.enable_prefix_caching:
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
+
+
+def add_utility(name: str, function: Callable[[str, str], str]) -> None:
+    """Make ``function`` callable from the API server: ``engine_core.call_utility_async(name, a, b)``.
+
+    The engine core looks utilities up on itself by name and runs them between two steps.
+    """
+    from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 - seconds of imports that a virtual engine spares
+
+    setattr(EngineCore, name, staticmethod(function))
+
+
+def data_parallel_rank(scheduler: Scheduler) -> int:
+    return int(scheduler.vllm_config.parallel_config.data_parallel_rank or 0)
+
+
+def tokenizer_of(vllm_config: Any) -> Any:
+    """The model's tokenizer inside the engine core; None where the server runs without one."""
+    if vllm_config.model_config.skip_tokenizer_init:
+        return None
+    from vllm.tokenizers import cached_tokenizer_from_config  # noqa: PLC0415
+
+    return cached_tokenizer_from_config(vllm_config.model_config)
+
+
+def tool_parser_of(name: str, tokenizer: Any) -> Any:
+    """vLLM's tool-call parser of that name."""
+    from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
+
+    return ToolParserManager.get_tool_parser(name)(tokenizer)
+
+
+def parse_tool_calls(parser: Any, text: str) -> list[Any]:
+    """Tool calls that vLLM's parser finds in a whole output."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
+
+    request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
+    return list(parser.extract_tool_calls(text, request).tool_calls)

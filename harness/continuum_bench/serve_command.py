@@ -1,0 +1,126 @@
+"""``continuum-bench serve``: options in, a server until a signal comes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
+from continuum_server.launcher import STOCK, Server, ServerConfig, ServerError, client_line, model_name
+from continuum_server.policy.core import Guards
+
+from continuum_bench.policy_options import read_policy_options
+from continuum_bench.workload import BenchError
+
+
+def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> int:
+    """Start, say where it is, wait. The first signal drains, the second stops at once.
+
+    Returns:
+        0 after a drained stop, the server's own status where it died.
+    """
+    try:
+        config = _config(options, vllm_arguments)
+        server = Server(config, options["log"])
+    except (ServerError, EmulatedError) as error:
+        raise BenchError(str(error)) from error
+    stopping = _stop_on_signals(server)
+    try:
+        server.wait_until_healthy(options["ready_timeout_s"])
+        _announce(server)
+    except ServerError as error:
+        server.kill()
+        if not stopping:
+            raise BenchError(str(error)) from error
+    status = server.process.wait()
+    server.kill()
+    if status and not stopping:
+        raise BenchError(f"the server ended by itself with status {status}")
+    return 0
+
+
+def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> ServerConfig:
+    policy = options["policy"]
+    emulated = EmulatedSettings(
+        gpu=options["gpu"],
+        tensor_parallel=options["tp"],
+        gpu_memory_utilization=options["gpu_memory_utilization"],
+        step_overhead_ms=options["step_overhead_ms"],
+        time_scale=options["time_scale"],
+        replies=str(_existing(options["replies"]).absolute()) if options["replies"] else None,
+    )
+    guards = Guards(
+        max_ttl_s=options["max_ttl_s"],
+        max_pinned_share=options["max_pinned_share"],
+        max_pins_per_client=options["max_pins_per_client"],
+        pins_yield_to=options["pins_yield_to"],
+    )
+    parser, given = options["tool_call_parser"], options["policy_option"] or []
+    of_policy = {} if policy == STOCK else read_policy_options(given, [policy]).get(policy, {})
+    return ServerConfig(
+        policy=policy,
+        policy_options={}
+        if policy == STOCK
+        else read_policy_options(options["policy_option"] or [], [policy]).get(policy, {}),
+        guards=guards,
+        emulated=emulated,
+        tool_call_parser=None if parser in (None, "none") else parser,
+        vllm_arguments=vllm_arguments + _gpu_arguments(options),
+        **{name: options[name] for name in _SAME},
+    )
+
+
+_SAME = (
+    *("engine", "model", "host", "port", "max_num_seqs", "chunk_tokens", "block_size", "kv_blocks"),
+    *("max_model_len", "record", "statistics", "profile", "drain_s"),
+)
+"""Options that are fields of ``ServerConfig`` under the same name."""
+
+
+def _gpu_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """On a real GPU these two are vLLM's own options."""
+    if options["engine"] != "gpu":
+        return ()
+    utilization = str(options["gpu_memory_utilization"])
+    return ("--tensor-parallel-size", str(options["tp"]), "--gpu-memory-utilization", utilization)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise BenchError(f"{path}: no such file")
+    return path
+
+
+def _stop_on_signals(server: Server) -> list[int]:
+    """Signals received so far; each is acted on as it comes."""
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            typer.echo(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once", err=True)
+            server.terminate()
+        else:
+            server.kill()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return received
+
+
+def _announce(server: Server) -> None:
+    config = server.config
+    what = {
+        "gpu": "",
+        "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
+        "cpu": " on this CPU; a tiny model with random weights",
+    }[config.engine]
+    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{what}")
+    typer.echo(client_line(server.url, model_name(config)))
+    typer.echo(f"state: {server.url}/continuum/state")
+    sys.stdout.flush()

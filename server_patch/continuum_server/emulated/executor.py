@@ -1,0 +1,210 @@
+"""A vLLM executor with no GPU: real geometry and memory, modelled seconds per step, scripted answers.
+
+``--distributed-executor-backend continuum_server.emulated.executor.EmulatedExecutor``. Everything else of the server is
+vLLM's own: HTTP, tokenizer, engine core, (asynchronous) scheduling, prefix cache, the plugin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.worker.worker_base import CompilationTimes
+
+from continuum_server.emulated.batch import Answer, Batch
+from continuum_server.emulated.replies import Script, read_script
+from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
+from continuum_server.emulated.tokens import Vocabulary, certain, first_allowed
+from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+
+PROGRAM_KEYS = ("program_id", "job_id", "session_id")
+
+
+class EmulatedExecutor(UniProcExecutor):
+    """One worker in the engine core's own process; it computes nothing and takes its time."""
+
+    def _init_executor(self) -> None:
+        settings = read_emulated_settings(self.vllm_config.additional_config)
+        # the CPU platform switches it off for its own workers' sake; this device is not that one
+        self.vllm_config.scheduler_config.async_scheduling = settings.async_scheduling
+        self.driver_worker: Any = EmulatedWorker(self.vllm_config, settings)
+
+
+class EmulatedWorker:
+    """The device. Every method is one that vLLM's engine core calls on a worker."""
+
+    def __init__(self, vllm_config: VllmConfig, settings: EmulatedSettings) -> None:
+        self._config = vllm_config
+        self._settings = settings
+        self._times = load_step_times(settings.gpu, settings.model, settings.tensor_parallel, settings.step_overhead_ms)
+        self._device = PacedDevice(settings.time_scale)
+        self._vocabulary = Vocabulary(vllm_config.model_config)
+        self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
+        self._answers: dict[str, Answer] = {}
+        self._pending: tuple[list[str], list[Answer | None], float] | None = None
+
+    # --------------------------------------------------------------------------------- at start
+
+    def get_kv_cache_spec(self) -> dict[str, FullAttentionSpec]:
+        model = find_model(self._settings.model)
+        spec = FullAttentionSpec(
+            block_size=self._config.cache_config.block_size,
+            num_kv_heads=model.kv_heads,
+            head_size=model.head_dim,
+            dtype=torch.bfloat16,
+        )
+        return {f"model.layers.{layer}.self_attn.attn": spec for layer in range(model.layers)}
+
+    def determine_available_memory(self) -> int:
+        settings, size = self._settings, self._config.cache_config.block_size
+        capacity = kv_capacity(
+            settings.gpu, settings.model, settings.tensor_parallel, settings.gpu_memory_utilization, size
+        )
+        page_bytes = sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
+        return capacity.num_blocks * page_bytes
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        return ["NHD", "HND"]
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Nothing to compile; refuse now what the step times cannot answer later."""
+        scheduler, cache = self._config.scheduler_config, self._config.cache_config
+        context = int(cache.num_gpu_blocks or 0) * cache.block_size
+        seqs = scheduler.max_num_seqs
+        longest = self._config.model_config.max_model_len
+        self._times.step_s([], seqs, min(context, seqs * longest))
+        return CompilationTimes(0.0, 0.0)
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        self._config.model_config.max_model_len = max_model_len
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """What else vLLM may ask of a device has nothing to do here (caches to clear, profilers, sleep)."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _do_nothing
+
+    # -------------------------------------------------------------------------------- each step
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | None:
+        for request_id in output.finished_req_ids:
+            self._answers.pop(request_id, None)
+        if output.total_num_scheduled_tokens == 0:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        computed = self._computed_tokens(output)
+        batch, sampling = Batch(), []
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            answer = self._answers[request_id]
+            sampling.append(answer if batch.add(answer, tokens, computed[request_id]) else None)
+        done_s = self._device.run(batch.seconds(self._times))
+        self._pending = (list(output.num_scheduled_tokens), sampling, done_s)
+        return None
+
+    def sample_tokens(self, grammar: GrammarOutput | None) -> AsyncModelRunnerOutput:
+        assert self._pending is not None, "sample_tokens without execute_model"
+        request_ids, sampling, done_s = self._pending
+        self._pending = None
+        allowed = _bitmasks(grammar)
+        sampled = [
+            [] if answer is None else [self._sample(answer, allowed.get(answer.request_id))] for answer in sampling
+        ]
+        index = {request_id: number for number, request_id in enumerate(request_ids)}
+        output = ModelRunnerOutput(request_ids, index, sampled, logprobs=certain(sampled, self._logprobs_wanted()))
+        return Paced(output, self._device, done_s)
+
+    def _logprobs_wanted(self) -> int:
+        return max((answer.logprobs for answer in self._answers.values()), default=0)
+
+    def _sample(self, answer: Answer, bitmask: Any) -> int:
+        token = answer.next_token()
+        if bitmask is not None:
+            token = first_allowed(bitmask, (token, *self._vocabulary.closing))
+        if answer.just_completed:
+            self._script.delivered(answer.program)
+        return token
+
+    def _computed_tokens(self, output: SchedulerOutput) -> dict[str, int]:
+        """Tokens of each scheduled request already in KV; new requests are taken in on the way."""
+        computed = {}
+        for new in output.scheduled_new_reqs:
+            computed[new.req_id] = new.num_computed_tokens
+            if new.req_id not in self._answers:
+                self._answers[new.req_id] = self._plan(new)
+        cached = output.scheduled_cached_reqs
+        for number, request_id in enumerate(cached.req_ids):
+            computed[request_id] = cached.num_computed_tokens[number]
+            if request_id in cached.resumed_req_ids:
+                self._answers[request_id].generated = cached.num_output_tokens[number]
+        return computed
+
+    def _plan(self, new: Any) -> Answer:
+        params = new.sampling_params
+        extra, logprobs = params.extra_args or {}, params.logprobs or 0
+        program = next((str(extra[key]) for key in PROGRAM_KEYS if key in extra), None)
+        reply = self._script.due(program)
+        if reply is not None:
+            planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
+            return Answer(new.req_id, new.prompt_len, planned, program, logprobs=logprobs)
+        length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
+        filler = self._vocabulary.filler(f"{program}/{new.prompt_len}", min(length or 1, 4096))
+        ends = not params.ignore_eos
+        planned = [*filler, self._vocabulary.end] if ends else filler
+        return Answer(
+            new.req_id,
+            new.prompt_len,
+            filler + [self._vocabulary.end] * ends,
+            program,
+            ends=ends,
+            logprobs=params.logprobs or 0,
+        )
+
+
+class PacedDevice:
+    """Takes modelled time in real time: work queues behind work, as on a GPU's stream."""
+
+    def __init__(self, time_scale: float) -> None:
+        self._scale = time_scale
+        self._clock = time.monotonic  # noqa: TID251 - this is the device's own clock
+        self._free_s = 0.0
+
+    def run(self, modelled_s: float) -> float:
+        """Queue work of ``modelled_s`` seconds; the instant at which it will be done."""
+        self._free_s = max(self._free_s, self._clock()) + modelled_s / self._scale
+        return self._free_s
+
+    def wait_until(self, instant_s: float) -> None:
+        remaining = instant_s - self._clock()
+        if remaining > 0:
+            time.sleep(remaining)
+
+
+class Paced(AsyncModelRunnerOutput):
+    """A step's result, there once its time has passed."""
+
+    def __init__(self, output: ModelRunnerOutput, device: PacedDevice, done_s: float) -> None:
+        self._output, self._device, self._done_s = output, device, done_s
+
+    def get_output(self) -> ModelRunnerOutput:
+        self._device.wait_until(self._done_s)
+        return self._output
+
+
+def _bitmasks(grammar: GrammarOutput | None) -> dict[str, Any]:
+    if grammar is None:
+        return {}
+    return dict(zip(grammar.structured_output_request_ids, grammar.grammar_bitmask, strict=False))
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    return None

@@ -1,0 +1,57 @@
+"""What the emulated engine is told: ``--additional-config '{"continuum_emulated": {...}}'``. Needs no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+SECTION = "continuum_emulated"
+
+
+class EmulatedError(ValueError):
+    """A setting or a script of the emulated engine that cannot be used; names file, line and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedSettings:
+    """One emulated replica: which hardware's time it takes, and what it answers."""
+
+    gpu: str = "h100-80gb"
+    model: str = "llama-3.1-8b"
+    tensor_parallel: int = 1
+    """Modelled in step times and memory; vLLM itself is told of one device."""
+    gpu_memory_utilization: float = 0.9
+    step_overhead_ms: float = 1.0
+    time_scale: float = 1.0
+    """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
+    async_scheduling: bool = True
+    """Schedule the next step while this one runs, as vLLM does on a GPU."""
+    replies: str | None = None
+    """File of scripted replies (JSON lines); None: every answer is unscripted."""
+    unscripted_tokens: int = 64
+    """Length of an answer that no script covers, where the request itself sets no length."""
+
+    def __post_init__(self) -> None:
+        if not self.time_scale > 0:
+            raise EmulatedError(f"time_scale = {self.time_scale}: must be above 0")
+        if self.unscripted_tokens < 1:
+            raise EmulatedError(f"unscripted_tokens = {self.unscripted_tokens}: must be at least 1")
+
+    def to_config(self) -> dict[str, Any]:
+        """The form vLLM's ``additional_config`` carries to the engine core."""
+        return {SECTION: asdict(self)}
+
+
+def read_emulated_settings(additional_config: Any) -> EmulatedSettings:
+    """Settings from ``vllm_config.additional_config``.
+
+    Raises:
+        EmulatedError: an unknown name or a value that cannot be.
+    """
+    section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
+    known = [f.name for f in fields(EmulatedSettings)]
+    unknown = sorted(set(section) - set(known))
+    if unknown:
+        raise EmulatedError(f"additional-config {SECTION}.{unknown[0]}: unknown; there are: {', '.join(known)}")
+    return EmulatedSettings(**section)

@@ -1,0 +1,302 @@
+"""Start, watch and stop a vLLM server with the plugin: for ``continuum-bench serve``, tests and sweeps.
+
+Three engines: ``gpu`` (vLLM as installed), ``emulated`` (no GPU, modelled step times, scripted answers) and ``cpu`` (a
+tiny random Llama, everything computed). Imports no vLLM; the server is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.local_model import TINY, Shape, ensure_model
+from continuum_server.policy.catalog import PolicyError, find_policy, read_options
+from continuum_server.policy.core import Guards
+from continuum_server.policy.facts import PrefillCurve
+from continuum_server.step_times.catalog import find_model, load_step_times
+from continuum_server.virtual.config import fit_prefill
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.versions import check_version
+
+EngineName = Literal["gpu", "emulated", "cpu"]
+STOCK = "stock"
+"""As a policy: vLLM's own scheduler, without the plugin."""
+
+SCHEDULER = "continuum_server.vllm_plugin.scheduler.make"
+MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
+EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
+
+
+class ServerError(Exception):
+    """A server that cannot start, or died; the message says why, with the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One server."""
+
+    engine: EngineName = "emulated"
+    policy: str = "continuum"
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    guards: Guards = field(default_factory=Guards)
+    model: str | None = None
+    """gpu: what vLLM is to load; emulated: a model the step times know; cpu: default a tiny one, built on the spot."""
+    emulated: EmulatedSettings = field(default_factory=EmulatedSettings)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: a free one."""
+    max_num_seqs: int = 256
+    chunk_tokens: int = 2048
+    block_size: int | None = None
+    """None: vLLM's choice on a GPU, 16 emulated, 32 on cpu."""
+    kv_blocks: int | None = None
+    max_model_len: int | None = None
+    record: Path | None = None
+    statistics: Path | None = None
+    profile: Path | None = None
+    """File of ``continuum-bench profile`` with the measured prefill curve; emulated: the modelled one where absent."""
+    tool_call_parser: str | None = "hermes"
+    """None: no tool calls are parsed. On a GPU name the model's own."""
+    drain_s: int = 30
+    """Seconds running requests get at SIGTERM."""
+    vllm_arguments: tuple[str, ...] = ()
+    """Passed to vLLM as they are."""
+
+
+class Server:
+    """A running server; a context manager that leaves no process behind.
+
+    Args:
+        config: what to run; ``port`` 0 takes a free one.
+        log: where its output goes; default this process's stderr.
+    """
+
+    def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
+        self.port = config.port or _free_port()
+        self.url = f"http://{config.host}:{self.port}"
+        self.config = config
+        self._log_path = log
+        self._log: IO[bytes] | None = log.open("ab") if log is not None else None
+        command, environment = command_of(config, self.port)
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=self._log or sys.stderr.fileno(),
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # signals reach it through this object only
+        )
+
+    def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
+        """Return once /health answers.
+
+        Raises:
+            ServerError: it died, or ``timeout_s`` passed.
+        """
+        deadline_s = _now_s() + timeout_s
+        while _now_s() < deadline_s:
+            if self.process.poll() is not None:
+                raise ServerError(f"the server ended with status {self.process.returncode}{self._tail()}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2.0):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
+
+    def terminate(self) -> None:
+        """Ask it to finish what runs and stop."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop it and all its processes at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, timeout_s: float | None = None) -> int:
+        """``terminate``, and ``kill`` if that takes too long; the exit status."""
+        self.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(self.config.drain_s + 30.0 if timeout_s is None else timeout_s)
+        self.kill()  # whatever is left of its group
+        if self._log is not None:
+            self._log.close()
+        return int(self.process.returncode)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def _tail(self) -> str:
+        if self._log_path is None:
+            return "; its log is above"
+        lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line for line in lines if "Error" in line][-3:]
+        return f"; log {self._log_path} ends:\n" + "\n".join(errors or lines[-5:])
+
+    def __enter__(self) -> Server:
+        try:
+            self.wait_until_healthy()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command line of the server and what its environment needs beside ours.
+
+    Raises:
+        ServerError: options that do not go together, or no vLLM.
+        PolicyError, StepTimesError: an unknown policy, GPU or model.
+    """
+    check_version()
+    _check(config)
+    model, name = _model(config)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
+    command += ["--max-num-seqs", str(config.max_num_seqs), "--max-num-batched-tokens", str(config.chunk_tokens)]
+    command += _optional("--served-model-name", name) + _optional("--max-model-len", config.max_model_len)
+    command += _optional("--num-gpu-blocks-override", config.kv_blocks) + _optional("--block-size", _block_size(config))
+    if config.tool_call_parser is not None:
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
+    if _has_flag("shutdown_timeout"):
+        command += ["--shutdown-timeout", str(config.drain_s)]
+    if config.engine != "gpu":
+        command += ["--load-format", "dummy", "--enforce-eager"]
+    if config.engine == "emulated":
+        command += ["--distributed-executor-backend", EXECUTOR]
+    if config.policy != STOCK:
+        command += ["--scheduler-cls", SCHEDULER]
+    command += ["--middleware", MIDDLEWARE, "--additional-config", json.dumps(_additional(config))]
+    return command + list(config.vllm_arguments), _environment(config)
+
+
+def client_line(server_url: str, model: str) -> str:
+    """What to paste into a Python client."""
+    return f'OpenAI(base_url="{server_url}/v1", api_key="EMPTY")  # model="{model}"'
+
+
+def model_name(config: ServerConfig) -> str:
+    """The name clients ask for."""
+    return _model(config)[1] or str(config.model)
+
+
+def read_profile(path: Path) -> PrefillCurve:
+    """The prefill curve of a profile file.
+
+    Raises:
+        ServerError: naming the file and field.
+    """
+    try:
+        curve = json.loads(path.read_text(encoding="utf-8"))["prefill"]
+        return PrefillCurve(float(curve["a"]), float(curve["b"]), float(curve["c"]), str(curve.get("source", path)))
+    except OSError as error:
+        raise ServerError(f"{path}: cannot read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise ServerError(f"{path}: not a profile: {error}") from error
+    except KeyError as error:
+        raise ServerError(f"{path}: not a profile: field {error} is missing") from error
+
+
+def _check(config: ServerConfig) -> None:
+    if config.policy != STOCK:
+        policy = find_policy(config.policy)
+        if policy.label == "bound":
+            raise PolicyError(f"policy {policy.name!r} knows the future: a bound for studies, no server can run it")
+        read_options(policy, config.policy_options)
+    if config.engine == "gpu" and config.model is None:
+        raise ServerError("engine gpu needs a model: what vLLM is to load")
+    if config.engine not in ("gpu", "emulated", "cpu"):
+        raise ServerError(f"unknown engine {config.engine!r}; there are: gpu, emulated, cpu")
+
+
+def _model(config: ServerConfig) -> tuple[str, str | None]:
+    """What vLLM loads, and the name it serves it under."""
+    if config.engine == "emulated":
+        model = find_model(config.model or config.emulated.model)
+        return str(ensure_model(Shape.of(model))), model.name
+    if config.engine == "cpu" and config.model is None:
+        return str(ensure_model(TINY)), TINY.name
+    return str(config.model), None
+
+
+def _block_size(config: ServerConfig) -> int | None:
+    return config.block_size or {"emulated": 16, "cpu": 32, "gpu": None}[config.engine]
+
+
+def _additional(config: ServerConfig) -> dict[str, Any]:
+    emulated = config.emulated
+    if config.model is not None and config.engine == "emulated":
+        emulated = EmulatedSettings(**{**asdict(emulated), "model": config.model})
+    settings = Settings(
+        policy=config.policy,
+        policy_options=config.policy_options,
+        guards=config.guards,
+        prefill=_prefill(config, emulated),
+        record_path=str(config.record.absolute()) if config.record else None,
+        statistics_path=str(config.statistics.absolute()) if config.statistics else None,
+        tool_parser=config.tool_call_parser,
+    )
+    found = settings.to_config() if config.policy != STOCK else {}
+    return {**found, **emulated.to_config()} if config.engine == "emulated" else found
+
+
+def _prefill(config: ServerConfig, emulated: EmulatedSettings) -> PrefillCurve:
+    if config.profile is not None:
+        return read_profile(config.profile)
+    if config.engine == "emulated":
+        times = load_step_times(emulated.gpu, emulated.model, emulated.tensor_parallel, emulated.step_overhead_ms)
+        return fit_prefill(times, find_model(emulated.model).max_context_tokens)
+    return PrefillCurve(0.0, 0.0, 0.0, "none given")
+
+
+def _environment(config: ServerConfig) -> dict[str, str]:
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if config.engine != "gpu":  # the model is a folder here: nothing is to be looked up
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if config.engine == "cpu":
+        environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    return environment
+
+
+def _optional(flag: str, value: object | None) -> list[str]:
+    return [] if value is None else [flag, str(value)]
+
+
+def _has_flag(name: str) -> bool:
+    """Whether the installed vLLM's command line knows a flag; read from its source, which importing takes seconds."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            source = Path(str(distribution(package).locate_file("vllm/engine/arg_utils.py")))
+            return name in source.read_text(encoding="utf-8")
+        except (PackageNotFoundError, OSError):
+            continue
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _now_s() -> float:
+    return time.monotonic()  # noqa: TID251 - waiting for a process, nothing is measured

@@ -1,0 +1,162 @@
+"""A model directory made on the spot: a config.json and a small byte-level BPE tokenizer with a chat template.
+
+For the emulated engine (geometry of a real model, no weights) and the CPU engine (a tiny Llama, random weights). The
+tokenizer is trained on the standard library's own source, which every Python has, in about two seconds; it encodes
+any text. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from continuum_server.step_times.specs import Model
+
+VOCABULARY = 8192
+END_OF_TURN = "<|im_end|>"
+SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
+FORMAT = 1
+"""Counted up when what is written here changes, so that old copies are made anew."""
+
+CHAT_TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+
+{% endif %}You may call these tools:
+<tools>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}</tools>
+A call is JSON with "name" and "arguments" between <tool_call> and </tool_call>.<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'system' and tools and loop.first %}
+{%- elif message.role == 'assistant' %}<|im_start|>assistant
+{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}
+{%- if message.content or not loop.first %}
+{% endif %}<tool_call>
+{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% else %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a Llama's config.json says."""
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    max_context_tokens: int
+
+    @classmethod
+    def of(cls, model: Model) -> Shape:
+        return cls(
+            model.name,
+            model.layers,
+            model.hidden,
+            model.intermediate,
+            model.query_heads,
+            model.kv_heads,
+            model.head_dim,
+            model.max_context_tokens,
+        )
+
+
+TINY = Shape("tiny-random", 2, 256, 512, 4, 4, 64, 32_768)
+
+
+def ensure_model(shape: Shape, cache: Path | None = None) -> Path:
+    """The directory of that model, written on first use; safe against several processes at once.
+
+    Args:
+        cache: where directories are kept; default ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``.
+    """
+    described = json.dumps([FORMAT, config_of(shape), CHAT_TEMPLATE, sys.version_info[:2]])
+    digest = hashlib.sha256(described.encode()).hexdigest()[:12]
+    folder = (cache or default_cache()) / f"{shape.name}-{digest}"
+    if not (folder / "config.json").exists():
+        write_model(shape, folder)
+    return folder
+
+
+def default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "continuum"
+
+
+def write_model(shape: Shape, folder: Path) -> None:
+    """Write config.json last: a directory that has it is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = SPECIAL.index(END_OF_TURN)
+    files: dict[str, Any] = {
+        "tokenizer.json": json.loads(_train_tokenizer()),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": END_OF_TURN,
+            "pad_token": SPECIAL[0],
+            "chat_template": CHAT_TEMPLATE,
+            "model_max_length": shape.max_context_tokens,
+            "clean_up_tokenization_spaces": False,
+        },
+        "generation_config.json": {"eos_token_id": end},
+        "config.json": config_of(shape),
+    }
+    for name, content in files.items():
+        temporary = folder / f"{name}.{os.getpid()}"
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(folder / name)
+
+
+def config_of(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.query_heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.max_context_tokens,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": VOCABULARY,
+        "bos_token_id": None,
+        "eos_token_id": SPECIAL.index(END_OF_TURN),
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _train_tokenizer() -> str:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415 - comes with vLLM
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    tokenizer.train([str(source) for source in sources], trainer)
+    return str(tokenizer.to_str())
