@@ -1,0 +1,63 @@
+"""The client: ``openai``'s, with programs.
+
+>>> from continuum_client import OpenAI
+>>> client = OpenAI(base_url="http://localhost:8000/v1", dialect="vllm", record="runs/agent")   # doctest: +SKIP
+>>> with client.program("task-7") as p: ...                                                     # doctest: +SKIP
+
+Names are imported when they are first used, so that ``continuum_client.tagging`` costs no ``import openai``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from continuum_client.client import AsyncOpenAI, OpenAI, wrap
+    from continuum_client.errors import ContinuumError, ContinuumWarning, InvalidTag, ProgramClosed, UnknownDialect
+    from continuum_client.frameworks import extra_body, headers
+    from continuum_client.predictors import Prediction, Predictor, RunningQuantiles
+    from continuum_client.program import Program, current_program, inherit_threads
+    from continuum_client.recorder import Recorder
+
+__all__ = [
+    "AsyncOpenAI",
+    "ContinuumError",
+    "ContinuumWarning",
+    "InvalidTag",
+    "OpenAI",
+    "Prediction",
+    "Predictor",
+    "Program",
+    "ProgramClosed",
+    "Recorder",
+    "RunningQuantiles",
+    "UnknownDialect",
+    "current_program",
+    "extra_body",
+    "headers",
+    "inherit_threads",
+    "wrap",
+]
+
+_HOMES = {
+    "client": ("AsyncOpenAI", "OpenAI", "wrap"),
+    "errors": ("ContinuumError", "ContinuumWarning", "InvalidTag", "ProgramClosed", "UnknownDialect"),
+    "frameworks": ("extra_body", "headers"),
+    "predictors": ("Prediction", "Predictor", "RunningQuantiles"),
+    "program": ("Program", "current_program", "inherit_threads"),
+    "recorder": ("Recorder",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

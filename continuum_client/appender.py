@@ -1,0 +1,167 @@
+"""A file of lines that several threads and processes append to, whole lines only, also after one of them was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: one process at a time
+    fcntl = None  # type: ignore[assignment]
+
+STEP_BYTES = 64 * 1024
+
+
+class SharedLines:
+    """Append-only lines. Appends take a lock on the file, so lines of several processes never mix.
+
+    Args:
+        path: created with ``first_line`` if it does not exist or is empty.
+        first_line: without its end.
+        durable: wait for the disk at every append, so that a power cut loses nothing either.
+
+    Raises:
+        OSError: it cannot be opened or written; so do all methods.
+    """
+
+    def __init__(self, path: Path, first_line: bytes = b"", durable: bool = False) -> None:
+        self._path = path
+        self._first_line = first_line
+        self._durable = durable
+        self._seen_bytes = 0
+        self._open()
+        with self.locked():
+            pass
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(self._path, flags, 0o644)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Held]:
+        """The file to oneself, mended: it ends with a whole line."""
+        if os.getpid() != self._pid:
+            self._open()  # after a fork: the parent's lock and file position are not ours
+        with self._lock:
+            _lock_file(self._fd)
+            try:
+                held = Held(self._fd, self._seen_bytes)
+                if held.size == 0 and self._first_line:
+                    held.write(self._first_line + b"\n")
+                yield held
+                self._seen_bytes = held.seen
+                if self._durable:
+                    os.fsync(self._fd)
+            finally:
+                _unlock_file(self._fd)
+
+    def append(self, lines: bytes) -> None:
+        """Whole lines, with their ends: all of them or none."""
+        with self.locked() as held:
+            held.write(lines)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Held:
+    """The file while it is locked."""
+
+    def __init__(self, fd: int, seen: int) -> None:
+        self._fd = fd
+        self.seen = seen
+        """Bytes that were read or written here; what others wrote comes after them."""
+        self.size = self._mend(os.fstat(fd).st_size)
+
+    def _mend(self, size: int) -> int:
+        """Cut off the torn line that a killed writer left; gives the size."""
+        if size == 0 or self._read(size - 1, 1) == b"\n":
+            return size
+        end = size
+        while end > 0:
+            start = max(0, end - STEP_BYTES)
+            found = self._read(start, end - start).rfind(b"\n")
+            end = start + found + 1
+            if found >= 0:
+                break
+        os.ftruncate(self._fd, end)
+        return end
+
+    def _read(self, start: int, count: int) -> bytes:
+        os.lseek(self._fd, start, os.SEEK_SET)
+        return os.read(self._fd, count)
+
+    def unread(self) -> Iterator[bytes]:
+        """Lines that others wrote since."""
+        rest = b""
+        self.seen = min(self.seen, self.size)
+        while self.seen < self.size:
+            chunk = self._read(self.seen, min(STEP_BYTES, self.size - self.seen))
+            if not chunk:
+                break
+            self.seen += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+
+    def write(self, lines: bytes) -> None:
+        """Append. A write that fails half-way is taken back."""
+        read_all = self.seen == self.size
+        written = 0
+        try:
+            while written < len(lines):
+                written += os.write(self._fd, lines[written:])
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+        self.size += written
+        if read_all:
+            self.seen = self.size
+
+
+def _lock_file(fd: int) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+def _unlock_file(fd: int) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+class Presence:
+    """Says to other processes that this one is writing a directory, until it ends; and knows whether it was alone.
+
+    Args:
+        path: a file for the purpose.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self.alone = self._try_exclusive()
+        """No other process had the directory open. Where that cannot be known (Windows), False."""
+
+    def _try_exclusive(self) -> bool:
+        if fcntl is None:
+            return False
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def share(self) -> None:
+        """Let others in."""
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,87 @@
+"""Tags for frameworks that take headers and body fields, not a client: LiteLLM, LangChain, Agents SDK, PydanticAI."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from continuum_traces.schema import Tags
+
+from continuum_client.dialects import HEADERS, Dialect, find_dialect
+from continuum_client.program import current_program
+from continuum_client.tagging import check_id, check_seconds, check_tool, tag_body, tag_headers
+
+
+def headers(program_id: str | None = None, *, parent_id: str | None = None, last_step: bool = False) -> dict[str, str]:
+    """Headers that name a program; for ``extra_headers=`` and ``default_headers=``.
+
+    Args:
+        program_id: default: the current program; outside any, there are no headers.
+        parent_id: the program it works for.
+        last_step: the coming call is its last.
+
+    Raises:
+        InvalidTag: an id that cannot be sent.
+    """
+    tags = _identity(program_id, parent_id, last_step)
+    return tag_headers(tags)
+
+
+def extra_body(
+    program_id: str | None = None,
+    *,
+    dialect: str | Dialect = "vllm",
+    parent_id: str | None = None,
+    last_step: bool = False,
+    predict: tuple[str, float] | None = None,
+    last_tool: tuple[str, float] | None = None,
+    output_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Body fields that name a program; for ``extra_body=``.
+
+    Inside a program and without an id, it is a call of the current program: what ``p.tool``, ``p.predict`` and
+    ``p.last_step`` left to tell is told in it, once.
+
+    Args:
+        program_id: default: the current program; outside any, there are no fields.
+        dialect: of the server; ``auto`` needs a client and counts as ``headers`` here.
+        parent_id: the program it works for.
+        last_step: the coming call is its last.
+        predict: the tool expected after the call, and its seconds.
+        last_tool: the tool that ran before the call, and its seconds.
+        output_tokens: expected length of the answer.
+
+    Raises:
+        InvalidTag, UnknownDialect: a value that cannot be sent.
+    """
+    program = current_program()
+    if program_id is None and program is not None and not program.closed:
+        tags = program.take().tags
+        output_tokens = output_tokens or program.output_tokens
+    else:
+        tags = _identity(program_id, parent_id, last_step)
+    if tags.program_id is None:
+        return {}
+    return tag_body(_with_tools(tags, predict, last_tool, last_step), find_dialect(dialect) or HEADERS, output_tokens)
+
+
+def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:
+    program = current_program()
+    if program_id is None and program is not None and not program.closed:
+        return Tags(program_id=program.id, parent_id=program.parent_id, is_last_step=last_step or None)
+    if program_id is None:
+        return Tags()
+    parent = None if parent_id is None else check_id(parent_id, "parent id")
+    return Tags(program_id=check_id(program_id), parent_id=parent, is_last_step=last_step or None)
+
+
+def _with_tools(
+    tags: Tags, predict: tuple[str, float] | None, last_tool: tuple[str, float] | None, last_step: bool
+) -> Tags:
+    values: dict[str, Any] = {"is_last_step": True} if last_step else {}
+    if predict is not None:
+        values |= {"pred_tool": check_tool(predict[0]), "pred_tool_s": check_seconds(predict[1], "predicted seconds")}
+    if last_tool is not None:
+        measured = check_seconds(last_tool[1], "measured seconds")
+        values |= {"last_func_call": check_tool(last_tool[0]), "last_tool_duration_s": measured}
+    return replace(tags, **values)

@@ -1,0 +1,135 @@
+"""What a reply says of itself: tokens, tools, when the first token came. Objects or plain JSON, whole or in pieces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from continuum_traces.wire import MAX_TOOL_CHARS
+
+Content = Literal["none", "digest", "full"]
+"""How much of the text is kept: nothing, digests of tool arguments, or the answer and the arguments."""
+
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+@dataclass(slots=True)
+class ToolAsked:
+    """A tool call in a reply."""
+
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """Pieces, as they came; empty where no text is kept."""
+
+    def digest(self) -> str:
+        return hashlib.sha256("".join(self.arguments).encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class Reply:
+    """Fills as the reply comes in. ``take`` never needs the whole of it, so memory is the text that is kept."""
+
+    content: Content = "none"
+    model: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int = 0
+    first_token_s: float | None = None
+    """Of a stream; an answer that comes whole does not tell."""
+    finished: bool = False
+    """The server said that it ended."""
+    tools: dict[Any, ToolAsked] = field(default_factory=dict)
+    text: list[str] = field(default_factory=list)
+
+    def take(self, item: Any, now_s: float | None = None) -> None:
+        """One answer, chunk or event. ``now_s``: when a piece of a stream came; None for a whole answer."""
+        kind = get(item, "type")
+        if isinstance(kind, str) and kind.startswith("response."):
+            self._event(kind, item, now_s)
+            return
+        self.model = get(item, "model") or self.model
+        self._usage(get(item, "usage"))
+        for choice in get(item, "choices") or ():
+            self._choice(choice, now_s)
+        for number, output in enumerate(get(item, "output") or ()):
+            self._output(number, output)
+        if get(item, "status") in ("completed", "incomplete", "failed"):
+            self.finished = True
+
+    def _choice(self, choice: Any, now_s: float | None) -> None:
+        part = get(choice, "message") or get(choice, "delta")
+        text = get(choice, "text") or get(part, "content")
+        calls = get(part, "tool_calls") or ()
+        thinking = get(part, "reasoning_content") or get(part, "reasoning") or get(part, "refusal")
+        if text or calls or thinking:
+            self._token(now_s)
+        if self.content == "full" and isinstance(text, str):
+            self.text.append(text)
+        for number, call in enumerate(calls):
+            position = get(call, "index")
+            self._asked(number if position is None else position, get(call, "function") or get(call, "custom"))
+        if get(choice, "finish_reason"):
+            self.finished = True
+
+    def _event(self, kind: str, event: Any, now_s: float | None) -> None:
+        """One event of the Responses API's stream."""
+        if kind.endswith(".delta"):
+            self._token(now_s)
+        elif kind in _ENDS:
+            self.take(get(event, "response"))
+            self.finished = True
+
+    def _output(self, number: int, output: Any) -> None:
+        """One item of a Responses answer."""
+        if get(output, "name"):
+            self._asked(number, output)
+        elif self.content == "full":
+            texts = (get(part, "text") for part in get(output, "content") or ())
+            self.text.extend(text for text in texts if isinstance(text, str))
+
+    def _asked(self, position: Any, function: Any) -> None:
+        tool = self.tools.setdefault(position, ToolAsked())
+        tool.name = tool.name or str(get(function, "name") or "")[:MAX_TOOL_CHARS]
+        arguments = get(function, "arguments") or get(function, "input")
+        if self.content != "none" and isinstance(arguments, str):
+            tool.arguments.append(arguments)
+
+    def _token(self, now_s: float | None) -> None:
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
+    def _usage(self, usage: Any) -> None:
+        if usage is None:
+            return
+        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+        self.output_tokens = _count(usage, "completion_tokens", "output_tokens")
+        prompt = get(usage, "prompt_tokens_details") or get(usage, "input_tokens_details")
+        output = get(usage, "completion_tokens_details") or get(usage, "output_tokens_details")
+        self.cached_tokens = _count(prompt, "cached_tokens")
+        self.reasoning_tokens = _count(output, "reasoning_tokens") or 0
+
+    @property
+    def asked(self) -> list[ToolAsked]:
+        """Tool calls that have a name, in order."""
+        return [tool for tool in self.tools.values() if tool.name.strip()]
+
+
+def get(item: Any, name: str) -> Any:
+    """A field of an object or of plain JSON; None where there is none."""
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _count(usage: Any, *names: str) -> int | None:
+    for name in names:
+        value = get(usage, name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def only_usage(chunk: Any) -> bool:
+    """The chunk that a stream ends with when it was asked for usage: no choices."""
+    return not get(chunk, "choices") and get(chunk, "usage") is not None

@@ -1,0 +1,42 @@
+"""Servers for the client's tests, and a process that forgets between them what it learnt of servers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from client_fakes import FakeServer
+from continuum_client import recorder
+from continuum_client.endpoints import endpoints
+from continuum_client.errors import once
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONTINUUM_DIALECT", raising=False)
+    monkeypatch.delenv("CONTINUUM_RECORD", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
+    endpoints.forget()
+    once.forget()
+    recorder._recorders.clear()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., FakeServer]]:
+    """Start a fake: ``serve("vllm")``; all are stopped at the end."""
+    with ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(FakeServer(*args, **kwargs))
+
+
+@pytest.fixture
+def server(serve: Callable[..., FakeServer]) -> FakeServer:
+    """OpenAI's own schema: nothing but the standard fields."""
+    return serve("openai")
