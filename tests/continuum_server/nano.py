@@ -10,8 +10,8 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 
@@ -54,7 +54,7 @@ def build(
     blocks: int = 64,
     guards: Guards | None = None,
     max_stretch: int = 512,
-    scheduler_type: Any = ProgramScheduler,
+    scheduler_type: Any = ForeseeingScheduler,
     turns: list[TurnRecord] | None = None,
     events: list[SchedulerEvent] | None = None,
     max_calls: int = 200_000,
@@ -63,6 +63,8 @@ def build(
     shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, 8, 256)
     settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"))
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
+    if scheduler_type is ForeseeingScheduler:
+        show_future(scheduler, jobs, PlainTimes())
 
     class Sink:
         def write(self, event: SchedulerEvent, /) -> None:

@@ -7,14 +7,32 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, get_type_hints
 
+from continuum_server.policy.autellix import Autellix
 from continuum_server.policy.base import Policy
+from continuum_server.policy.bounds import OracleSrpt, OracleTtl
 from continuum_server.policy.facts import Machine
+from continuum_server.policy.infercept import InferCept, InferCeptOracle
 from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.published import ContinuumFixed, ContinuumV1
+from continuum_server.policy.thunderagent import ThunderAgent
 from continuum_server.policy.ttl import Continuum, StaticTtl
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Policy, ProgramFcfs, StaticTtl, Continuum, ContinuumV1, ContinuumFixed)
+    policy.name: policy
+    for policy in (
+        Policy,
+        ProgramFcfs,
+        StaticTtl,
+        Continuum,
+        ContinuumV1,
+        ContinuumFixed,
+        Autellix,
+        InferCept,
+        ThunderAgent,
+        OracleTtl,
+        OracleSrpt,
+        InferCeptOracle,
+    )
 }
 
 

@@ -7,12 +7,14 @@ clock, file or log in here: every call says what time it is.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from continuum_server.policy.base import Policy, Rank
-from continuum_server.policy.facts import Hold, ProgramState, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, TurnFinish, TurnStart, TurnState
 
 Yielding = Literal["never", "later", "anyone"]
 
@@ -25,6 +27,8 @@ class Guards:
     """Longest hold of any turn."""
     max_pinned_share: float = 0.95
     """Share of the KV pool that pins may hold."""
+    max_pins_per_client: int | None = None
+    """Pins that requests with one API key may hold at once; None: no such limit."""
     max_programs: int = 100_000
     """Idle programs remembered; the longest idle are forgotten first."""
     pins_yield_to: Yielding = "never"
@@ -43,6 +47,7 @@ class Pin:
     since_s: float
     deadline_s: float
     tokens: int
+    client: str = ""
 
 
 class Core:
@@ -59,6 +64,9 @@ class Core:
         self._deadlines: list[tuple[float, int, Pin]] = []
         self._sequence = 0
         self._program_sequence = 0
+        self._acts_soon = False
+        self._pins_of_client: Counter[str] = Counter()
+        self._resumed_turns: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------ turns
 
@@ -67,10 +75,21 @@ class Core:
         program = self._programs.pop(program_id, None)
         if program is None:
             self._program_sequence += 1
-            program = ProgramState(program_id, now_s, self._program_sequence, parent_id=parent_id)
+            parent = self._programs.get(parent_id) if parent_id is not None else None
+            family = parent.root if parent is not None else None
+            program = ProgramState(program_id, now_s, self._program_sequence, parent_id=parent_id, family=family)
+            program.turns_arrived = self._resumed_turns.pop(program_id, 0)
             self._forget_idle_programs()
         self._programs[program_id] = program  # last in order: most recently used
         return program
+
+    def resume_turns(self, next_turn: Mapping[str, int]) -> None:
+        """After a restart: turn numbers of known programs go on where the record of the engine before ends."""
+        self._resumed_turns = dict(next_turn)
+
+    @property
+    def program_count(self) -> int:
+        return len(self._programs)
 
     def next_sequence(self) -> int:
         self._sequence += 1
@@ -81,6 +100,7 @@ class Core:
         program.turns_arrived += 1
         program.requests_in_engine += 1
         self._turns[turn.request_id] = turn
+        turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the gap has ended: a second request beside this one is no sample
 
@@ -93,6 +113,8 @@ class Core:
 
     def start(self, turn: TurnState, now_s: float, hit_tokens: int, block_size: int) -> bool:
         """The turn was scheduled; True when this was its first time, False after a preemption."""
+        turn.waited_s = turn.waited(now_s)
+        turn.running, turn.since_s = True, now_s
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
@@ -101,22 +123,31 @@ class Core:
         self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted))
         return True
 
+    def preempt(self, turn: TurnState, now_s: float) -> None:
+        """The running turn lost its place."""
+        turn.preemptions += 1
+        turn.served_s = turn.served(now_s)
+        turn.running, turn.since_s = False, now_s
+        self.policy.turn_preempted(turn, now_s)
+
     def finish(
         self, turn: TurnState, now_s: float, context_tokens: int, output_tokens: int, tool: str | None
     ) -> Hold | None:
         """The turn ended well; how long its KV is to be held, None for not at all."""
-        program = self._leave(turn)
+        program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
         program.context_tokens = context_tokens
+        root.served_s = max(root.served_s, turn.chain_s + turn.served(now_s))
+        root.waited_s += turn.waited(now_s)
         if turn.is_last:
             self._end_program(program)
             return None
         if not turn.tagged:
-            self._programs.pop(program.program_id, None)
+            self._forget(program.program_id)
             return None
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool))
-        return self._allow(hold, context_tokens)
+        return self._allow(hold, context_tokens, turn.client)
 
     def abort(self, turn: TurnState) -> None:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
@@ -131,31 +162,61 @@ class Core:
 
     def _leave(self, turn: TurnState) -> ProgramState:
         del self._turns[turn.request_id]
+        turn.gone = True
         turn.program.requests_in_engine -= 1
+        self.act_soon()
         return turn.program
 
     def _end_program(self, program: ProgramState) -> None:
-        self._programs.pop(program.program_id, None)
+        self._forget(program.program_id)
+        program.ended = True
         self.policy.program_finished(program)
+
+    def _forget(self, program_id: str) -> None:
+        program = self._programs.pop(program_id, None)
+        if program is not None:
+            program.ended = True
 
     def _forget_idle_programs(self) -> None:
         excess = len(self._programs) - self.guards.max_programs
         for program_id in list(self._programs)[: max(0, excess)]:
             state = self._programs[program_id]
             if state.requests_in_engine == 0 and program_id not in self.pins:
-                del self._programs[program_id]
+                self._forget(program_id)
+
+    # ------------------------------------------------------------------------------------- time
+
+    def act_soon(self) -> None:
+        """Something changed that the policy has not seen: no step may be skipped before it has."""
+        self._acts_soon = self.policy.steps
+
+    def step(self, step: Step) -> Orders:
+        """What the policy wants done before the engine schedules."""
+        self._acts_soon = False
+        return self.policy.step(step)
+
+    def next_deadline_s(self) -> float | None:
+        """The earliest instant after which a pin may expire or the policy may act; None: no such instant."""
+        if self._acts_soon:
+            return -math.inf
+        instants = [instant for instant in (self._next_expiry_s(), self.policy.wake_s()) if instant is not None]
+        return min(instants) if instants else None
 
     # ------------------------------------------------------------------------------------- pins
 
-    def _allow(self, hold: Hold, tokens: int) -> Hold | None:
+    def _allow(self, hold: Hold, tokens: int, client: str | None) -> Hold | None:
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
         if ttl_s <= 0.0 or self._pinned_tokens + tokens > self._max_pinned_tokens:
+            return None
+        limit = self.guards.max_pins_per_client
+        if limit is not None and self._pins_of_client[client or ""] >= limit:
             return None
         return Hold(ttl_s, hold.delay_estimate_s, hold.eta)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, tokens: int) -> Pin:
         """Note that the shell holds this turn's blocks; the program must not have a pin."""
-        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens)
+        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, turn.client or "")
+        self._pins_of_client[pin.client] += 1
         self.pins[turn.program.program_id] = pin
         self._pinned_tokens += tokens
         heapq.heappush(self._deadlines, (pin.deadline_s, turn.sequence, pin))
@@ -165,6 +226,9 @@ class Core:
         pin = self.pins.pop(program_id, None)
         if pin is not None:
             self._pinned_tokens -= pin.tokens
+            self._pins_of_client[pin.client] -= 1
+            if not self._pins_of_client[pin.client]:
+                del self._pins_of_client[pin.client]
         return pin
 
     def has_pin(self, program_id: str) -> bool:
@@ -190,8 +254,8 @@ class Core:
         if pin is not None:
             heapq.heappush(self._deadlines, (pin.deadline_s, self.next_sequence(), pin))
 
-    def next_deadline_s(self) -> float | None:
-        """The earliest instant after which ``expired`` may answer something new; None: no such instant."""
+    def _next_expiry_s(self) -> float | None:
+        """The earliest instant after which ``expired`` may answer something new."""
         deadlines = self._deadlines
         while deadlines and self.pins.get(deadlines[0][2].program.program_id) is not deadlines[0][2]:
             heapq.heappop(deadlines)
@@ -211,7 +275,10 @@ class Core:
         ranked: list[tuple[Rank, str]] = [
             (self.policy.victim_rank(pin.program), program_id)
             for program_id, pin in self.pins.items()
-            if program_id != own and (allowed == "anyone" or pin.program.sequence > asker.program.sequence)
+            if program_id != own
         ]
+        if allowed == "later":
+            limit = self.policy.victim_rank(asker.program)
+            ranked = [(rank, program_id) for rank, program_id in ranked if rank < limit]
         for _, program_id in sorted(ranked):
             yield self.pins[program_id]

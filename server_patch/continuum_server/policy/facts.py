@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ProgramState:
     """What the scheduler remembers of one program between its turns."""
 
@@ -22,9 +24,23 @@ class ProgramState:
     context_tokens: int = 0
     """Prompt plus output of the last finished turn."""
     parent_id: str | None = None
+    family: ProgramState | None = None
+    """The oldest ancestor known when it arrived (a sub-agent's caller's caller); None: itself."""
+    served_s: float = 0.0
+    """Model time of the longest chain of finished turns; a family's is its root's."""
+    waited_s: float = 0.0
+    """Time its finished turns waited; a family's is its root's."""
+    ended: bool = False
+    """Finished or forgotten: its next request would start a new program."""
+    memo: Any = None
+    """The policy's own note."""
+
+    @property
+    def root(self) -> ProgramState:
+        return self.family or self
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TurnState:
     """One request from its arrival to its finish."""
 
@@ -46,6 +62,29 @@ class TurnState:
     preemptions: int = 0
     tagged: bool = True
     """False for a request that names no program: it is its own program of one turn."""
+    running: bool = False
+    """In the batch now."""
+    gone: bool = False
+    """It left the engine, well or not."""
+    since_s: float = 0.0
+    """When it last began to wait or to run."""
+    served_s: float = 0.0
+    """Time in the batch, up to ``since_s``."""
+    waited_s: float = 0.0
+    """Time in the queue, up to ``since_s``."""
+    chain_s: float = 0.0
+    """Its family's model time when it arrived."""
+    memo: Any = None
+    """The policy's own note."""
+
+    def served(self, now_s: float) -> float:
+        return self.served_s + (now_s - self.since_s if self.running else 0.0)
+
+    def waited(self, now_s: float) -> float:
+        return self.waited_s + (0.0 if self.running else now_s - self.since_s)
+
+    client: str | None = None
+    """Digest of the API key it came with, for limits per client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +123,28 @@ NO_HOLD = Hold(0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """The engine is about to schedule."""
+
+    now_s: float
+    batch_tokens: int
+    """Context of all running requests together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a policy wants done before the engine schedules."""
+
+    release: Sequence[ProgramState] = ()
+    """Pins to let go."""
+    rank_again: Sequence[TurnState] = ()
+    """Waiting turns whose rank changed."""
+
+
+NO_ORDERS = Orders()
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillCurve:
     """Seconds to compute the KV of ``n`` tokens: ``a*n^2 + b*n + c`` (SPEC 3), from an offline profile."""
 
@@ -103,4 +164,8 @@ class Machine:
     prefill: PrefillCurve
     kv_tokens: int
     """Tokens the KV pool holds."""
+    chunk_tokens: int = 2048
+    """Tokens of one step at most."""
+    swap_token_s: float | None = None
+    """Seconds to move one token's KV to a lower tier or back; None: there is no tier."""
     notes: tuple[str, ...] = field(default=())

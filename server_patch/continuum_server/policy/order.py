@@ -14,5 +14,5 @@ class ProgramFcfs(Policy):
     name: ClassVar[str] = "program-fcfs"
     stock_order: ClassVar[bool] = False
 
-    def rank(self, turn: TurnState) -> Rank:
+    def rank(self, turn: TurnState) -> Rank | None:
         return (turn.program.sequence, turn.sequence)

@@ -25,7 +25,7 @@ class StaticTtlOptions(Options):
 
 
 class StaticTtl(ProgramFcfs):
-    """Program order, and every turn held for the same time, whatever tool it called."""
+    """Program order, and every turn held for the same time, whatever tool it called, or for what its client asks."""
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions
@@ -40,8 +40,9 @@ class StaticTtl(ProgramFcfs):
             self.delay.add(start.now_s - start.turn.arrival_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        if self.options.ttl_s is not None:
-            return Hold(self.options.ttl_s)
+        wish_s = finish.turn.ttl_wish_s
+        if wish_s is not None or self.options.ttl_s is not None:
+            return Hold(wish_s if wish_s is not None else self.options.ttl_s or 0.0)
         rebuild_s = self.machine.prefill.seconds(finish.context_tokens)
         return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)
 

@@ -16,8 +16,8 @@ from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, write_jso
 from continuum_server.policy.core import Guards
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, fit_prefill, shape_of, times_of
 from continuum_server.virtual.loop import Job, Progress, VirtualLoop
+from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.touch_points import check_supported
 
@@ -55,7 +55,8 @@ def simulate(
         ),
         prefill=fit_prefill(times, shape.max_model_len),
     )
-    scheduler: Any = build_scheduler(shape, settings, ProgramScheduler)
+    scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
+    show_future(scheduler, jobs, times)
     free_at_start = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
         loop = VirtualLoop(scheduler, times, jobs, turns.write, max_stretch=512 if config.event_skipping else 1)

@@ -11,7 +11,7 @@ from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
 
-PREEMPTED, PINNED, REST = 0, 1, 2
+PREEMPTED, PINNED, REST, HELD_BACK = 0, 1, 2, 3
 
 
 @dataclass(slots=True, order=True)
@@ -23,7 +23,7 @@ class _Entry:
 
 class RankedQueue(RequestQueue):
     """Requests by (class, policy's rank). A request whose class changed is entered anew; stale entries are
-    dropped when they surface."""
+    dropped when they surface. While all that wait are held back it is not empty, and false."""
 
     def __init__(self, key: Callable[[Request], tuple[int, Rank]]) -> None:
         self._key = key
@@ -39,12 +39,16 @@ class RankedQueue(RequestQueue):
         heapq.heappush(self._heap, entry)
 
     def peek_request(self) -> Request:
+        first = self._first()
+        if first is None:
+            raise IndexError("peek from an empty queue")
+        return first.request
+
+    def _first(self) -> _Entry | None:
         heap = self._heap
         while heap and not heap[0].valid:
             heapq.heappop(heap)
-        if not heap:
-            raise IndexError("peek from an empty queue")
-        return heap[0].request
+        return heap[0] if heap and heap[0].key[0] != HELD_BACK else None
 
     def pop_request(self) -> Request:
         request = self.peek_request()
@@ -82,7 +86,7 @@ class RankedQueue(RequestQueue):
             heapq.heapify(self._heap)
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return self._first() is not None
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -6,9 +6,10 @@ The stock scheduler does all the work. Around four of its methods this one repor
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
 from continuum_traces.wire import tags_from_xargs
@@ -20,12 +21,21 @@ from vllm.v1.request import Request
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.core import Core, Pin
-from continuum_server.policy.facts import Machine, TurnState
+from continuum_server.policy.facts import Machine, Step, TurnState
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.queue import PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.preemption import Preemption
+from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY
 from continuum_server.vllm_plugin.settings import read_settings
+from continuum_server.vllm_plugin.versions import PluginError
 
 Clock = Callable[[], float]
+
+logger = logging.getLogger("continuum")
+
+
+class BoundRefused(PluginError):
+    """A policy that knows the future, asked of a server."""
 
 
 class EventSink(Protocol):
@@ -44,20 +54,32 @@ class Discard:
 class ProgramSchedulerMixin(Scheduler):
     """Put in front of ``Scheduler`` or ``AsyncScheduler``."""
 
+    knows_future: ClassVar[bool] = False
+    """True under the virtual engine alone, which has the trace."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         touch_points.refuse_what_cannot_work(self)
         settings = read_settings(self.vllm_config.additional_config)
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
-        policy = make_policy(settings.policy, settings.policy_options, Machine(settings.prefill, kv_tokens))
+        machine = Machine(settings.prefill, kv_tokens, self.max_num_scheduled_tokens, settings.swap_token_s)
+        policy = make_policy(settings.policy, settings.policy_options, machine)
+        if policy.label == "bound" and not self.knows_future:
+            raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
         self.core = Core(policy, settings.guards, kv_tokens)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
+        self.output_tool: Callable[[Request], str | None] = _names_no_tool
+        """Key of the tool that a finished request's output calls; a live server reads the text."""
+        self.online: Any = None
+        """What a live server adds; None under an injected clock."""
         self.tags_rejected = 0
+        self._rejected_before: set[str] = set()
         self._held: dict[str, touch_points.Blocks] = {}
         self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
         if self._ranked is not None:
             self.waiting = self._ranked
+        self._preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self._with_room_from_pins)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
@@ -72,15 +94,18 @@ class ProgramSchedulerMixin(Scheduler):
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        now_s = self.clock()
-        if self._held:
-            for pin in self.core.expired(now_s):
-                self._unpin(pin, now_s, "expired")
+        now_s = self.release_expired()
+        if self.core.policy.steps:
+            self._obey(now_s)
+        if self._preemption is not None:
+            self._preemption.carry_out(now_s)
         output = super().schedule(*args, **kwargs)
         for request_id in touch_points.preempted_ids(output):
-            self._preempted(request_id, now_s)
+            self.preempted(request_id, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
             self._started(request_id, hit_tokens, now_s)
+        if self._preemption is not None:
+            self._preemption.plan(now_s)
         return output
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -88,6 +113,11 @@ class ProgramSchedulerMixin(Scheduler):
         if turn is not None:
             self._finished(request, turn)
         return super()._free_request(request, *args, **kwargs)
+
+    def shutdown(self) -> None:
+        if self.online is not None:
+            self.online.close()
+        super().shutdown()
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         self.release_all("shutdown")
@@ -98,7 +128,8 @@ class ProgramSchedulerMixin(Scheduler):
     def _arrived(self, request: Request) -> None:
         now_s = self.clock()
         read = tags_from_xargs(touch_points.extra_args(request), touch_points.session_id(request))
-        self.tags_rejected += len(read.rejected)
+        if read.rejected:
+            self.note_rejected(read.rejected)
         turn = self._new_turn(request, read.tags, now_s)
         self.core.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
@@ -120,6 +151,7 @@ class ProgramSchedulerMixin(Scheduler):
             ttl_wish_s=tags.kv_ttl_s,
             this_func_call=tags.this_func_call,
             tagged=tagged,
+            client=touch_points.extra_args(request).get(CLIENT_KEY),
         )
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
@@ -133,16 +165,19 @@ class ProgramSchedulerMixin(Scheduler):
         if pin is not None:  # the turn holds the blocks itself by now: never a moment unheld
             self._unpin(pin, now_s, "hit")
 
-    def _preempted(self, request_id: str, now_s: float) -> None:
+    def preempted(self, request_id: str, now_s: float) -> None:
+        """It lost its place; told once, before or after the step that says so."""
         turn = self.core.turn(request_id)
-        if turn is not None:
-            turn.preemptions += 1
+        if turn is not None and turn.running:
+            self.core.preempt(turn, now_s)
             self._emit(now_s, "preempt", turn)
+            if self._ranked is not None and not self.core.policy.classes_first:
+                self._ranked.rank_again(request_id)
 
     def _finished(self, request: Request, turn: TurnState) -> None:
         now_s = self.clock()
         well = touch_points.ended_well(request)
-        tool = turn.this_func_call if well else None
+        tool = (self.output_tool(request) or turn.this_func_call or turn.tool_hint) if well else None
         self._emit(
             now_s,
             "finish",
@@ -168,7 +203,35 @@ class ProgramSchedulerMixin(Scheduler):
             estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
             self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=tokens, **estimates)
 
+    def note_rejected(self, names: Iterable[str]) -> None:
+        """Tags that could not be read: counted, each name logged once."""
+        for name in names:
+            self.tags_rejected += 1
+            if name not in self._rejected_before and len(self._rejected_before) < 100:
+                self._rejected_before.add(name)
+                logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)
+
+    def _obey(self, now_s: float) -> None:
+        """Ask the policy before a step, and do what it says."""
+        tokens = touch_points.batch_tokens(self) if self.core.policy.wants_batch else 0
+        orders = self.core.step(Step(now_s, tokens))
+        for program in orders.release:
+            pin = self.core.pins.get(program.program_id)
+            if pin is not None and pin.program is program:
+                self._unpin(pin, now_s, "expired")
+        if self._ranked is not None:
+            for turn in orders.rank_again:
+                self._ranked.rank_again(turn.request_id)
+
     # -------------------------------------------------------------------------------------- pins
+
+    def release_expired(self) -> float:
+        """Let go of pins past their deadline; the time it is."""
+        now_s = self.clock()
+        if self._held:
+            for pin in self.core.expired(now_s):
+                self._unpin(pin, now_s, "expired")
+        return now_s
 
     def release_program(self, program_id: str) -> bool:
         """The client says the program is over; True if it held anything."""
@@ -197,9 +260,11 @@ class ProgramSchedulerMixin(Scheduler):
 
         def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
-            if blocks is not None or not self._held:
-                return blocks
-            return self._release_until(request, kwargs, lambda: allocate(request, *args, **kwargs))
+            if blocks is None and self._held:
+                blocks = self._release_until(request, kwargs, lambda: allocate(request, *args, **kwargs))
+            if blocks is None and self._preemption is not None:
+                self._preemption.refused(request, kwargs)
+            return blocks
 
         return allocate_or_release
 
@@ -231,13 +296,22 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self.core.turn(request.request_id)
         if turn is None:
             return REST, (float("inf"),)
+        rank = self.core.policy.rank(turn)
+        if rank is None:
+            return HELD_BACK, ()
+        if not self.core.policy.classes_first:
+            return REST, rank
         if touch_points.is_preempted(request):
-            return PREEMPTED, self.core.policy.rank(turn)
+            return PREEMPTED, rank
         held = self.core.has_pin(turn.program.program_id)
-        return (PINNED if held else REST), self.core.policy.rank(turn)
+        return (PINNED if held else REST), rank
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
         self.sink.write(SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts))
+
+
+def _names_no_tool(request: Request) -> str | None:
+    return None
 
 
 class ProgramScheduler(ProgramSchedulerMixin, Scheduler):
@@ -254,7 +328,11 @@ def make(*args: Any, **kwargs: Any) -> Scheduler:
     Raises:
         UnsupportedVllm: this vLLM is not one the plugin knows.
     """
+    from continuum_server.vllm_plugin.online import Online  # noqa: PLC0415 - a virtual engine needs none of it
+
     touch_points.check_supported()
     vllm_config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
     is_async = vllm_config.scheduler_config.async_scheduling
-    return (AsyncProgramScheduler if is_async else ProgramScheduler)(*args, **kwargs)
+    scheduler = (AsyncProgramScheduler if is_async else ProgramScheduler)(*args, **kwargs)
+    scheduler.online = Online(scheduler, read_settings(vllm_config.additional_config))
+    return scheduler

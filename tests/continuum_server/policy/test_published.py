@@ -9,9 +9,9 @@ import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, read_options
 from continuum_server.policy.estimate import Moments
 from continuum_server.policy.published import ContinuumV1, bernstein_bound
-from policy_driver import Driver
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_driver import Driver
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50))

@@ -1,0 +1,162 @@
+"""``thunderagent``: programs are paused between turns while the active ones would not fit into memory together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from continuum_server.policy.base import Options, Policy, Rank
+from continuum_server.policy.facts import NO_HOLD, NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish
+from continuum_server.policy.facts import TurnState as Turn
+
+
+@dataclass(frozen=True, slots=True)
+class ThunderAgentOptions(Options):
+    """Options of ``thunderagent``."""
+
+    interval_s: float = 5.0
+    """Seconds between checks."""
+    half_life_s: float = 1.0
+    """An acting program's tokens count half after this long, a quarter after twice as long; 0: always in full."""
+    buffer_tokens: int = 100
+    """Counted on top for every active program."""
+    patience_s: float = 1800.0
+    """A request held back for this long is let in whatever memory says."""
+
+    def __post_init__(self) -> None:
+        if self.interval_s <= 0.0:
+            raise ValueError(f"interval_s = {self.interval_s:g}: must be above 0")
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A program as the gate sees it."""
+
+    program: ProgramState
+    tokens: int = 0
+    paused: bool = False
+    marked: bool = False
+    """To be paused at its turn's end."""
+    held: list[Turn] = field(default_factory=list)
+    """Its requests that are held back."""
+
+    @property
+    def reasoning(self) -> bool:
+        return self.program.requests_in_engine > 0
+
+
+class ThunderAgent(Policy):
+    """Nothing is held in memory; instead programs are kept out of it."""
+
+    name: ClassVar[str] = "thunderagent"
+    options_type: ClassVar[type] = ThunderAgentOptions
+    stock_order: ClassVar[bool] = False
+    steps: ClassVar[bool] = True
+    options: ThunderAgentOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._entries: dict[str, _Entry] = {}
+        self._places = 0
+        self._next_check_s = self.options.interval_s
+
+    # --------------------------------------------------------------------------------- the gate
+
+    def turn_arrived(self, turn: Turn, now_s: float) -> None:
+        program = turn.program
+        entry = self._entries.get(program.program_id)
+        if entry is None or entry.program is not program:
+            crowded = any(other.paused for other in self._entries.values())
+            fits = turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
+            entry = self._entries[program.program_id] = _Entry(program, paused=crowded or not fits)
+        entry.tokens = turn.prompt_tokens
+        if entry.paused:
+            entry.held.append(turn)
+        self._place(turn)
+
+    def _place(self, turn: Turn) -> None:
+        self._places += 1
+        turn.memo = self._places
+
+    def rank(self, turn: Turn) -> Rank | None:
+        entry = self._entries.get(turn.program.program_id)
+        return None if entry is not None and turn in entry.held else (turn.memo,)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        entry = self._entries.get(finish.turn.program.program_id)
+        if entry is not None:
+            entry.tokens = finish.context_tokens
+            if entry.marked:
+                entry.marked, entry.paused = False, True
+        return NO_HOLD
+
+    def program_finished(self, program: ProgramState) -> None:
+        self._entries.pop(program.program_id, None)
+
+    # ------------------------------------------------------------------------------------ memory
+
+    def _weight(self, entry: _Entry, now_s: float) -> float:
+        """Tokens the program counts for: in full while it reasons, ever less while it acts."""
+        tokens = float(entry.tokens)
+        since_s = entry.program.last_finish_s
+        if not entry.reasoning and since_s is not None and self.options.half_life_s > 0.0:
+            tokens *= 2.0 ** (-(now_s - since_s) / self.options.half_life_s)
+        return tokens + self.options.buffer_tokens
+
+    def _active(self) -> Iterable[_Entry]:
+        return (entry for entry in self._entries.values() if not entry.paused and not entry.marked)
+
+    def _room(self, now_s: float) -> float:
+        return self.machine.kv_tokens - sum(self._weight(entry, now_s) for entry in self._active())
+
+    # -------------------------------------------------------------------------------- each check
+
+    def step(self, step: Step) -> Orders:
+        if step.now_s <= self._next_check_s:
+            return NO_ORDERS
+        interval_s = self.options.interval_s
+        self._next_check_s = math.floor(step.now_s / interval_s + 1.0) * interval_s
+        self._entries = {name: entry for name, entry in self._entries.items() if not entry.program.ended}
+        resumed = self._resume(step.now_s)
+        self._pause(step.now_s)
+        turns = [turn for entry in resumed for turn in entry.held if not turn.gone]
+        for entry in resumed:
+            entry.held.clear()
+        for turn in turns:
+            self._place(turn)
+        return Orders(rank_again=turns)
+
+    def _resume(self, now_s: float) -> list[_Entry]:
+        """Requests that wait first, then new programs, then acting ones; the smallest of each that fit."""
+        room, out = self._room(now_s), list[_Entry]()
+        for entry in sorted((entry for entry in self._entries.values() if entry.paused), key=self._resume_order):
+            size = entry.tokens + self.options.buffer_tokens
+            if size <= room or self._impatient(entry, now_s):
+                room -= size
+                entry.paused = False
+                out.append(entry)
+        return out
+
+    def _resume_order(self, entry: _Entry) -> tuple[int, int, int]:
+        group = 1 if entry.program.turns_finished == 0 else 0 if entry.reasoning else 2
+        return group, entry.tokens, entry.program.sequence
+
+    def _impatient(self, entry: _Entry, now_s: float) -> bool:
+        return any(now_s - turn.arrival_s > self.options.patience_s for turn in entry.held)
+
+    def _pause(self, now_s: float) -> None:
+        """Acting programs first, the smallest first; then reasoning ones, from their turn's end on."""
+        excess = -self._room(now_s)
+        for entry in sorted(self._active(), key=lambda entry: (entry.reasoning, entry.tokens, entry.program.sequence)):
+            if excess <= 0.0:
+                break
+            excess -= self._weight(entry, now_s)
+            entry.paused, entry.marked = not entry.reasoning, entry.reasoning
+
+    def wake_s(self) -> float | None:
+        """The next check, where one can find anything to do."""
+        full = sum(entry.tokens + self.options.buffer_tokens for entry in self._active()) > self.machine.kv_tokens
+        paused = any(entry.paused for entry in self._entries.values())
+        return self._next_check_s if full or paused else None

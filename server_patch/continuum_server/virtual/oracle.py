@@ -1,0 +1,60 @@
+"""The future, taken from the trace: what bounds may know and a server never can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.virtual.loop import Job
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+
+
+class ForeseeingScheduler(ProgramScheduler):
+    """The plugin where the trace is known: bounds may run."""
+
+    knows_future = True
+
+
+class TraceOracle:
+    """Tool times and remaining model time of every request of these jobs, by request id."""
+
+    def __init__(self, jobs: Sequence[Job], times: StepTimes, chunk_tokens: int) -> None:
+        self._times = times
+        self._chunk_tokens = chunk_tokens
+        self._tool_s: dict[str, float] = {}
+        self._remaining_s: dict[str, float] = {}
+        for number, job in enumerate(jobs):
+            self._read(number, job)
+
+    def tool_s(self, request_id: str) -> float:
+        return self._tool_s[request_id]
+
+    def remaining_s(self, request_id: str) -> float:
+        return self._remaining_s[request_id]
+
+    def _read(self, number: int, job: Job) -> None:
+        turns, prompts = job.program.turns, job.program.prompt_tokens()
+        left_s = 0.0
+        for index in reversed(range(len(turns))):
+            turn, prompt = turns[index], prompts[index]
+            left_s += self._prefill_s(prompt, turn.new_input_tokens)
+            left_s += turn.output_tokens * self._times.step_s((), 1, prompt + turn.output_tokens // 2)
+            self._remaining_s[f"{number}/{index}"] = left_s
+            self._tool_s[f"{number}/{index}"] = turn.gap_s
+
+    def _prefill_s(self, prompt: int, new: int) -> float:
+        """Seconds to compute the prompt's new tokens, in the engine's chunks."""
+        seconds, done = 0.0, prompt - new
+        while done < prompt:
+            chunk = min(self._chunk_tokens, prompt - done)
+            seconds += self._times.step_s((PrefillChunk(chunk, done),), 0, 0)
+            done += chunk
+        return seconds
+
+
+def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
+    """Give a bound its oracle; every other policy gets nothing."""
+    policy = scheduler.core.policy
+    if policy.label == "bound":
+        policy.oracle = TraceOracle(jobs, times, scheduler.max_num_scheduled_tokens)
