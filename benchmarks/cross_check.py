@@ -1,8 +1,9 @@
 """Our `vllm` arm beside NVIDIA's aisimulate: the same trace, arrivals, KV blocks and step-time source.
 
     python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --jps 0.02 0.03 0.05 --seeds 5
+    python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --mechanics
 
-aisimulate (PyPI, --pre) belongs in an environment of its own. Prints the table of docs/results/cross-check.md.
+aisimulate (PyPI, --pre) belongs in an environment of its own. Prints the tables of docs/results/cross-check.md.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from continuum_analysis.compare import load_runs
 from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
-from continuum_server.step_times.catalog import kv_capacity
+from continuum_server.step_times.catalog import kv_capacity, load_step_times
+from continuum_server.step_times.model import PrefillChunk
 from continuum_traces.exporters import mooncake_rows
+from continuum_traces.schema import Program, Turn
 
-GPU, MODEL, BLOCK = "a100-80gb", "llama-3.1-8b", 16
+GPU, MODEL, BLOCK, CHUNK = "a100-80gb", "llama-3.1-8b", 16, 2048
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,13 @@ class Result:
 def theirs(trace: Path, jps: float, seed: int, binary: str, folder: Path) -> Result:
     workload = load_workload(WorkloadRequest("cross-check", traces=trace, jps=jps))
     programs = [replace(play.program, arrival_s=play.arrival_s) for play in arrivals(workload, jps, seed)]
-    rows = folder / f"{jps}-{seed}.jsonl"
+    return read_theirs(play_theirs(programs, binary, folder / f"{jps}-{seed}"))
+
+
+def play_theirs(programs: Iterable[Program], binary: str, folder: Path) -> list[dict[str, Any]]:
+    """aisimulate's record of every request."""
+    folder.mkdir()
+    rows = folder / "trace.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in mooncake_rows(programs, BLOCK)))
     config = {
         "traffic": {
@@ -61,17 +71,16 @@ def theirs(trace: Path, jps: float, seed: int, binary: str, folder: Path) -> Res
             },
         },
     }
-    file, out = folder / "config.yaml", folder / f"out-{jps}-{seed}"
+    file, out = folder / "config.yaml", folder / "out"
     file.write_text(yaml.safe_dump(config))
     command = [binary, "predict", "-c", str(file), "--capture-per-request", "--output-dir", str(out), "--overwrite"]
     subprocess.run(command, check=True, capture_output=True)
-    return read_theirs(out / "requests.jsonl")
+    return [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
 
 
-def read_theirs(path: Path) -> Result:
-    sessions: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
+def read_theirs(requests: Iterable[dict[str, Any]]) -> Result:
+    sessions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in requests:
         sessions[row["session_id"]].append(row)
     rows = [row for session in sessions.values() for row in session]
     jct = [max(map(_end, s)) - min(r["arrival_time_ms"] for r in s) for s in sessions.values()]
@@ -80,8 +89,41 @@ def read_theirs(path: Path) -> Result:
     return Result(float(np.mean(jct)) / 1e3, float(np.mean(bubble)) / 1e3, hit)
 
 
-def _end(row: dict[str, float]) -> float:
-    return row["last_token_ms"]
+def _end(row: dict[str, Any]) -> float:
+    return float(row["last_token_ms"])
+
+
+def mechanics(trace: Path, binary: str, folder: Path) -> None:
+    """Where the two differ, one mechanism at a time: decode alone, prefill alone, prefill beside decodes."""
+    times = load_step_times(GPU, MODEL, 1, 0.0)
+    program = replace(load_workload(WorkloadRequest("one", traces=trace, jps=1.0)).programs[0], arrival_s=0.0)
+    decode, prefill = [], []
+    for row in play_theirs([program], binary, folder / "one"):
+        length, output, reused = row["input_length"], row["output_length"], row["reused_input_tokens"]
+        if output > 1:
+            per_token = np.mean([times.step_s([], 1, length + k) for k in range(1, output)])
+            decode.append((row["last_token_ms"] - row["first_token_ms"]) / (output - 1) / 1e3 / per_token)
+        if length - reused <= CHUNK:
+            alone = times.prefill_s(length - reused, reused)
+            prefill.append((row["first_token_ms"] - row["first_admit_ms"]) / 1e3 / alone)
+    print(f"one program: time per output token, theirs / ours: {spread(decode)}; prefill: {spread(prefill)}")  # noqa: T201
+    print("| prompt | beside decodes | theirs, TTFT ms | one fused step, ms | two steps, ms |\n|---|---|---|---|---|")  # noqa: T201
+    for prompt, context, beside in ((20000, 8000, 1), (20000, 8000, 4), (2000, 8000, 4), (300, 20000, 4)):
+        programs = [Program(f"d{n}", (Turn(context, 3000),), arrival_s=0.0) for n in range(beside)]
+        programs.append(Program("chunked", (Turn(prompt, 50),), arrival_s=20.0))
+        rows = play_theirs(programs, binary, folder / f"{prompt}-{context}-{beside}")
+        found = next(row for row in rows if row["session_id"] == "chunked")
+        fused = split = 0.0
+        for done in range(0, prompt, CHUNK - beside):
+            chunk = [PrefillChunk(min(CHUNK - beside, prompt - done), done)]
+            fused += times.step_s(chunk, beside, beside * (context + 1000))
+            split += times.step_s(chunk, 0, 0) + times.step_s([], beside, beside * (context + 1000))
+        ttft = found["first_token_ms"] - found["arrival_time_ms"]
+        print(f"| {prompt} | {beside} x {context} | {ttft:.0f} | {fused * 1e3:.0f} | {split * 1e3:.0f} |")  # noqa: T201
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{np.median(ratios):.4f} ({min(ratios):.4f}-{max(ratios):.4f})"
 
 
 def ours(trace: Path, jps: float, seeds: int, folder: Path) -> dict[int, Result]:
@@ -110,7 +152,12 @@ def main() -> None:
     parser.add_argument("--aisimulate", required=True)
     parser.add_argument("--jps", type=float, nargs="+", default=[0.02, 0.03, 0.05])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--mechanics", action="store_true", help="single mechanisms instead of whole runs")
     options = parser.parse_args()
+    if options.mechanics:
+        with tempfile.TemporaryDirectory() as name:
+            mechanics(options.trace, options.aisimulate, Path(name))
+        return
     print("| JPS, arm | mean JCT by seed, s | mean | bubble, s | hit ratio |\n|---|---|---|---|---|")  # noqa: T201
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
