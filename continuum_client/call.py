@@ -45,6 +45,8 @@ class Call:
         self._shape = shape
         self._sent: dict[str, Any] = {}
         self._without: list[Feature] = []
+        if program.keeper is not None:
+            program.keeper.begin_turn()
         self._refused: list[str] = []
         self.on_failure: Callable[[], None] | None = None
 
@@ -64,7 +66,7 @@ class Call:
         self._options.headers = merged_headers(self._headers, tag_headers(self._told.tags))
         if self._body is None:
             return
-        ours = tag_body(self._told.tags, dialect, self._program.output_tokens)
+        ours = tag_body(self._told.tags, dialect, self._options.url, self._program.output_tokens)
         if self._wants_usage():
             ours[STREAM_OPTIONS] = {"include_usage": True}
         if ours:

@@ -6,7 +6,6 @@ retry keeps its ids. Resources, types and streams are openai's own.
 
 from __future__ import annotations
 
-import copy
 import functools
 import threading
 from collections.abc import Mapping
@@ -289,13 +288,13 @@ def wrap(client: C, **options: Any) -> C:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise TypeError(f"wrap() got an unexpected option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    twin = copy.copy(client)
-    for name in _cached(type(client)):
+    cls = type(client) if isinstance(client, _Tagging) else _tagged(type(client))
+    twin: Any = object.__new__(cls)
+    twin.__dict__.update(client.__dict__)
+    for name in _cached(cls):
         twin.__dict__.pop(name, None)  # resources that were made point to the other client
-    if not isinstance(client, _Tagging):
-        cast("Any", twin).__class__ = _tagged(type(client))
-    cast("Any", twin)._continuum = settings_from(**options)
-    return twin
+    twin._continuum = settings_from(**options)
+    return cast("C", twin)
 
 
 _made: dict[type[Any], type[Any]] = {}

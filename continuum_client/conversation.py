@@ -114,7 +114,7 @@ class Conversations:
             self._by_prefix.move_to_end(keys[-1])
             forgotten = self._by_prefix.popitem(last=False)[1] if len(self._by_prefix) > MAX_CONVERSATIONS else []
         for thread in forgotten:
-            thread.program.close()
+            thread.program.forget()
         return found.program, lambda: _fail(found)
 
     def _continued(self, keys: list[int]) -> _Thread | None:

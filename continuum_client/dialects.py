@@ -41,8 +41,14 @@ class Dialect(Protocol):
 
     name: str
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
-        """Fields to merge into the request's body. ``output_tokens``: how long an answer the client expects."""
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
+        """Fields to merge into the request's body.
+
+        Args:
+            tags: known facts.
+            path: ``/chat/completions``, ``/completions`` or ``/responses``: schemas differ.
+            output_tokens: how long an answer the client expects.
+        """
 
     def release(self, program_id: str) -> Release | None:
         """The request that lets go of a program's KV; None where the server has none."""
@@ -53,7 +59,7 @@ class Headers:
 
     name = "headers"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
         return {}
 
     def release(self, program_id: str) -> Release | None:
@@ -65,7 +71,7 @@ class Vllm(Headers):
 
     name = "vllm"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {"vllm_xargs": tags_to_xargs(tags)}
         if tags.program_id is not None:
             fields["session_id"] = tags.program_id
@@ -80,7 +86,7 @@ class Sglang(Headers):
 
     name = "sglang"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
         return {} if tags.program_id is None else {"session_id": tags.program_id}
 
     def release(self, program_id: str) -> Release | None:
@@ -92,17 +98,19 @@ class Dynamo(Headers):
 
     name = "dynamo"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
         return {} if output_tokens is None else {"nvext": {"agent_hints": {"osl": output_tokens}}}
 
 
 class TrtLlm(Headers):
-    """TensorRT-LLM: ``conversation_params.conversation_id``."""
+    """TensorRT-LLM: ``conversation_params.conversation_id``; its Responses schema has no place for it."""
 
     name = "trtllm"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
-        return {} if tags.program_id is None else {"conversation_params": {"conversation_id": tags.program_id}}
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
+        if tags.program_id is None or path == "/responses":
+            return {}
+        return {"conversation_params": {"conversation_id": tags.program_id}}
 
 
 class ThunderAgent(Headers):
@@ -110,7 +118,7 @@ class ThunderAgent(Headers):
 
     name = "thunderagent"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
         return {} if tags.program_id is None else {"program_id": tags.program_id}
 
     def release(self, program_id: str) -> Release | None:
@@ -118,12 +126,14 @@ class ThunderAgent(Headers):
 
 
 class OpenAIHosted(Headers):
-    """OpenAI's own API: ``prompt_cache_key``, at most 64 characters (longer ids are hashed)."""
+    """OpenAI's own API: ``prompt_cache_key``, at most 64 characters (longer ids are hashed), not in ``/completions``."""
 
     name = "openai"
 
-    def body(self, tags: Tags, output_tokens: int | None) -> dict[str, Any]:
-        return {} if tags.program_id is None else {"prompt_cache_key": cache_key(tags.program_id)}
+    def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
+        if tags.program_id is None or path == "/completions":
+            return {}
+        return {"prompt_cache_key": cache_key(tags.program_id)}
 
 
 DIALECTS: dict[str, Dialect] = {

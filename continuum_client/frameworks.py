@@ -31,6 +31,7 @@ def extra_body(
     program_id: str | None = None,
     *,
     dialect: str | Dialect = "vllm",
+    path: str = "/chat/completions",
     parent_id: str | None = None,
     last_step: bool = False,
     predict: tuple[str, float] | None = None,
@@ -45,6 +46,7 @@ def extra_body(
     Args:
         program_id: default: the current program; outside any, there are no fields.
         dialect: of the server; ``auto`` needs a client and counts as ``headers`` here.
+        path: ``/responses`` or ``/completions`` where the framework calls that.
         parent_id: the program it works for.
         last_step: the coming call is its last.
         predict: the tool expected after the call, and its seconds.
@@ -62,7 +64,9 @@ def extra_body(
         tags = _identity(program_id, parent_id, last_step)
     if tags.program_id is None:
         return {}
-    return tag_body(_with_tools(tags, predict, last_tool, last_step), find_dialect(dialect) or HEADERS, output_tokens)
+    return tag_body(
+        _with_tools(tags, predict, last_tool, last_step), find_dialect(dialect) or HEADERS, path, output_tokens
+    )
 
 
 def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:

@@ -43,7 +43,7 @@ class Carrier(Protocol):
 class Keeper(Protocol):
     """Where a program's turns are recorded (``recorder.Ledger``)."""
 
-    def finish(self, runs: Sequence[ToolRun] = ()) -> None: ...
+    def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Program:
     def keep(self, keeper: Keeper) -> None:
         """Record its turns there, until it is closed or forgotten, or the process ends."""
         self.keeper = keeper
-        weakref.finalize(self, keeper.finish)
+        weakref.finalize(self, keeper.finish, (), True)
 
     def take(self) -> Told:
         """What the call that leaves now takes along; told once."""
@@ -305,13 +305,17 @@ class Program:
             if sent is not None:
                 await sent
 
-    def _end(self) -> list[Any]:
+    def forget(self) -> None:
+        """Close without telling the server: nobody knows whether the program is over."""
+        self._end(tell=False)
+
+    def _end(self, tell: bool = True) -> list[Any]:
         """Close; releases that are still to be awaited."""
         with self._lock:
             if self._closed:
                 return []
             self._closed = True
-            carriers = [] if self._told_last else list(self._carriers.values())
+            carriers = list(self._carriers.values()) if tell and not self._told_last else []
             self._carriers = {}
         if self.keeper is not None:
             self.keeper.finish(self._runs)

@@ -176,23 +176,43 @@ class Ledger:
         self._arrival_s = 0.0
         self._last: Ended | None = None
         self._last_turn: Turn | None = None
+        self._under_way = 0
+        self._over: Sequence[ToolRun] | None = None
         self._finished = False
 
-    def end_turn(self, ended: Ended) -> None:
-        """A call has ended, well or not."""
+    def begin_turn(self) -> None:
+        """A call leaves; ``end_turn`` follows."""
         if os.getpid() != self._pid:  # a fork of the program's process goes on with it: a program of its own
             self._begin(f"{self._id}~{os.getpid()}", self._id)
         with self._lock:
-            self.recorder.guarded(lambda: self._write(ended))
+            self._under_way += 1
 
-    def finish(self, runs: Sequence[ToolRun] = ()) -> None:
-        """The program is over; ``runs``: tools after its last call. Does nothing the second time, or in a fork."""
+    def end_turn(self, ended: Ended) -> None:
+        """A call has ended, well or not."""
+        with self._lock:
+            self._under_way -= 1
+            self.recorder.guarded(lambda: self._write(ended))
+            if self._over is not None and self._under_way <= 0:
+                self._finish(self._over)
+
+    def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None:
+        """The program is over. Does nothing the second time, or in a fork.
+
+        Args:
+            runs: tools after its last call.
+            at_once: do not wait for replies that are still being read.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if not self._finished:
-                self._finished = True
-                self.recorder.guarded(lambda: self._write_end(runs))
+            self._over = runs
+            if at_once or self._under_way <= 0:
+                self._finish(runs)
+
+    def _finish(self, runs: Sequence[ToolRun]) -> None:
+        if not self._finished:
+            self._finished = True
+            self.recorder.guarded(lambda: self._write_end(runs))
 
     def _write(self, ended: Ended) -> None:
         record = compact(self._record(ended))
@@ -252,7 +272,10 @@ class Ledger:
 
     def _say_uncounted(self, ended: Ended) -> None:
         if ended.error is None and not ended.counted:
-            message = "a server gave no token counts: such turns are in turns.jsonl and not in trace.jsonl"
+            message = (
+                "a server gave no token counts: such turns are in turns.jsonl and not in trace.jsonl. "
+                'A stream read raw has them where it was sent with stream_options={"include_usage": True}'
+            )
             once.warn(f"uncounted {self.recorder.path}", f"{self.recorder.path}: {message}")
 
 

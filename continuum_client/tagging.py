@@ -32,15 +32,18 @@ def tag_headers(tags: Tags) -> dict[str, str]:
     return headers
 
 
-def tag_body(tags: Tags, dialect: Dialect, output_tokens: int | None = None) -> dict[str, Any]:
+def tag_body(
+    tags: Tags, dialect: Dialect, path: str = "/chat/completions", output_tokens: int | None = None
+) -> dict[str, Any]:
     """Body fields for one request; empty fields are left out.
 
     Args:
         tags: what is known; unknown facts stay out.
         dialect: of the server.
+        path: of the request, after the base URL.
         output_tokens: expected length of the answer, for dialects that have a place for it.
     """
-    return {name: value for name, value in dialect.body(tags, output_tokens).items() if value != {}}
+    return {name: value for name, value in dialect.body(tags, path, output_tokens).items() if value != {}}
 
 
 # ------------------------------------------------------------------------------------- into a request

@@ -1,7 +1,7 @@
 """Servers with strict schemas, on one asyncio thread: what is not in a server's schema is refused as that server does.
 
-Field lists: OpenAI's from the installed ``openai`` package's own parameter types; the others' extensions from their sources
-(continuum_client/dialects.py names them).
+Field lists: OpenAI's from the installed ``openai`` package's own parameter types; the others' extensions from their
+sources (continuum_client/dialects.py names them).
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def dynamo_schema(path: str, body: Json) -> Refusal | None:
 
 
 def trtllm_schema(path: str, body: Json) -> Refusal | None:
-    unknown = _unknown(path, body, {"conversation_params", "cache_salt", "priority", "agent_hierarchy", "kv_hints"})
+    extra = {"cache_salt", "priority", "agent_hierarchy", "kv_hints"}
+    unknown = _unknown(path, body, extra | (set() if path == "/responses" else {"conversation_params"}))
     params = body.get("conversation_params", {})
     unknown += [f"conversation_params.{name}" for name in set(params) - {"conversation_id"}]
     if unknown:
@@ -169,7 +170,6 @@ class FakeServer:
         self.seen: list[Seen] = []
         self.plan: deque[Planned] = deque()
         self.cached = True
-        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -203,23 +203,23 @@ class FakeServer:
         self._ready.set()
         self._loop.run_forever()
         server.close()
-        for writer in self._writers:
-            writer.close()
-        while asyncio.all_tasks(self._loop):
-            self._loop.run_until_complete(asyncio.sleep(0.001))
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+        for _ in range(3):  # transports close in callbacks of callbacks
+            self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
     # ------------------------------------------------------------------------------------------ HTTP
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            self._writers.discard(writer)
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from client_fakes import FakeServer
+
 from continuum_client import recorder
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
