@@ -1,0 +1,269 @@
+"""Which tool a model's output calls (SPEC 6). Nothing in here raises, whatever the text.
+
+A tool is known by a key: a function's name, or, where the function runs a shell command, the first real program of the
+command. Formats are parsers in a list, asked in order; the first that finds a call decides. An output of several calls
+has the set of their keys as its key: its recorded times are those of the slowest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continuum_server.policy.shell_commands import MAX_CHARS, first_program
+
+_MAX_TEXT = 65_536
+"""Only the last so many characters are read: a call ends an output."""
+_MAX_CALLS = 16
+_MAX_FAILED = 16
+"""Broken JSON objects after which the search for one ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call found in an output."""
+
+    name: str
+    command: str | None = None
+    """The shell command it runs, where it runs one."""
+
+
+Parser = Callable[[str], Sequence[Call]]
+"""From a whole output to the calls in it; none where the format is another."""
+
+SHELL = "bash"
+"""Name of a call that is nothing but a shell command."""
+# fmt: off
+SHELL_FUNCTIONS = frozenset((
+    "bash", "execute_bash", "sh", "shell", "local_shell", "terminal", "run_terminal_cmd", "run_command", "cmd", "exec",
+    "run_shell_command", "execute_command", "run_in_terminal",
+))
+# fmt: on
+"""Functions whose argument is a shell command: known by what they run."""
+_COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "code")
+
+
+# ---------------------------------------------------------------------------------------------- what callers use
+
+
+def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
+    """The key of what an output calls; ``hint`` where it names nothing; None where neither does."""
+    return calls_key(read_calls(text), first_word) or hint
+
+
+def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
+    """The key of a response's ``tool_calls``, as objects or as dictionaries."""
+    return calls_key(read_openai(tool_calls), first_word)
+
+
+def tools_key(names: Iterable[str]) -> str | None:
+    """One key for several tools that run at once."""
+    found = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
+    return "+".join(found[:_MAX_CALLS]) or None
+
+
+def calls_key(calls: Sequence[Call], first_word: bool = False) -> str | None:
+    return tools_key(_call_key(call, first_word) for call in calls[:_MAX_CALLS])
+
+
+def _call_key(call: Call, first_word: bool) -> str:
+    program = first_program(call.command, first_word) if call.command is not None else None
+    return program or call.name
+
+
+def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[Call]:
+    """Calls that the first parser with any finds."""
+    text = text[-_MAX_TEXT:] if isinstance(text, str) else ""
+    if not text.strip():
+        return ()
+    for parser in PARSERS.values() if parsers is None else parsers:
+        try:
+            calls = parser(text)
+        except Exception:  # noqa: BLE001 - a parser may be anyone's; an output it cannot read calls nothing
+            continue
+        if calls:
+            return calls
+    return ()
+
+
+def read_openai(tool_calls: Any) -> list[Call]:
+    """Calls of a response's ``tool_calls``; what is malformed is left out."""
+    found = []
+    for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
+        function = _get(call, "function") or call
+        name, arguments = _get(function, "name"), _get(function, "arguments")
+        if isinstance(name, str) and name.strip():
+            found.append(_call(name, arguments))
+    return found
+
+
+def _get(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _call(name: str, arguments: Any = None) -> Call:
+    """A call of that function; of a shell function its command is looked up, also in arguments that are JSON text."""
+    name = name.strip()
+    if name.lower() not in SHELL_FUNCTIONS:
+        return Call(name)
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return Call(name)
+    return Call(name, _command(arguments))
+
+
+def _command(arguments: Any) -> str | None:
+    if isinstance(arguments, str):
+        return arguments
+    if isinstance(arguments, Mapping):
+        given = (arguments[key] for key in _COMMAND_ARGUMENTS if arguments.get(key))
+        return _command(next(given, None))
+    if isinstance(arguments, list | tuple) and arguments and all(isinstance(part, str) for part in arguments):
+        return _argv(arguments)
+    return None
+
+
+def _argv(words: Sequence[str]) -> str:
+    """``["bash", "-lc", "ls"]`` as one command line."""
+    return " ".join("'" + word.replace("'", "'\\''") + "'" if re.search(r"[^\w./=-]", word) else word for word in words)
+
+
+# ---------------------------------------------------------------------------------------------- formats
+
+_FENCE = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\r?\n", re.I)
+_FENCE_END = re.compile(r"^[ \t]*```", re.M)
+
+
+def fenced_shell(text: str) -> Sequence[Call]:
+    """Exactly one fenced shell block (mini-swe-agent): several are an error of the model, not calls."""
+    blocks = _elements(text, _FENCE, _FENCE_END)
+    return [Call(SHELL, blocks[0][1])] if len(blocks) == 1 and blocks[0][1].strip() else ()
+
+
+def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[tuple[str, str]]:
+    """(first group of the opening, body) of every finished element. Linear: no closing, no further look."""
+    found: list[tuple[str, str]] = []
+    start = opening.search(text)
+    while start and (end := closing.search(text, start.end())):
+        found.append((start[1] if opening.groups else "", text[start.end() : end.start()]))
+        start = opening.search(text, end.end())
+    return found
+
+
+_TAG, _TAG_END = re.compile(r"<tool_call>"), re.compile(r"</tool_call>")
+_GLM_KEY, _GLM_KEY_END = re.compile(r"<arg_key>"), re.compile(r"</arg_key>")
+_GLM_VALUE, _GLM_VALUE_END = re.compile(r"<arg_value>"), re.compile(r"</arg_value>")
+
+
+def tagged(text: str) -> Sequence[Call]:
+    """``<tool_call>`` elements: JSON inside (Hermes, Qwen), or a name and its arguments (GLM)."""
+    found: list[Call] = []
+    for _, body in _elements(text, _TAG, _TAG_END):
+        found += json_calls(body) or functions(body) or _glm_call(body.strip())
+    return found
+
+
+def _glm_call(body: str) -> list[Call]:
+    name = re.match(r"[\w.-]+(?=\s|<|$)", body)
+    if name is None or not re.match(r"\s*(<arg_key>|$)", body[name.end() :]):
+        return []
+    keys = [key.strip() for _, key in _elements(body, _GLM_KEY, _GLM_KEY_END)]
+    values = [value for _, value in _elements(body, _GLM_VALUE, _GLM_VALUE_END)]
+    return [_call(name.group(), dict(zip(keys, values, strict=False)))]
+
+
+_FUNCTION, _FUNCTION_END = re.compile(r"<function[= ](?:name=)?[\"']?([\w.-]+)[\"']?\s*>"), re.compile(r"</function>")
+_PARAMETER, _PARAMETER_END = (
+    re.compile(r"<parameter[= ](?:name=)?[\"']?([\w.-]+)[\"']?\s*>"),
+    re.compile(r"</parameter>"),
+)
+
+
+def functions(text: str) -> Sequence[Call]:
+    """``<function=NAME>`` elements with parameters or JSON inside (Qwen-Coder, OpenHands, Llama)."""
+    found = []
+    for name, body in _elements(text, _FUNCTION, _FUNCTION_END):
+        parameters = dict(_elements(body, _PARAMETER, _PARAMETER_END))
+        found.append(_call(name, parameters or body.strip() or None))
+    return found
+
+
+def json_calls(text: str) -> Sequence[Call]:
+    """``{"name": ..., "arguments" or "parameters": ...}``, alone, in a list, or several (Llama, Mistral, Qwen)."""
+    found = []
+    for item in _json_values(text):
+        for call in item if isinstance(item, list) else [item]:
+            if not isinstance(call, dict):
+                continue
+            call = call["function"] if isinstance(call.get("function"), dict) else call
+            name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
+            if isinstance(name, str) and name.strip() and isinstance(arguments, dict | str):
+                found.append(_call(name, arguments))
+    return found
+
+
+def terminal_commands(text: str) -> Sequence[Call]:
+    """``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench): one shell, typed into in turn."""
+    for item in _json_values(text):
+        commands = item.get("commands") if isinstance(item, dict) else None
+        if isinstance(commands, list):
+            typed = [c.get("keystrokes") if isinstance(c, dict) else c for c in commands]
+            lines = [line for line in typed if isinstance(line, str)]
+            return [Call(SHELL, "".join(f"{line}\n" for line in lines))] if any(map(str.strip, lines)) else ()
+    return ()
+
+
+def pythonic(text: str) -> Sequence[Call]:
+    """``name(a=1)`` or ``[f(a=1), g()]`` and nothing else (Llama); arguments are constants."""
+    source = text.replace("<|python_tag|>", "").replace("<|eom_id|>", "").replace("<|eot_id|>", "").strip()
+    if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > 16_384:
+        return ()
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return ()
+    calls = tree.elts if isinstance(tree, ast.List) else [tree]
+    read = [_python_call(call) for call in calls]
+    return [call for call in read if call is not None] if all(read) else ()
+
+
+def _python_call(node: ast.expr) -> Call | None:
+    if not isinstance(node, ast.Call):
+        return None
+    try:
+        named = {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg is not None}
+        plain = [ast.literal_eval(value) for value in node.args]
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return _call(ast.unparse(node.func), named or (plain[0] if len(plain) == 1 else None))
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """Objects and lists in a text, outermost ones, in order."""
+    decoder, at, failed = json.JSONDecoder(strict=False), 0, 0
+    while failed < _MAX_FAILED and (match := _OPENING.search(text, at)):
+        try:
+            value, at = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            failed, at = failed + 1, match.start() + 1
+            continue
+        yield value
+
+
+_OPENING = re.compile(r"[{\[](?=\s*[{\"\]}])")
+
+PARSERS: dict[str, Parser] = {
+    "fenced-shell": fenced_shell,
+    "tagged": tagged,
+    "functions": functions,
+    "terminal": terminal_commands,
+    "json": json_calls,
+    "pythonic": pythonic,
+}
+"""By name, in the order they are asked. Add or remove entries to plug in other formats."""

@@ -1,0 +1,310 @@
+"""Which tool an output calls: every format by hand, real trajectories, and texts made to break a parser."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from continuum_server.policy.shell_commands import first_program, programs, simple_commands
+from continuum_server.policy.tool_calls import (
+    PARSERS,
+    Call,
+    openai_key,
+    read_calls,
+    read_openai,
+    tool_key,
+    tools_key,
+)
+from continuum_traces.shell import tool_key as importers_key
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
+    ("ls -la", "ls", ("ls",)),
+    ("cd /testbed && python -m pytest tests", "python", ("python",)),
+    ("cd x; cd y; git status", "git", ("git",)),
+    ("cd x || exit 1\ngrep -rn foo .", "grep", ("grep",)),
+    ("cat a.txt | grep b | wc -l", "cat", ("cat", "grep", "wc")),
+    ("FOO=1 BAR='a b' make -j4", "make", ("make",)),
+    ("sudo -u root -E timeout -s KILL 10 nohup time ./run.sh &", "run.sh", ("run.sh",)),
+    ("timeout 300s /usr/bin/python3 x.py", "python3", ("python3",)),
+    ("env -i PATH=/bin nice -n 5 gcc a.c", "gcc", ("gcc",)),
+    ("cd /only/that", "cd", ()),
+    ("source venv/bin/activate && pip install -e .", "pip", ("pip",)),
+    ("export A=1", "export", ()),
+    ("", None, ()),
+    ("   \n\t ", None, ()),
+    ("# a comment\npython x.py # and another", "python", ("python",)),
+    ("echo 'a && b; c | d'", "echo", ("echo",)),
+    ('echo "a && $(rm -rf / && ls) \\" ; b" && sed -n 1p f', "echo", ("echo", "sed")),
+    ("bash -c 'cd x && pytest -k \"a and b\"'", "pytest", ("pytest",)),
+    ("bash -lc \"bash -c 'cd y; tox'\"", "tox", ("tox",)),
+    ("bash run.sh", "bash", ("bash",)),
+    ("bash", "bash", ("bash",)),
+    ("cat > f.py <<'EOF'\nimport os; os.system('rm')\nls && pwd\nEOF\npython f.py", "cat", ("cat", "python")),
+    ("cat <<-END | sort > out\n\tb && c\n\tEND\nwc out", "cat", ("cat", "sort", "wc")),
+    ("cat <<A <<B\none\nA\ntwo\nB\nuniq x", "cat", ("cat", "uniq")),
+    ("cat <<EOF\nnever finished && rm x", "cat", ("cat",)),
+    ("grep x <<< 'y && z'", "grep", ("grep",)),
+    ("make 2>&1 | tee log.txt", "make", ("make", "tee")),
+    ("make &> log; ls", "make", ("make", "ls")),
+    (">out.txt 2>/dev/null ls", "ls", ("ls",)),
+    ("(cd a && npm test) && { yarn; }", "npm", ("npm", "yarn")),
+    ("for f in *.py; do black $f; done", "black", ("black",)),
+    ("if [ -f x ]; then cat x; else touch x; fi", "cat", ("cat", "touch")),
+    ("while read l; do echo $l; done < f", "echo", ("echo",)),
+    ("x=$(git log | head) && echo $x", "echo", ("echo",)),
+    ("diff <(sort a) <(sort b)", "diff", ("diff",)),
+    ("ls `pwd; date`", "ls", ("ls",)),
+    ("python -c 'import sys\nsys.exit(0)'\nls", "python", ("python", "ls")),
+    ("ls \\\n  -la && pwd", "ls", ("ls", "pwd")),
+    ("echo 'unfinished", "echo", ("echo",)),
+    ('echo "unfinished\\', "echo", ("echo",)),
+    ("echo $(unfinished", "echo", ("echo",)),
+    ("echo `unfinished", "echo", ("echo",)),
+    ("$PYTHON x.py", None, ()),
+    ("&& || ; |", None, ()),
+    ("echo a#b; ls", "echo", ("echo", "ls")),
+]
+
+
+@pytest.mark.parametrize(("command", "key", "all_of_them"), COMMANDS)
+def test_commands(command: str, key: str | None, all_of_them: tuple[str, ...]) -> None:
+    assert first_program(command) == key
+    assert programs(command) == all_of_them
+
+
+def test_the_papers_key_is_the_first_word() -> None:
+    assert first_program("cd /testbed && pytest", first_word=True) == "cd"
+    assert first_program("  FOO=1 make", first_word=True) == "FOO=1"
+    assert first_program(" \n", first_word=True) is None
+    assert tool_key("```bash\ncd x && ls\n```", first_word=True) == "cd"
+
+
+def test_words_lose_their_quotes() -> None:
+    assert simple_commands('a \'b c\'"d\\"e"\\ f; g') == [["a", 'b cd"e f'], ["g"]]
+
+
+# ------------------------------------------------------------------------------------------------------ outputs
+
+OUTPUTS: dict[str, tuple[str, str | None]] = {
+    "fence": ("THOUGHT: look.\n\n```bash\ncd /testbed && grep -rn x .\n```\n", "grep"),
+    "fence after text": ("Run: ```bash\nls\n```", "ls"),
+    "fence with another tag": ("```mswea_bash_command\nsed -n 1p x\n```", "sed"),
+    "fence, windows lines": ("```bash\r\nls -l\r\n```\r\n", "ls"),
+    "fence with a fence in its heredoc": ("```bash\ncat > r.md <<'EOF'\n# x\n```python\nx\n```\nEOF\n```", "cat"),
+    "two fences": ("```bash\nls\n```\nand\n```bash\npwd\n```", None),
+    "unfinished fence": ("```bash\nls && pw", None),
+    "empty fence": ("```bash\n\n```", None),
+    "another language": ("```python\nprint(1)\n```", None),
+    "hermes": (
+        'Sure.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        "get_weather",
+    ),
+    "hermes, parallel": (
+        '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
+        '\n<tool_call>{"name": "fetch", "arguments": {}}</tool_call>',
+        "fetch+search",
+    ),
+    "hermes, the same twice": ('<tool_call>{"name":"f","arguments":{}}</tool_call>' * 2, "f"),
+    "hermes, unfinished": ('<tool_call>\n{"name": "search", "argu', None),
+    "hermes, broken": ("<tool_call>{name: search}</tool_call>", None),
+    "hermes, a shell": (
+        '<tool_call>{"name": "bash", "arguments": {"command": "cd x && tox"}}</tool_call>',
+        "tox",
+    ),
+    "llama json": ('{"name": "spotify.play", "parameters": {"song": "x"}}', "spotify.play"),
+    "llama json after its tag": ('<|python_tag|>{"name": "f", "parameters": {}}<|eom_id|>', "f"),
+    "arguments as text": ('{"name": "execute_bash", "arguments": "{\\"command\\": \\"pip list\\"}"}', "pip"),
+    "mistral": ('[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": [1]}}]', "a+b"),
+    "openai as text": ('[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]', "f"),
+    "a json answer that is no call": ('{"name": "Bob", "age": 3}', None),
+    "broken json": ('{"name": "f", "arguments": {', None),
+    "qwen coder": (
+        "<tool_call>\n<function=str_replace>\n<parameter=path>\n/x\n</parameter>\n</function>\n</tool_call>",
+        "str_replace",
+    ),
+    "openhands": ("<function=execute_bash>\n<parameter=command>cd a && go test ./...</parameter>\n</function>", "go"),
+    "llama function": ('<function=f>{"a": 1}</function>', "f"),
+    "function, unfinished": ("<function=execute_bash>\n<parameter=command>ls", None),
+    "glm": (
+        "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>git diff | cat</arg_value>\n</tool_call>",
+        "git",
+    ),
+    "glm without arguments": ("<tool_call>submit\n</tool_call>", "submit"),
+    "pythonic": ('[get_weather(city="Paris", days=3)]', "get_weather"),
+    "pythonic, parallel": ("[a(x=1), b.c(y=[1, 2])]", "a+b.c"),
+    "llama call": ('search(query="a (b)", limit=5)', "search"),
+    "llama call of a shell": ('<|python_tag|>bash(command="cd /x; npm ci")', "npm"),
+    "prose like a call": ("Done (see above)", None),
+    "a call in prose": ("I would use search(query='x') here.", None),
+    "variables are no arguments": ("print(x)", None),
+    "terminal": (
+        '{"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": "cd /app\\n"}, {"keystrokes": "make\\n"}]}',
+        "make",
+    ),
+    "terminal in a fence": ('```json\n{"commands": [{"keystrokes": "ls\\n", "duration": 1}]}\n```', "ls"),
+    "terminal that only waits": ('{"commands": []}', None),
+    "prose": ("The answer is 42.", None),
+    "empty": ("", None),
+    "white": (" \n\t", None),
+    "nul": ("\0f(a=1)\0", None),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs(name: str) -> None:
+    text, key = OUTPUTS[name]
+    assert tool_key(text) == key
+
+
+def test_a_hint_fills_in_and_never_overrules() -> None:
+    assert tool_key("The answer.", hint="search") == "search"
+    assert tool_key("```bash\nls\n```", hint="search") == "ls"
+
+
+def test_openai_calls() -> None:
+    shell = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
+    fetch = SimpleNamespace(function=SimpleNamespace(name="fetch_url", arguments='{"url": "x"}'))
+    assert openai_key([shell]) == "make"
+    assert openai_key([fetch, shell]) == "fetch_url+make"
+    assert openai_key([{"name": "f", "arguments": {}}]) == "f"
+    argv = {"function": {"name": "shell", "arguments": '{"command": ["bash", "-lc", "cd x; rg it\'s"]}'}}
+    assert openai_key([argv]) == "rg"
+    for broken in (None, 3, "x", [None], [{}], [{"function": None}], [{"function": {"name": ""}}], [{"name": 5}]):
+        assert openai_key(broken) is None
+    assert openai_key([{"function": {"name": "bash", "arguments": "{broken"}}]) == "bash"
+
+
+def test_several_names_are_a_set() -> None:
+    assert tools_key(["b", "a", "b", " "]) == "a+b"
+    assert tools_key([]) is None
+    assert len(tools_key(f"tool{i:04}" for i in range(1000)) or "") < 2000
+
+
+def test_parsers_are_pluggable_and_may_fail() -> None:
+    def shout(text: str) -> list[Call]:
+        return [Call("shout")] if text.isupper() else []
+
+    def broken(text: str) -> list[Call]:
+        raise RuntimeError("no")
+
+    assert tool_key("HELP") is None
+    PARSERS["broken"], PARSERS["shout"] = broken, shout
+    try:
+        assert tool_key("HELP") == "shout"
+    finally:
+        del PARSERS["broken"], PARSERS["shout"]
+    assert read_calls("```bash\nls\n```", parsers=[shout]) == ()
+
+
+# ------------------------------------------------------------------------------------------------ nothing raises
+
+# fmt: off
+SHARDS = st.sampled_from([
+    "```bash\n", "\n```", "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=command>", "{", "}",
+    '{"name": "f", "arguments": {', '"', "'", "\\", "$(", "`", "<<EOF\n", "EOF\n", "(", ")", "[", "]", "f(", "a=1",
+    "cd x && ", "sudo -u ", "timeout ", "bash -c ", "|", "&", ">", "<", "#", "\n", " ", "\0", "é", "ls", '"commands": [',
+    "<arg_key>", "</arg_key>", "<arg_value>", "[TOOL_CALLS]", "<|python_tag|>", "lambda: ", "-" * 50, "=", ",",
+])
+# fmt: on
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(SHARDS, max_size=40).map("".join)))
+@settings(max_examples=800)
+def test_any_text_gives_a_name_or_none(text: str) -> None:
+    for first_word in (False, True):
+        key = tool_key(text, first_word=first_word)
+        assert key is None or (key == key.strip() and 0 < len(key) < 2000)
+        assert first_program(text, first_word) is None or first_program(text, first_word)
+    read_openai([{"function": {"name": "bash", "arguments": text}}])
+
+
+HOSTILE = {
+    "brackets": "[" * 60_000,
+    "braces": '{"a":' * 12_000,
+    "calls": "f(" * 8_000,
+    "minuses": "f(a=" + "-" * 15_000 + "1)",
+    "tags": "<tool_call>" * 6_000,
+    "functions": "<function=f>" * 5_000,
+    "fences": "x```bash\n" * 7_000,
+    "spaces": "<tool_call>" + " " * 60_000,
+    "quotes": "```bash\n" + "'\"" * 30_000 + "\n```",
+    "pieces": "```bash\n" + "a''" * 20_000 + "\n```",
+    "heredocs": "```bash\n" + "cat <<E " * 7_000 + "\n```",
+    "substitutions": "```bash\n" + "$(" * 30_000 + "\n```",
+    "shells": "```bash\n" + "bash -c '" * 6_000 + "\n```",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_long_hostile_texts_end_soon(name: str) -> None:
+    """No clock in a test: a parser that is quadratic in 60,000 characters would hang this one for minutes."""
+    tool_key(HOSTILE[name])
+
+
+# --------------------------------------------------------------------------------------------------- real outputs
+
+
+def assistant_messages(archive: Path) -> Iterator[dict[str, Any]]:
+    with tarfile.open(archive) as members:
+        for member in members:
+            content = members.extractfile(member) if member.name.endswith(".traj.json") else None
+            if content is not None:
+                yield from (m for m in json.load(content)["messages"] if m.get("role") == "assistant")
+
+
+@pytest.fixture(scope="module")
+def real_calls(real_traces: Path) -> list[dict[str, Any]]:
+    """Tool calls of 43 mini-swe-agent trajectories (deepseek-chat on SWE-bench Lite)."""
+    archive = real_traces / "raw" / "mini_swe_agent" / "trajectories.tar.xz"
+    if not archive.is_file():
+        pytest.skip("no raw trajectories beside this checkout (../shared/traces/raw)")
+    return [call for message in assistant_messages(archive) for call in message.get("tool_calls") or []]
+
+
+def command_of(call: dict[str, Any]) -> str:
+    return str(json.loads(call["function"]["arguments"])["command"])
+
+
+def test_real_calls_are_known_by_a_program(real_calls: list[dict[str, Any]]) -> None:
+    keys = [openai_key([call]) for call in real_calls]
+    assert len(keys) > 3_000
+    assert None not in keys
+    assert len(set(keys)) < 60  # programs, not pieces of commands
+    assert keys.count("cd") < len(keys) / 1_000
+    first_words = [openai_key([call], first_word=True) for call in real_calls]
+    assert first_words.count("cd") > len(keys) / 4
+
+
+def test_the_importer_sees_the_same_programs(real_calls: list[dict[str, Any]]) -> None:
+    """Two implementations that share no code."""
+    commands = [command_of(call) for call in real_calls]
+    different = [command for command in commands if first_program(command) != importers_key(command)]
+    assert len(different) <= len(commands) / 500
+
+
+def test_real_commands_in_every_format(real_calls: list[dict[str, Any]]) -> None:
+    """The same command, written as each model family writes it, has the same key."""
+    for call in real_calls[::5]:
+        command, key = command_of(call), openai_key([call])
+        as_json = json.dumps({"name": "bash", "arguments": {"command": command}})
+        assert tool_key(f"Let me look.\n<tool_call>\n{as_json}\n</tool_call>") == key
+        assert tool_key(as_json) == key
+        assert (
+            tool_key(f"<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>{command}</arg_value>\n</tool_call>")
+            == key
+        )
+        xml = f"<function=execute_bash>\n<parameter=command>{command}</parameter>\n</function>"
+        assert tool_key(xml) == key
+        assert tool_key(f"bash(command={command!r})") == key
+        assert tool_key(json.dumps({"analysis": "x", "commands": [{"keystrokes": command + "\n"}]})) == key
+        if "```" not in command:
+            assert tool_key(f"THOUGHT: x\n\n```bash\n{command}\n```") == key
