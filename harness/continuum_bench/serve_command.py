@@ -64,9 +64,7 @@ def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> Serv
     of_policy = {} if policy == STOCK else read_policy_options(given, [policy]).get(policy, {})
     return ServerConfig(
         policy=policy,
-        policy_options={}
-        if policy == STOCK
-        else read_policy_options(options["policy_option"] or [], [policy]).get(policy, {}),
+        policy_options=of_policy,
         guards=guards,
         emulated=emulated,
         tool_call_parser=None if parser in (None, "none") else parser,

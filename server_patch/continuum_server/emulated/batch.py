@@ -19,8 +19,8 @@ class Answer:
     generated: int = 0
     ends: bool = True
     """The last planned token ends the answer."""
-    logprobs: int = 0
-    """Alternatives the request wants log probabilities of, beside the token itself."""
+    logprobs: int = -1
+    """Alternatives the request wants log probabilities of, beside the token itself; -1: not even of that."""
 
     def next_token(self) -> int:
         token = self.planned[self.generated % len(self.planned)]

@@ -124,7 +124,7 @@ class EmulatedWorker:
         return Paced(output, self._device, done_s)
 
     def _logprobs_wanted(self) -> int:
-        return max((answer.logprobs for answer in self._answers.values()), default=0)
+        return max((answer.logprobs for answer in self._answers.values()), default=-1)
 
     def _sample(self, answer: Answer, bitmask: Any) -> int:
         token = answer.next_token()
@@ -150,7 +150,7 @@ class EmulatedWorker:
 
     def _plan(self, new: Any) -> Answer:
         params = new.sampling_params
-        extra, logprobs = params.extra_args or {}, params.logprobs or 0
+        extra, logprobs = params.extra_args or {}, -1 if params.logprobs is None else params.logprobs
         program = next((str(extra[key]) for key in PROGRAM_KEYS if key in extra), None)
         reply = self._script.due(program)
         if reply is not None:
@@ -166,7 +166,7 @@ class EmulatedWorker:
             filler + [self._vocabulary.end] * ends,
             program,
             ends=ends,
-            logprobs=params.logprobs or 0,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
         )
 
 

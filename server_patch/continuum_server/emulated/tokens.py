@@ -54,9 +54,9 @@ def certain(sampled: Sequence[Sequence[int]], alternatives: int) -> LogprobsList
 
     Args:
         sampled: tokens of each request of the step, none or one.
-        alternatives: columns beside the token's own; 0: nobody asked.
+        alternatives: columns beside the token's own; -1: nobody asked.
     """
-    if not alternatives:
+    if alternatives < 0:
         return None
     tokens = [ids[0] if ids else 0 for ids in sampled]
     shape = (len(tokens), alternatives + 1)

@@ -16,7 +16,6 @@ import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote
 
 from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.request_tags import Tagged, tag_body
@@ -29,6 +28,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 UTILITY = "continuum"
+PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 
 
 class ContinuumMiddleware:
@@ -57,11 +57,10 @@ class ContinuumMiddleware:
         if not _authorised(scope):
             await _reply(send, 401, {"error": "Unauthorized"})
             return
-        parts = path.strip("/").split("/")
-        if parts == ["continuum", "state"] and method == "GET":
+        if path == "/continuum/state" and method == "GET":
             await self._state(scope, send)
-        elif len(parts) == 4 and parts[1] == "programs" and parts[3] == "release" and method == "POST":
-            await self._release(unquote(parts[2]), scope, send)
+        elif path.startswith(PROGRAMS) and path.endswith(RELEASE) and method == "POST":
+            await self._release(path.removeprefix(PROGRAMS).removesuffix(RELEASE), scope, send)
         else:
             known = "GET /continuum/state, POST /continuum/programs/{id}/release"
             await _reply(send, 404, {"error": f"no such endpoint; there are: {known}"})

@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm.v1.request import Request
 
-from continuum_server.policy.tool_calls import tool_key, tools_key
+from continuum_server.policy.tool_calls import openai_key, tool_key
 from continuum_server.vllm_plugin import touch_points
 
 logger = logging.getLogger("continuum")
@@ -40,15 +40,10 @@ class OutputTools:
             return None
         try:
             text = self._tokenizer.decode(list(request.output_token_ids[-TAIL_TOKENS:]))
-            names = self._parsed(text)
-            key: str | None = tools_key(names) if names else tool_key(text)
-            return key
+            return self._parsed(text) or tool_key(text)
         except Exception as error:  # noqa: BLE001 - reading a tool's name must never stop the engine
             logger.warning("continuum: an output could not be read for its tool: %s", error)
             return None
 
-    def _parsed(self, text: str) -> list[str]:
-        if self._parser is None:
-            return []
-        found = touch_points.parse_tool_calls(self._parser, text)
-        return [call.function.name for call in found]
+    def _parsed(self, text: str) -> str | None:
+        return None if self._parser is None else openai_key(touch_points.parse_tool_calls(self._parser, text))

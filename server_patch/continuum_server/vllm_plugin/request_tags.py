@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_headers, tags_from_xargs, tags_to_xargs
+from continuum_traces.wire import (
+    PROGRAM_ID_ALIASES,
+    TAG_NAMES,
+    read_program_id,
+    tags_from_headers,
+    tags_from_xargs,
+    tags_to_xargs,
+)
 
 CLIENT_KEY = "continuum_client"
 """xarg in which the HTTP side tells the scheduler whose request it is; a client cannot set it."""
@@ -41,29 +48,39 @@ def tag_body(body: bytes, headers: Mapping[str, str], client: str | None = None)
     read = tags_from_headers(headers)
     from_headers = tags_to_xargs(read.tags)
     if client is not None:
-        from_headers[CLIENT_KEY] = client
-    if not any(marker in body for marker in _MARKERS):
-        return Tagged(_splice(body, from_headers), read.rejected) if from_headers else Tagged(body, read.rejected)
+        from_headers = {**from_headers, CLIENT_KEY: client}
+    data = _object(body) if any(marker in body for marker in _MARKERS) else None
+    if data is None:
+        return Tagged(_splice(body, from_headers) if from_headers else body, read.rejected)
+    rejected = _merge(data, from_headers, client)
+    if not rejected and data == _object(body):
+        return Tagged(body, read.rejected)
+    return Tagged(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), (*read.rejected, *rejected))
+
+
+def _object(body: bytes) -> Json | None:
     try:
         data = json.loads(body)
     except ValueError:
-        return Tagged(body, read.rejected)
-    if not isinstance(data, dict):
-        return Tagged(body, read.rejected)
-    sent = data.get("vllm_xargs")
-    xargs, rejected = _clean(sent)
-    merged = {**from_headers, **_body_tags(data), **xargs}
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _merge(data: Json, from_headers: Json, client: str | None) -> tuple[str, ...]:
+    """Gather every tag in the body's ``vllm_xargs``; the names of those that were dropped."""
+    xargs, rejected = _clean(data.pop("vllm_xargs", None))
+    merged = {**hints_to_xargs(data.pop("kv_hints", None)), **from_headers, **_body_tags(data), **xargs}
     merged.pop(CLIENT_KEY, None)
     if client is not None:
         merged[CLIENT_KEY] = client
-    if "kv_hints" in data:
-        merged = {**hints_to_xargs(data.pop("kv_hints")), **merged}
-    elif merged == sent:
-        return Tagged(body, read.rejected)
-    data["vllm_xargs"] = merged
-    if not merged:
-        del data["vllm_xargs"]
-    return Tagged(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), (*read.rejected, *rejected))
+    if merged:
+        data["vllm_xargs"] = merged
+    if not isinstance(data.get("session_id", ""), str):  # a field of vLLM's own: another type would be refused
+        named = read_program_id(data.pop("session_id"))
+        if named is None:
+            return (*rejected, "session_id")
+        data["session_id"] = named
+    return rejected
 
 
 def _splice(body: bytes, xargs: Json) -> bytes:

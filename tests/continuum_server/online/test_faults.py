@@ -1,0 +1,79 @@
+"""Servers that die, stop, or are told to do what they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import ServerError
+from continuum_traces.run_dir import read_events
+from live_server import live, tokens
+
+pytestmark = pytest.mark.slow
+
+CONFIG: dict[str, Any] = {"kv_blocks": 1200, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=20.0)}
+
+
+def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None:
+    statistics = tmp_path / "statistics.json"
+    config = {**CONFIG, "policy": "continuum", "statistics": statistics}
+    with live(tmp_path, **config) as server:
+        for turn in range(2):
+            server.complete(tokens(500, turn), program_id="p", this_func_call="ls", kv_ttl_s=60)
+    assert json.loads(statistics.read_text())
+    with live(tmp_path, **config) as server:
+        tools = server.state()["tools"]
+        assert tools  # learned by the engine before
+        server.complete(tokens(500, 2), program_id="p", this_func_call="ls")
+        assert server.events("p")[-1].turn == 2
+        time.sleep(1.1)  # at most the last second may be missing
+        server.server.kill()
+    with live(tmp_path, **config) as server:
+        server.complete(tokens(500, 3), program_id="p", is_last_step=1)
+        assert server.wait_for(lambda: server.events("p")[-1].turn == 3)
+    arrivals = [event.turn for event in read_events(tmp_path / "record") if event.event == "arrive"]
+    assert arrivals == [0, 1, 2, 3]
+
+
+def test_a_server_that_cannot_start_shows_why(tmp_path: Path) -> None:
+    config = {**CONFIG, "vllm_arguments": ("--no-enable-prefix-caching",)}
+    with pytest.raises(ServerError, match="prefix caching is off"), live(tmp_path, **config):
+        pass
+
+
+def test_ten_thousand_programs_are_forgotten_again(tmp_path: Path) -> None:
+    from continuum_server.policy.core import Guards  # noqa: PLC0415
+
+    guards = Guards(max_programs=50, max_pins_per_client=3)
+    config = {**CONFIG, "guards": guards, "policy": "static-ttl", "policy_options": {"ttl_s": 300.0}}
+    with live(tmp_path, **config) as server:
+        for number in range(200):
+            server.complete(tokens(64, number), 1, program_id=f"p{number}")
+        state = server.state()
+    assert len(state["pins"]) == 3
+    assert state["programs"] <= 54
+
+
+def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
+    arguments = ["serve", "--port", "0", "--time-scale", "20", "--kv-blocks", "1200", "--max-model-len", "16000"]
+    command = [sys.executable, "-m", "continuum_bench", *arguments, "--log", str(tmp_path / "log"), "--seed", "3"]
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO"}
+    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert served.stdout is not None
+    first = served.stdout.readline()
+    assert first.startswith("ready: http://127.0.0.1:")
+    assert "modelled" in first
+    assert 'OpenAI(base_url="http://127.0.0.1:' in served.stdout.readline()
+    served.send_signal(signal.SIGTERM)
+    _, errors = served.communicate(timeout=60)
+    assert served.returncode == 0, errors
+    assert "requests have 30 s to finish" in errors
+    assert "seed=3" in (tmp_path / "log").read_text()  # an option of vLLM's, passed through

@@ -1,0 +1,187 @@
+"""What clients send and get over HTTP: tags in every form, scripted agents, metrics, keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_traces.run_dir import PREVIEW_EVENTS
+from live_server import Live, live, tokens
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.slow
+
+KEY = "secret-key"
+SCRIPT = [
+    {
+        "program": "agent",
+        "replies": [
+            {"text": "Let me look.", "tool_calls": [{"name": "bash", "arguments": {"command": "cd src && ls é"}}]},
+            {"tool_calls": [{"name": "search", "arguments": {}}, {"name": "fetch", "arguments": {"url": "u"}}]},
+            {"text": "THOUGHT\n\n```bash\nFOO=1 sudo pytest -q | tail\n```"},
+            {"text": "Done."},
+        ],
+    },
+    {"program": "again", "replies": [{"text": "first " * 400}, {"text": "second"}]},
+]
+TOOLS: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with a key, scripts, a policy that learns, and asynchronous scheduling switched off."""
+    folder = tmp_path_factory.mktemp("agents")
+    script = folder / "script.jsonl"
+    script.write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(script), async_scheduling=False)
+    config = {"kv_blocks": 2000, "max_model_len": 16_000, "vllm_arguments": ("--api-key", KEY)}
+    with live(folder, emulated=emulated, policy="static-ttl", policy_options={"ttl_s": 30.0}, **config) as found:
+        yield found
+
+
+def client_of(server: Live) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.server.url}/v1", api_key=KEY, max_retries=0)
+
+
+def test_a_scripted_agent_is_a_real_conversation(agents: Live) -> None:
+    client = client_of(agents)
+    messages: list[Any] = [
+        {"role": "system", "content": "You fix things. " * 50},
+        {"role": "user", "content": "Fix it."},
+    ]
+    seen = []
+    for _ in range(4):
+        done = client.chat.completions.create(
+            model=agents.model, messages=messages, tools=TOOLS, extra_body={"vllm_xargs": {"program_id": "agent"}}
+        )
+        message, usage = done.choices[0].message, done.usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        seen.append((done.choices[0].finish_reason, usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens))
+        messages.append(message.model_dump(exclude_none=True))
+        calls = message.tool_calls or []
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "output " * 20} for call in calls]
+        if not calls:
+            messages.append({"role": "user", "content": "output " * 20})
+    assert [reason for reason, _, _ in seen] == ["tool_calls", "tool_calls", "stop", "stop"]
+    arguments = messages[2]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments) == {"command": "cd src && ls é"}
+    for (_, before, _), (_, _, cached) in pairwise(seen):
+        assert cached is not None
+        assert cached >= before - 16  # the template repeats what was generated, token by token
+    events = agents.events("agent", until="unpin")
+    assert [event.tool for event in events if event.event == "finish"] == ["ls", "fetch+search", "pytest", None]
+
+
+def test_an_aborted_reply_is_given_again(agents: Live) -> None:
+    client = client_of(agents)
+    ask: dict[str, Any] = {"model": agents.model, "messages": [{"role": "user", "content": "?"}]}
+    ask["extra_headers"] = {"X-Session-ID": "again"}
+    stream = client.chat.completions.create(**ask, stream=True)
+    next(iter(stream))
+    stream.close()
+    answers = [client.chat.completions.create(**ask).choices[0].message.content for _ in range(2)]
+    assert answers == ["first " * 400, "second"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "headers"),
+    [
+        ("xargs", {"vllm_xargs": {"program_id": "tag-xargs"}}, {}),
+        ("preview", {"job_id": "tag-preview", "is_last_step": False, "this_func_call": "ls"}, {}),
+        ("thunderagent", {"program_id": "tag-thunderagent"}, {}),
+        ("session", {"session_id": "tag-session"}, {}),
+        ("header", {}, {"X-Session-ID": "tag-header"}),
+        ("dynamo", {}, {"X-Dynamo-Session-ID": "tag-dynamo"}),
+    ],
+)
+def test_every_way_to_name_a_program(agents: Live, name: str, extra: Any, headers: dict[str, str]) -> None:
+    client_of(agents).completions.create(
+        model=agents.model, prompt=tokens(200, 7), max_tokens=4, extra_body=extra, extra_headers=headers
+    )
+    finish = next(e for e in agents.events(f"tag-{name}", until="finish") if e.event == "finish")
+    assert finish.tool == ("ls" if name == "preview" else None)
+
+
+def test_malformed_tags_never_fail_a_request(agents: Live) -> None:
+    before = agents.state(KEY)["tags_rejected"]
+    xargs = {"program_id": "", "is_last_step": None, "pred_tool_s": "soon", "kv_ttl_s": -5, "nested": {"a": [1]}}
+    client_of(agents).completions.create(
+        model=agents.model, prompt=tokens(50, 8), max_tokens=2, extra_body={"vllm_xargs": xargs, "session_id": 5.5}
+    )
+    assert agents.state(KEY)["tags_rejected"] >= before + 5
+    log = (agents.record.parent / "server.log").read_text()
+    assert log.count("tag 'kv_ttl_s' could not be read") == 1
+
+
+def test_continuums_endpoints_want_the_servers_key(agents: Live) -> None:
+    url = f"{agents.server.url}/continuum"
+    assert httpx.get(f"{url}/state").status_code == 401
+    assert httpx.post(f"{url}/programs/x/release", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    right = {"Authorization": f"Bearer {KEY}"}
+    assert httpx.post(f"{url}/programs/x/release", headers=right).json() == {"program_id": "x", "released": False}
+    assert httpx.get(f"{url}/nothing", headers=right).status_code == 404
+
+
+def test_state_holds_no_prompt_text(agents: Live) -> None:
+    client_of(agents).chat.completions.create(
+        model=agents.model,
+        messages=[{"role": "user", "content": "xyzzy-prompt"}],
+        max_tokens=3,
+        extra_body={"job_id": "s"},
+    )
+    text = json.dumps(agents.state(KEY))
+    assert "xyzzy" not in text
+    assert KEY not in text
+
+
+def test_metrics_are_on_vllms_own_page(agents: Live) -> None:
+    client_of(agents).completions.create(
+        model=agents.model, prompt=tokens(300, 9), max_tokens=4, extra_body={"job_id": "metrics"}
+    )
+    page = httpx.get(f"{agents.server.url}/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    assert "vllm:num_requests_running" in families
+    pins = families["continuum:pins"].samples[0]
+    assert pins.name == "continuum:pins_total"
+    assert pins.value >= 1
+    assert {sample.labels["reason"] for sample in families["continuum:unpins"].samples} >= {
+        "hit",
+        "expired",
+        "pressure",
+    }
+    assert families["continuum:pinned_blocks"].samples[0].value > 0
+    ttl = {sample.labels.get("le"): sample.value for sample in families["continuum:ttl_seconds"].samples}
+    assert ttl["15.0"] == 0
+    assert ttl["30.0"] == ttl["+Inf"] == pins.value
+
+
+def test_structured_output_and_logprobs(agents: Live) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    done = client_of(agents).chat.completions.create(
+        model=agents.model,
+        messages=[{"role": "user", "content": "json"}],
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        logprobs=True,
+    )
+    assert isinstance(json.loads(done.choices[0].message.content or "")["a"], int)
+    assert done.choices[0].logprobs is not None
+
+
+def test_the_preview_s_file_at_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUN_OUTPUT_DIR", str(tmp_path / "preview"))
+    with live(tmp_path, record=None, kv_blocks=2000, max_model_len=16_000) as server:
+        server.complete(tokens(100, 1), program_id="p")
+    found = json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text())
+    assert [next(iter(entry)) for entry in found["p"]] == [
+        "Request_arrival_time",
+        "waiting_to_running",
+        "Request_departure_time",
+    ]

@@ -1,0 +1,195 @@
+"""Pins over HTTP on a real vLLM server, beside the stock scheduler as control."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import pytest
+from continuum_traces.schema import SchedulerEvent
+from live_server import Live, cached, continued, tokens
+
+pytestmark = pytest.mark.slow
+
+_numbers = count(1)
+
+
+def fresh(name: str) -> tuple[str, int]:
+    """A program id and a seed that no other test uses."""
+    number = next(_numbers)
+    return f"{name}-{number}", 1000 * number
+
+
+def crowd(server: Live, seed: int, programs: int = 4, length: int = 4800) -> None:
+    """Untagged load that together fills the pool."""
+    for number in range(programs):
+        server.complete(tokens(length, seed + number), output=4)
+
+
+def unpins(events: list[SchedulerEvent]) -> list[str | None]:
+    return [event.reason for event in events if event.event == "unpin"]
+
+
+def endings(events: list[SchedulerEvent]) -> list[str | None]:
+    return [event.status for event in events if event.event == "finish"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
+    """After every test, once the pins have ended, all blocks are free again."""
+    yield
+    for name in {"emulated", "cpu"} & set(request.fixturenames):
+        server: Live = request.getfixturevalue(name)
+        for program_id in server.pins():
+            server.release(program_id)
+        assert server.wait_for(server.is_idle)
+        state = server.state()
+        assert state["pins"] == []
+        assert state["pinned_tokens"] == 0
+        assert state["free_blocks"] == server.blocks - 1  # vLLM keeps the null block
+
+
+def second_turn_hit(server: Live, name: str) -> tuple[int, int]:
+    """(tokens of the first turn's context, tokens the second turn found) with a crowd in between."""
+    program, seed = fresh(name)
+    prompt = tokens(6000, seed)
+    first = server.complete(prompt, output=40, program_id=program, kv_ttl_s=60)
+    crowd(server, seed + 1)
+    second = server.complete(continued(prompt, first, 200, seed + 99), program_id=program, is_last_step=1)
+    return 6000 + 40, cached(second)
+
+
+def test_a_pinned_prefix_survives_a_crowd_that_evicts_it_in_stock_vllm(emulated: Live, stock: Live) -> None:
+    context, ours = second_turn_hit(emulated, "survives")
+    _, theirs = second_turn_hit(stock, "survives")
+    assert ours >= context - 2 * 16
+    assert theirs < context // 4
+
+
+def test_the_same_on_a_model_that_is_computed(cpu: Live) -> None:
+    context, ours = second_turn_hit(cpu, "computed")
+    assert ours >= context - 2 * 32
+
+
+def test_an_expired_pin_is_gone(emulated: Live) -> None:
+    program, seed = fresh("expiry")
+    emulated.complete(tokens(3000, seed), program_id=program)
+    pin = emulated.pins()[program]
+    assert 0 < pin["expires_in_s"] <= 2.0
+    time.sleep(2.2)
+    assert program not in emulated.pins()
+    assert unpins(emulated.events(program, until="unpin")) == ["expired"]
+
+
+def test_the_last_step_is_not_held_and_ends_the_pin(emulated: Live) -> None:
+    program, seed = fresh("last")
+    prompt = tokens(2000, seed)
+    first = emulated.complete(prompt, program_id=program, kv_ttl_s=60)
+    assert program in emulated.pins()
+    emulated.complete(continued(prompt, first, 50, seed + 1), program_id=program, is_last_step=1)
+    assert program not in emulated.pins()
+    assert unpins(emulated.events(program, until="unpin")) == ["hit"]
+
+
+def test_release_ends_a_pin_once(emulated: Live) -> None:
+    program, seed = fresh("release/with space")
+    emulated.complete(tokens(2000, seed), program_id=program, kv_ttl_s=60)
+    quoted = program.replace("/", "%2F").replace(" ", "%20")
+    assert emulated.release(quoted)
+    assert not emulated.release(quoted)
+    assert unpins(emulated.events(program, until="unpin")) == ["last"]
+
+
+def test_a_disconnect_in_mid_stream_leaves_nothing(emulated: Live) -> None:
+    program, seed = fresh("disconnect")
+    prompt = tokens(2000, seed)
+    first = emulated.complete(prompt, program_id=program, kv_ttl_s=60)
+    stream = emulated.client.completions.create(
+        model=emulated.model,
+        prompt=continued(prompt, first, 50, seed + 1),
+        max_tokens=8000,
+        stream=True,
+        extra_body={"ignore_eos": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 60}},
+    )
+    next(iter(stream))
+    stream.close()
+    assert emulated.wait_for(emulated.is_idle)
+    assert emulated.wait_for(lambda: endings(emulated.events(program)) == ["length", "abort"])
+    assert program not in emulated.pins()
+
+
+def test_a_turn_aborted_while_it_waits_gives_its_programs_pin_its_deadline_back(emulated: Live) -> None:
+    program, seed = fresh("abort-waiting")
+    prompt = tokens(3000, seed)
+    first = emulated.complete(prompt, program_id=program, kv_ttl_s=3)
+    blocker = threading.Thread(target=emulated.complete, args=(tokens(7000, seed + 5), 3000))
+    blocker.start()
+    assert emulated.wait_for(lambda: emulated.state()["running"] == 1)
+    second = threading.Thread(target=emulated.complete, args=(tokens(7000, seed + 6), 3000))
+    second.start()
+    assert emulated.wait_for(lambda: emulated.state()["waiting"] + emulated.state()["running"] == 2)
+    stream = emulated.client.with_options(timeout=0.3)
+    with pytest.raises(Exception, match=r"[Tt]imed? ?out"):
+        stream.completions.create(
+            model=emulated.model,
+            prompt=continued(prompt, first, 9000, seed + 7),
+            max_tokens=8,
+            extra_body={"vllm_xargs": {"program_id": program}},
+        )
+    blocker.join()
+    second.join()
+    assert emulated.wait_for(lambda: program not in emulated.pins())
+    assert emulated.wait_for(lambda: len(unpins(emulated.events(program))) == 1)
+    assert unpins(emulated.events(program)) in (["expired"], ["abort"], ["pressure"])
+
+
+def test_two_requests_of_one_program_at_once(emulated: Live) -> None:
+    program, seed = fresh("twins")
+    with ThreadPoolExecutor(2) as pool:
+        prompts = [tokens(1500, seed), tokens(1700, seed + 1)]
+        list(pool.map(lambda prompt: emulated.complete(prompt, 30, program_id=program, kv_ttl_s=60), prompts))
+    assert len(emulated.pins()) == 1
+    pinned = emulated.state()["pinned_tokens"]
+    assert 1500 <= pinned <= 1760
+    events = emulated.events(program)
+    assert sorted(event.turn for event in events if event.event == "arrive") == [0, 1]
+
+
+def test_two_hundred_programs_at_once(emulated: Live) -> None:
+    name, seed = fresh("many")
+
+    def play(number: int) -> int:
+        prompt = tokens(400, seed + number)
+        program = f"{name}-{number}"
+        first = emulated.complete(prompt, 10, program_id=program)
+        last = emulated.complete(continued(prompt, first, 40, seed), 10, program_id=program, is_last_step=1)
+        return int(last.usage.completion_tokens)
+
+    with ThreadPoolExecutor(200) as pool:
+        assert list(pool.map(play, range(200))) == [10] * 200
+    assert emulated.state()["pins"] == []
+
+
+def test_memory_full_of_pins_is_no_deadlock(emulated: Live) -> None:
+    name, seed = fresh("full")
+    for number in range(6):
+        emulated.complete(tokens(3000, seed + number), program_id=f"{name}-{number}", kv_ttl_s=600)
+    assert emulated.state()["pinned_tokens"] > 17_000
+    done = emulated.complete(tokens(12_000, seed + 50), program_id=f"{name}-big", is_last_step=1)
+    assert done.usage.completion_tokens == 8
+    left = sorted(emulated.pins())
+    assert left == [f"{name}-{number}" for number in range(len(left))]  # the latest programs gave way
+    assert len(left) < 6
+
+
+def test_untagged_requests_are_as_in_stock_vllm(emulated: Live, stock: Live) -> None:
+    _, seed = fresh("untagged")
+    prompt = tokens(2000, seed)
+    for server in (emulated, stock):
+        answers = [server.complete(prompt, 20) for _ in range(2)]
+        assert [cached(answer) for answer in answers] == [0, 1984]
+        assert answers[0].choices[0].token_ids == answers[1].choices[0].token_ids
+    assert emulated.state()["pins"] == []

@@ -1,0 +1,127 @@
+"""The emulated engine's parts that need no server: scripts, batches, launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from continuum_server.emulated.batch import Answer, Batch
+from continuum_server.emulated.replies import Reply, Script, read_script
+from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
+from continuum_server.launcher import STOCK, ServerConfig, ServerError, command_of, read_profile
+from continuum_server.policy.catalog import PolicyError
+from continuum_server.step_times.model import PrefillChunk, StepTimesError
+
+
+def test_replies_come_in_order_and_only_when_delivered() -> None:
+    script = Script({"p": [Reply("one"), Reply("two")], "*": [Reply("any")]})
+    assert script.due("p") == script.due("p") == Reply("one")
+    script.delivered("p")
+    assert script.due("p") == Reply("two")
+    script.delivered("p")
+    assert script.due("p") is None
+    assert script.due("q") == Reply("any")
+    assert script.due(None) is None
+
+
+def test_a_script_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text(
+        '{"program": "p", "replies": [{"text": "a", "tool_calls": [{"name": "ls", "arguments": {"d": "é"}}]}, '
+        '{"token_ids": [5, 6]}]}\n\n'
+    )
+    script = read_script(path)
+    first = script.due("p")
+    assert first is not None
+    assert first.text == 'a\n<tool_call>\n{"name": "ls", "arguments": {"d": "é"}}\n</tool_call>'
+    script.delivered("p")
+    second = script.due("p")
+    assert second is not None
+    assert second.tokens(lambda text: []) == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", ":1: not JSON"),
+        ("[]", ":1: program: expected text"),
+        ('{"program": "p"}', ":1: replies: expected a list"),
+        ('{"program": "p", "replies": [{}]}', r":1: replies\[0\]: expected text, token_ids or tool_calls"),
+        ('{"program": "p", "replies": [{"token_ids": [-1]}]}', r":1: replies\[0\].token_ids"),
+        ('{"program": "p", "replies": [{"tool_calls": [{}]}]}', r":1: replies\[0\].tool_calls\[0\].name"),
+        ('{"program": "p", "replies": []}\n{"program": "p", "replies": []}', ":2: program: 'p' is there already"),
+    ],
+)
+def test_a_damaged_script_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(EmulatedError, match=message):
+        read_script(path)
+
+
+def test_a_batch_tells_chunks_from_decodes() -> None:
+    answer = Answer("r", prompt_tokens=100, planned=[7, 8])
+    batch = Batch()
+    assert not batch.add(answer, scheduled=64, computed=0)
+    assert batch.add(answer, scheduled=36, computed=64)
+    assert answer.next_token() == 7
+    assert batch.add(answer, scheduled=1, computed=100)
+    assert batch.chunks == [PrefillChunk(64, 0), PrefillChunk(36, 64)]
+    assert (batch.decodes, batch.decode_context_tokens) == (1, 101)
+    assert not answer.just_completed
+    assert answer.next_token() == 8
+    assert answer.just_completed
+    answer.next_token()  # a step in flight when the answer ended
+    assert not answer.just_completed
+
+
+def test_settings_of_the_emulated_engine() -> None:
+    settings = EmulatedSettings(gpu="a100-80gb", time_scale=4.0)
+    assert read_emulated_settings(settings.to_config()) == settings
+    with pytest.raises(EmulatedError, match="unknown; there are: gpu"):
+        read_emulated_settings({"continuum_emulated": {"gpus": 1}})
+    with pytest.raises(EmulatedError, match="time_scale"):
+        EmulatedSettings(time_scale=0)
+
+
+def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command, environment = command_of(ServerConfig(vllm_arguments=("--seed", "7")), 8000)
+    assert command[command.index("--scheduler-cls") + 1].endswith("scheduler.make")
+    assert command[-2:] == ["--seed", "7"]
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    stock, _ = command_of(ServerConfig(policy=STOCK), 8000)
+    assert "--scheduler-cls" not in stock
+    gpu, gpu_environment = command_of(ServerConfig(engine="gpu", model="org/model"), 8000)
+    assert "--load-format" not in gpu
+    assert "HF_HUB_OFFLINE" not in gpu_environment
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"policy": "nonsense"}, PolicyError, "there are: vllm"),
+        ({"policy_options": {"nonsense": 1}}, PolicyError, "no option 'nonsense'"),
+        ({"engine": "gpu"}, ServerError, "needs a model"),
+        ({"engine": "tpu"}, ServerError, "there are: gpu, emulated, cpu"),
+        ({"model": "nonsense"}, StepTimesError, "nonsense"),
+        ({"emulated": EmulatedSettings(gpu="nonsense")}, StepTimesError, "nonsense"),
+    ],
+)
+def test_a_server_that_cannot_be_says_why(
+    config: dict[str, object], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(error, match=message):
+        command_of(ServerConfig(**config), 8000)  # type: ignore[arg-type]
+
+
+def test_profiles(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text('{"prefill": {"a": 1e-9, "b": 1e-5, "c": 0.01}}')
+    assert read_profile(path).seconds(1000) == pytest.approx(0.021)
+    path.write_text('{"prefill": {"a": 1}}')
+    with pytest.raises(ServerError, match=r"profile.json: not a profile: field 'b' is missing"):
+        read_profile(path)
+    with pytest.raises(ServerError, match="cannot read"):
+        read_profile(tmp_path / "none")

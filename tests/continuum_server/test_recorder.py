@@ -1,0 +1,122 @@
+"""The record survives what servers go through: SIGKILL, full disks, restarts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from continuum_server.recorder import Recorder
+from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, read_events
+from continuum_traces.schema import SchedulerEvent
+
+
+def event(number: int, kind: str = "arrive", program: str = "p") -> SchedulerEvent:
+    return SchedulerEvent(float(number), kind, program, number, f"r{number}")  # type: ignore[arg-type]
+
+
+def test_events_are_there_after_close(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "new" / "folder")
+    for number in range(1000):
+        recorder.write(event(number))
+    recorder.close()
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path / "new" / "folder")] == list(range(1000))
+
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from continuum_server.recorder import Recorder
+from continuum_traces.schema import SchedulerEvent
+recorder = Recorder(Path(sys.argv[1]))
+for number in range(10**9):
+    recorder.write(SchedulerEvent(time.time(), "arrive", "p", number))
+    time.sleep(0.001)
+"""
+
+
+def test_after_sigkill_at_most_the_last_second_is_missing(tmp_path: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)])
+    try:
+        while not (tmp_path / EVENTS).exists() or (tmp_path / EVENTS).stat().st_size < 20_000:
+            time.sleep(0.05)
+    finally:
+        killed_s = time.time()  # noqa: TID251 - beside the writer's own clock
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    events = list(read_events(tmp_path))
+    assert [e.turn for e in events] == list(range(len(events)))
+    assert killed_s - events[-1].t < 1.0
+
+
+def test_a_full_disk_costs_events_not_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, full = os.pwrite, [False]
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if full[0]:
+            real(fd, data[:7], offset)  # a part still fitted
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    recorder = Recorder(tmp_path)
+    with caplog.at_level(logging.WARNING, "continuum"):
+        for phase in (False, True, True, False):
+            full[0] = phase
+            recorder.write(event(int(phase)))
+            time.sleep(0.4)
+        recorder.close()
+    assert [e.turn for e in read_events(tmp_path)] == [0, 0]
+    assert recorder.dropped == 2
+    assert len(caplog.records) == 1
+    assert "No space left" in caplog.text
+
+
+def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    first = Recorder(tmp_path)
+    for kind, turn in (
+        ("arrive", 0),
+        ("finish", 0),
+        ("pin", 0),
+        ("unpin", 0),
+        ("arrive", 1),
+        ("finish", 1),
+        ("pin", 1),
+    ):
+        first.write(event(turn, kind))
+    first.write(event(0, "arrive", "other"))
+    first.close()
+    with (tmp_path / EVENTS).open("a") as file:
+        file.write('{"t": 9, "event": "arri')  # torn by a SIGKILL
+    second = Recorder(tmp_path)
+    assert second.resumed.next_turn == {"p": 2, "other": 1}
+    second.settle(10.0)
+    second.write(event(2))
+    second.close()
+    events = list(read_events(tmp_path))
+    ended = [(e.program_id, e.turn, e.event, e.status or e.reason) for e in events[8:10]]
+    assert ended == [("other", 0, "finish", "error"), ("p", 1, "unpin", "shutdown")]
+    assert events[-1] == event(2)
+
+
+def test_the_previews_file_is_written_at_close(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, preview=True)
+    recorder.write(event(0))
+    recorder.close()
+    assert json.loads((tmp_path / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match="file"):
+        Recorder(tmp_path / "file")
