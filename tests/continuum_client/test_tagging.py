@@ -1,0 +1,131 @@
+"""From tags to headers and bodies: nothing lost, nothing of the caller's overwritten, nothing that HTTP refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from client_fakes import SCHEMAS
+from continuum_traces.schema import Tags
+from continuum_traces.wire import tags_from_headers, tags_from_xargs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from continuum_client.dialects import DIALECTS, cache_key
+from continuum_client.endpoints import named_in
+from continuum_client.errors import InvalidTag
+from continuum_client.tagging import check_id, merged_body, merged_headers, tag_body, tag_headers
+
+ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=256)
+seconds = st.floats(0, 86_400, allow_nan=False)
+tools = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=64)
+tags = st.builds(
+    Tags,
+    program_id=ids,
+    is_last_step=st.none() | st.just(True),
+    pred_tool=st.none() | tools,
+    pred_tool_s=st.none() | seconds,
+    pred_tool_p90_s=st.none() | seconds,
+    last_func_call=st.none() | tools,
+    last_tool_duration_s=st.none() | seconds,
+    parent_id=st.none() | ids,
+)
+paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
+
+
+@given(tags, st.sampled_from(sorted(DIALECTS)), paths, st.none() | st.integers(1, 10_000))
+def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: str, output_tokens: int | None) -> None:
+    body = tag_body(sent, DIALECTS[dialect], path, output_tokens)
+    for schema in SCHEMAS if dialect == "headers" else [dialect]:
+        assert SCHEMAS[schema](path, {"model": "m", **body}) is None
+
+
+@given(tags)
+def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
+    assert tags_from_xargs(tag_body(sent, DIALECTS["vllm"])["vllm_xargs"]).tags == sent
+    read = tags_from_headers(tag_headers(sent))
+    assert read.tags.program_id == sent.program_id
+    for value in tag_headers(sent).values():
+        value.encode("ascii")
+
+
+json_values = st.recursive(
+    st.integers() | st.text(max_size=5), lambda inner: st.dictionaries(st.text(max_size=3), inner)
+)
+bodies = st.dictionaries(st.sampled_from(["session_id", "vllm_xargs", "nvext", "top_k"]), json_values, max_size=3)
+
+
+@given(st.none() | bodies, tags, st.sampled_from(sorted(DIALECTS)))
+def test_the_callers_body_survives(theirs: dict[str, Any] | None, sent: Tags, dialect: str) -> None:
+    merged = merged_body(theirs, tag_body(sent, DIALECTS[dialect], output_tokens=5), ["prompt_cache_key"])
+    assert "prompt_cache_key" not in merged
+    for name, value in (theirs or {}).items():
+        kept = merged[name]
+        assert kept == value or (isinstance(kept, dict) and value.items() <= kept.items())
+
+
+@given(ids, st.sampled_from(["X-Session-ID", "x-session-id", "X-SESSION-ID"]))
+def test_the_callers_headers_survive(program_id: str, name: str) -> None:
+    merged = merged_headers({name: "theirs"}, tag_headers(Tags(program_id=program_id)))
+    assert [value for key, value in merged.items() if key.lower() == "x-session-id"] == ["theirs"]
+
+
+@given(st.text(max_size=300))
+def test_an_id_is_usable_or_refused(raw: str) -> None:
+    try:
+        checked = check_id(raw)
+    except InvalidTag:
+        return
+    assert checked == raw
+    assert 0 < len(raw.encode("ascii")) <= 256
+    assert not any(ord(character) < 32 or ord(character) == 127 for character in raw)
+
+
+@given(ids)
+def test_cache_keys_fit(program_id: str) -> None:
+    key = cache_key(program_id)
+    assert len(key) <= 64
+    assert key == program_id or len(program_id) > 64
+
+
+def test_cache_keys_of_long_ids_differ() -> None:
+    assert len({cache_key("x" * 100 + str(number)) for number in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Unrecognized request argument supplied: session_id", ["session_id"]),
+        ("Unsupported parameter(s): `session_id`, `vllm_xargs`", ["session_id", "vllm_xargs"]),
+        ("[{'type': 'extra_forbidden', 'loc': ('body', 'vllm_xargs', 'program_id')}]", ["vllm_xargs", "program_id"]),
+        ("my_session_id and session_ids and x-session_id", []),
+        ("", []),
+    ],
+)
+def test_complaints(text: str, expected: list[str]) -> None:
+    assert named_in(text, ["session_id", "vllm_xargs", "program_id"]) == expected
+
+
+def test_tagging_needs_no_openai() -> None:
+    """A load generator shares these functions; importing openai would cost it more than all of them."""
+    script = "import sys, continuum_client.tagging, continuum_client as c; c.headers; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_sdk_needs_openai_and_nothing_else() -> None:
+    """Whatever openai alone does not import is ours or the standard library's."""
+    script = """
+import sys, openai
+openai.OpenAI
+before = set(sys.modules)
+import continuum_client
+from continuum_client import OpenAI, AsyncOpenAI, Recorder, RunningQuantiles, wrap, headers, extra_body
+import continuum_client.recover
+new = {name.partition('.')[0] for name in set(sys.modules) - before}
+print(sorted(new - set(sys.stdlib_module_names) - {'continuum_client', 'continuum_traces', '__mp_main__'}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
