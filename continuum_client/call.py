@@ -10,7 +10,7 @@ from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import Feature, endpoints, named_in
 from continuum_client.errors import once
-from continuum_client.program import Carrier, Program, current_program
+from continuum_client.program import Carrier, Program, ToolRun, current_program
 from continuum_client.reply import Reply
 from continuum_client.settings import Settings
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
@@ -118,7 +118,7 @@ class Call:
         self._program.give_back(self._told)
         if self.on_failure is not None:
             self.on_failure()
-        turn = self._turn()
+        turn = self._turn(())  # the tools before it go with the next call
         if turn is not None:
             turn.end(error)
 
@@ -126,7 +126,7 @@ class Call:
         """The reply has begun; gives what the caller gets."""
         if self._without:
             endpoints.drop(self.url, self._without, self._refused)
-        turn = self._turn()
+        turn = self._turn(self._told.runs)
         if turn is not None:
             try:
                 observe.watch(result, turn, hide_usage=STREAM_OPTIONS in self._sent)
@@ -134,19 +134,18 @@ class Call:
                 once.warn("recording", f"a reply could not be recorded: {error!r}")
         return result
 
-    def _turn(self) -> observe.Turn | None:
-        ledger = self._program.keeper
-        if ledger is None:
+    def _turn(self, runs: tuple[ToolRun, ...]) -> observe.Turn | None:
+        program = self._program
+        if program.keeper is None:
             return None
         from continuum_client.turns import Ended  # noqa: PLC0415 - loaded with the recorder
 
-        told, sent_s, shape = self._told, self._sent_s, self._shape or shape_of(self._body)
+        is_last, sent_s, shape = bool(self._told.tags.is_last_step), self._sent_s, self._shape or shape_of(self._body)
 
-        def ended(reply: Reply, finish_s: float, error: str | None) -> None:
-            runs = told.runs if error is None else ()
-            ledger.end_turn(Ended(sent_s, finish_s, reply, runs, shape, bool(told.tags.is_last_step), error))
+        def ended(reply: Reply, finish_s: float, error: str | None) -> None:  # the program lives until its replies end
+            program.keeper.end_turn(Ended(sent_s, finish_s, reply, runs, shape, is_last, error))
 
-        return observe.Turn(Reply(ledger.recorder.content), self._settings.clock, ended)
+        return observe.Turn(Reply(program.keeper.recorder.content), self._settings.clock, ended)
 
 
 def call_for(settings: Settings, bound: Program | None, options: Any, url: str) -> Call | None:

@@ -126,7 +126,7 @@ class ThunderAgent(Headers):
 
 
 class OpenAIHosted(Headers):
-    """OpenAI's own API: ``prompt_cache_key``, at most 64 characters (longer ids are hashed), not in ``/completions``."""
+    """OpenAI's API: ``prompt_cache_key``, at most 64 characters (longer ids are hashed). Not in ``/completions``."""
 
     name = "openai"
 

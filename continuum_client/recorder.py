@@ -28,7 +28,7 @@ from continuum_traces.schema import Manifest, Program, Turn, TurnRecord
 
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
-from continuum_client.program import ToolRun
+from continuum_client.program import MAX_RUNS, ToolRun
 from continuum_client.recover import TRACE, add_missing_turns
 from continuum_client.reply import Content
 from continuum_client.turns import Ended, calls_after, followed, join, key_of, turn_of
@@ -174,6 +174,8 @@ class Ledger:
         self._records = 0
         self._turns = 0
         self._arrival_s = 0.0
+        self._runs: tuple[ToolRun, ...] = ()
+        """Tools since the last turn of the trace; more than one call's where calls between failed."""
         self._last: Ended | None = None
         self._last_turn: Turn | None = None
         self._under_way = 0
@@ -218,6 +220,7 @@ class Ledger:
         record = compact(self._record(ended))
         self._id = self.recorder.write_turn(self._id, self._records == 0, record)
         self._records += 1
+        self._runs = (*self._runs, *ended.runs)[:MAX_RUNS]
         if not ended.counted or self._finished:
             self._say_uncounted(ended)
             return
@@ -226,12 +229,12 @@ class Ledger:
             self._arrival_s = self.recorder.offset_s(ended.sent_s)
         else:
             gap_s = max(0.0, ended.sent_s - self._last.finish_s)
-            self.recorder.write_trace(self._lines(ended.runs, gap_s, joined.carried_tokens))
-        self._last, self._last_turn = ended, turn_of(ended, joined)
+            self.recorder.write_trace(self._lines(self._runs, gap_s, joined.carried_tokens))
+        self._last, self._last_turn, self._runs = ended, turn_of(ended, joined), ()
 
     def _write_end(self, runs: Sequence[ToolRun]) -> None:
         if self._last is not None:
-            self.recorder.write_trace([*self._lines(runs, None, None), end_line(self._id)])
+            self.recorder.write_trace([*self._lines((*self._runs, *runs), None, None), end_line(self._id)])
             self._last = self._last_turn = None
 
     def _lines(self, runs: Sequence[ToolRun], gap_s: float | None, carried: int | None) -> list[dict[str, Any]]:
