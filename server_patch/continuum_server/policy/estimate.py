@@ -1,78 +1,11 @@
-"""The estimates behind a TTL: tool times, queueing delay T, memoryfulness eta (SPEC 3)."""
+"""The estimates behind a TTL beside tool times: queueing delay T, memoryfulness eta (SPEC 3), moments."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
-
-
-class ToolTimes:
-    """Recorded tool times, the most recent ``window`` of them, kept sorted.
-
-    O(log n) to find, O(n) moves of machine words to insert.
-    """
-
-    def __init__(self, window: int) -> None:
-        self.count = 0
-        """Samples ever seen, forgotten ones included."""
-        self._window = window
-        self._recent: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self._recent.append(seconds)
-        insort(self._sorted, seconds)
-        if len(self._recent) > self._window:
-            oldest = self._recent.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def best_ttl(self, gain_s: float) -> float:
-        """argmax over tau in {0} and the recorded times of P(tau) * gain - tau; ties go to the smaller tau."""
-        samples = self._sorted
-        if not samples or gain_s <= 0.0:
-            return 0.0
-        per_sample = gain_s / len(samples)
-        best_value, best_s = 0.0, 0.0
-        # P never exceeds 1, so no tau at or beyond the gain can be worth holding for.
-        for index in range(bisect_left(samples, gain_s)):
-            value = (index + 1) * per_sample - samples[index]
-            if value > best_value:
-                best_value, best_s = value, samples[index]
-        return best_s
-
-
-class ToolStatistics:
-    """Tool times by tool and pooled, with the paper's cold start (|S| and |S[f]| against K)."""
-
-    def __init__(self, cold_samples: int, window: int) -> None:
-        self._cold = cold_samples
-        self._window = window
-        self._all = ToolTimes(window)
-        self._by_tool: dict[str, ToolTimes] = {}
-
-    def add(self, tool: str, seconds: float) -> None:
-        self._all.add(seconds)
-        times = self._by_tool.get(tool)
-        if times is None:
-            times = self._by_tool[tool] = ToolTimes(self._window)
-        times.add(seconds)
-
-    @property
-    def is_cold(self) -> bool:
-        return self._all.count <= self._cold
-
-    def times_for(self, tool: str) -> ToolTimes:
-        """The tool's own times once there are more than K, all tools' before."""
-        own = self._by_tool.get(tool)
-        return self._all if own is None or own.count <= self._cold else own
-
-    def counts(self) -> dict[str, int]:
-        return {tool: times.count for tool, times in self._by_tool.items()}
+from collections.abc import Mapping
+from typing import Any
 
 
 class Moments:
@@ -137,6 +70,21 @@ class Memoryfulness:
         self._rest2 += (n - 1) * n * (2 * n - 1) // 6
         self._k_rest += n * sum_k - sum_kk
 
+    def to_json(self) -> dict[str, int]:
+        return {name: getattr(self, f"_{name}") for name in _SUMS}
+
+    def from_json(self, sums: Mapping[str, Any]) -> None:
+        """Add the programs of another run.
+
+        Raises:
+            ValueError: sums that are no whole numbers.
+        """
+        for name in _SUMS:
+            value = sums.get(name, 0)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"program_lengths: {name}: expected a whole number")
+            setattr(self, f"_{name}", getattr(self, f"_{name}") + value)
+
     @property
     def eta(self) -> float:
         n = self._pairs
@@ -145,3 +93,6 @@ class Memoryfulness:
         if var_k <= 0 or var_rest <= 0:
             return 1.0
         return -(n * self._k_rest - self._k * self._rest) / math.sqrt(var_k * var_rest)
+
+
+_SUMS = ("pairs", "k", "rest", "kk", "rest2", "k_rest")

@@ -10,6 +10,7 @@ from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Moments
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.order import ProgramFcfs
+from continuum_server.policy.tool_statistics import ByTool
 from continuum_server.policy.ttl import UNKNOWN_TOOL
 
 
@@ -19,14 +20,14 @@ class MeanToolTimes(ProgramFcfs):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self.all_tools = Moments()
-        self.by_tool: dict[str, Moments] = {}
+        self.by_tool = ByTool(Moments)
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
         if program.last_finish_s is not None:
             gap_s = now_s - program.last_finish_s
             self.all_tools.add(gap_s)
-            self.by_tool.setdefault(program.last_tool or UNKNOWN_TOOL, Moments()).add(gap_s)
+            self.by_tool.of(program.last_tool or UNKNOWN_TOOL).add(gap_s)
 
 
 @dataclass(frozen=True, slots=True)

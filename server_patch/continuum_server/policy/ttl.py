@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from continuum_server.policy.base import Options
-from continuum_server.policy.estimate import Memoryfulness, QueueDelay, ToolStatistics, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
 from continuum_server.policy.order import ProgramFcfs
+from continuum_server.policy.tool_statistics import ToolStatistics, export_statistics, import_statistics
 
 UNKNOWN_TOOL = "(unknown)"
 """Key of gaps after outputs that name no tool."""
@@ -57,6 +58,10 @@ class ContinuumOptions(Options):
     """Returning turns in the mean that estimates T."""
     sample_window: int = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
+    max_tools: int = 256
+    """Tools remembered; the one not heard of for longest is forgotten first."""
+    statistics: str | None = None
+    """Files of tool statistics from earlier runs to start from, separated by commas."""
 
 
 class Continuum(ProgramFcfs):
@@ -68,7 +73,7 @@ class Continuum(ProgramFcfs):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window)
+        self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window, self.options.max_tools)
         self.delay = QueueDelay(self.options.delay_window)
         self.memory = Memoryfulness()
 
@@ -92,3 +97,12 @@ class Continuum(ProgramFcfs):
 
     def program_finished(self, program: ProgramState) -> None:
         self.memory.add(program.turns_finished)
+
+    def state(self) -> dict[str, Any]:
+        return {"delay_s": self.delay.mean_s, "eta": self.memory.eta, "tools": self.tools.counts()}
+
+    def export_statistics(self) -> dict[str, Any]:
+        return export_statistics(self.tools, self.memory)
+
+    def import_statistics(self, statistics: dict[str, Any]) -> None:
+        import_statistics(statistics, self.tools, self.memory)

@@ -19,6 +19,7 @@ from continuum_server.virtual.loop import Job, Progress, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.statistics_files import FILE
 from continuum_server.vllm_plugin.touch_points import check_supported
 
 __all__ = ["EngineConfig", "EngineError", "Job", "Progress", "simulate"]
@@ -33,7 +34,9 @@ def simulate(
     out: Path,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl and engine.json into ``out``.
+    """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, engine.json into ``out``.
+
+    A policy that learns also leaves tool_statistics.json, from which another run may start.
 
     Deterministic: equal arguments write equal bytes (``seed`` is recorded; nothing here draws from it).
 
@@ -66,6 +69,9 @@ def simulate(
     leaked = free_at_start - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
+    statistics = scheduler.core.policy.export_statistics()
+    if statistics:
+        write_json(out / FILE, statistics)
     write_json(
         out / ENGINE,
         {**asdict(loop.counters), "virtual_s": loop.now_s, "seed": seed, "blocks_leaked": leaked},

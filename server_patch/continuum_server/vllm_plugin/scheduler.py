@@ -27,6 +27,7 @@ from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY
 from continuum_server.vllm_plugin.settings import read_settings
+from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.versions import PluginError
 
 Clock = Callable[[], float]
@@ -66,6 +67,7 @@ class ProgramSchedulerMixin(Scheduler):
         policy = make_policy(settings.policy, settings.policy_options, machine)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
+        load_statistics(policy)
         self.core = Core(policy, settings.guards, kv_tokens)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()

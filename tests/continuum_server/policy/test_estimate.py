@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from continuum_server.policy.estimate import Memoryfulness, QueueDelay, ToolStatistics, ToolTimes, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
+from continuum_server.policy.tool_statistics import ToolStatistics
+from continuum_server.policy.tool_times import ToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
 

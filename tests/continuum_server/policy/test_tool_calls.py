@@ -211,7 +211,7 @@ def test_parsers_are_pluggable_and_may_fail() -> None:
 SHARDS = st.sampled_from([
     "```bash\n", "\n```", "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=command>", "{", "}",
     '{"name": "f", "arguments": {', '"', "'", "\\", "$(", "`", "<<EOF\n", "EOF\n", "(", ")", "[", "]", "f(", "a=1",
-    "cd x && ", "sudo -u ", "timeout ", "bash -c ", "|", "&", ">", "<", "#", "\n", " ", "\0", "é", "ls", '"commands": [',
+    "cd x && ", "sudo -u ", "timeout ", "bash -c ", "|", "&", ">", "<", "#", "\n", " ", "\0", "é", '"commands": [',
     "<arg_key>", "</arg_key>", "<arg_value>", "[TOOL_CALLS]", "<|python_tag|>", "lambda: ", "-" * 50, "=", ",",
 ])
 # fmt: on

@@ -1,0 +1,165 @@
+"""Tool times by tool and pooled, with the papers' cold start; as JSON, and merged from several runs."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
+
+from continuum_server.policy.estimate import Memoryfulness
+from continuum_server.policy.tool_times import ToolTimes
+
+SCHEMA, VERSION = "continuum-tool-statistics", 1
+MAX_TOOLS = 256
+
+T = TypeVar("T")
+
+
+class ByTool(Generic[T]):
+    """Something for each tool; of the tools, those heard of last."""
+
+    def __init__(self, make: Callable[[], T], limit: int = MAX_TOOLS) -> None:
+        self._make = make
+        self._limit = max(1, limit)
+        self._found: OrderedDict[str, T] = OrderedDict()
+
+    def of(self, tool: str) -> T:
+        """The tool's, new where there is none."""
+        found = self._found.get(tool)
+        if found is None:
+            found = self._found[tool] = self._make()
+            if len(self._found) > self._limit:
+                self._found.popitem(last=False)
+        self._found.move_to_end(tool)
+        return found
+
+    def get(self, tool: str) -> T | None:
+        return self._found.get(tool)
+
+    def items(self) -> Iterable[tuple[str, T]]:
+        return self._found.items()
+
+
+class ToolStatistics:
+    """|S| and |S[f]| against K.
+
+    Args:
+        cold_samples: K.
+        window: most recent times kept of each tool, and of all together.
+        max_tools: tools remembered; the one not heard of for longest is forgotten first.
+    """
+
+    def __init__(self, cold_samples: int, window: int, max_tools: int = MAX_TOOLS) -> None:
+        self._cold = cold_samples
+        self._all = ToolTimes(window)
+        self._by_tool = ByTool(lambda: ToolTimes(window), max_tools)
+
+    def add(self, tool: str, seconds: float) -> None:
+        self._all.add(seconds)
+        self._by_tool.of(tool).add(seconds)
+
+    @property
+    def is_cold(self) -> bool:
+        return self._all.count <= self._cold
+
+    def times_for(self, tool: str) -> ToolTimes:
+        """The tool's own times once there are more than K, all tools' before."""
+        own = self._by_tool.get(tool)
+        return self._all if own is None or own.count <= self._cold else own
+
+    def counts(self) -> dict[str, int]:
+        return {tool: times.count for tool, times in self._by_tool.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        tools = {tool: _times_to_json(times) for tool, times in self._by_tool.items()}
+        return {"all": _times_to_json(self._all), "tools": tools}
+
+    def from_json(self, data: Mapping[str, Any]) -> None:
+        """Start from these samples; what was recorded before comes before them.
+
+        Raises:
+            ValueError: not the form ``to_json`` writes.
+        """
+        _check(data)
+        _read_times(self._all, data["all"])
+        for tool, given in data["tools"].items():
+            _read_times(self._by_tool.of(tool), given)
+
+
+def _times_to_json(times: ToolTimes) -> dict[str, Any]:
+    return {"count": times.count, "recent_s": times.recent()}
+
+
+def _read_times(times: ToolTimes, given: Mapping[str, Any]) -> None:
+    samples = [float(seconds) for seconds in given["recent_s"]]
+    times.count += int(given["count"]) - len(samples)
+    for seconds in samples:
+        times.add(seconds)
+
+
+def _check(data: Any) -> None:
+    tools = data.get("tools") if isinstance(data, Mapping) else None
+    if not isinstance(tools, Mapping):
+        raise ValueError("tool statistics: tools: missing")
+    for name, given in [("all", data.get("all")), *tools.items()]:
+        samples = given.get("recent_s") if isinstance(given, Mapping) else None
+        if not isinstance(samples, list) or not all(_is_seconds(value) for value in samples):
+            raise ValueError(f"tool statistics: {name}: recent_s: expected a list of seconds")
+        count = given.get("count")
+        if not isinstance(count, int) or count < len(samples):
+            raise ValueError(f"tool statistics: {name}: count: expected a number of at least the samples")
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+
+
+# ------------------------------------------------------------------------------------------------ files of a run
+
+
+def export_statistics(tools: ToolStatistics, memory: Memoryfulness) -> dict[str, Any]:
+    """What a policy has learned, as JSON."""
+    return {"schema": SCHEMA, "version": VERSION, **tools.to_json(), "program_lengths": memory.to_json()}
+
+
+def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Memoryfulness) -> None:
+    """Start from what was exported.
+
+    Raises:
+        ValueError: of another form or version.
+    """
+    _check_version(data)
+    tools.from_json(data)
+    memory.from_json(data.get("program_lengths", {}))
+
+
+def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One run's worth from several. Recent times alternate between the runs, so that a window keeps some of each.
+
+    Raises:
+        ValueError: of another form or version.
+    """
+    for run in runs:
+        _check_version(run)
+        _check(run)
+    names = dict.fromkeys(name for run in runs for name in run["tools"])
+    tools = {name: _merge_times(run["tools"][name] for run in runs if name in run["tools"]) for name in names}
+    lengths = Memoryfulness()
+    for run in runs:
+        lengths.from_json(run.get("program_lengths", {}))
+    merged = _merge_times(run["all"] for run in runs)
+    return {"schema": SCHEMA, "version": VERSION, "all": merged, "tools": tools, "program_lengths": lengths.to_json()}
+
+
+def _merge_times(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = list(given)
+    newest_first = zip_longest(*(reversed(part["recent_s"]) for part in parts))
+    recent = [seconds for row in newest_first for seconds in row if seconds is not None]
+    return {"count": sum(part["count"] for part in parts), "recent_s": recent[::-1]}
+
+
+def _check_version(data: Mapping[str, Any]) -> None:
+    if not isinstance(data, Mapping) or (data.get("schema"), data.get("version")) != (SCHEMA, VERSION):
+        raise ValueError(f"not {SCHEMA} version {VERSION}")
