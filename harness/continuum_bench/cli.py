@@ -11,14 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from continuum_bench.options import (
+    BaseUrl,
     BlockSize,
     ChunkTokens,
+    Dialect,
     Format,
     Gpu,
     Jobs,
     Jps,
     Json,
     KvBlocks,
+    Label,
     MaxSeqs,
     Model,
     NoReport,
@@ -28,9 +31,14 @@ from continuum_bench.options import (
     PinsYieldTo,
     PolicyNames,
     PolicyOptions,
+    ProgramLimit,
+    Prompts,
+    Retries,
     RunOptions,
+    SchedulerRecords,
     Seed,
     Seeds,
+    ServedModel,
     SkipInvalid,
     TensorParallel,
     TokensReading,
@@ -88,12 +96,26 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         turn_scale: TurnScale = 1,
         skip_invalid: SkipInvalid = False,
         jobs: Jobs = None,
+        base_url: BaseUrl = None,
+        served_model: ServedModel = None,
+        label: Label = None,
+        dialect: Dialect = None,
+        prompts: Prompts = None,
+        retries: Retries = 3,
+        program_limit_s: ProgramLimit = None,
+        scheduler_records: SchedulerRecords = None,
         out: Out = None,
         no_report: NoReport = False,
         json_output: Json = False,
     ) -> None:
         given = dict(locals())
         options = RunOptions(**{field.name: given[field.name] for field in fields(RunOptions)})
+        if base_url is not None:
+            from continuum_bench.live.command import LiveOptions, run_live  # noqa: PLC0415
+
+            live = LiveOptions(**{field.name: given[field.name] for field in fields(LiveOptions)})
+            _exit(lambda: run_live(name, options, live))
+            return
         from continuum_bench.run_command import run_policies  # noqa: PLC0415
 
         _exit(lambda: run_policies(name, options))

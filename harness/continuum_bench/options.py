@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 _RUN, _ENGINE, _WORKLOAD, _OUTPUT = "Run", "Engine", "Workload", "Output"
+_SERVER = "Live server"
 
 Traces = Annotated[Path | None, typer.Option(help="Trace file instead of the bundled set.", rich_help_panel=_WORKLOAD)]
 Format = Annotated[
@@ -58,6 +59,24 @@ PinsYieldTo = Annotated[
         help="Who may take a pin while others run: never, later (an earlier program), anyone.",
         rich_help_panel=_ENGINE,
     ),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="Play against this server (up to /v1) instead of the virtual engine.", rich_help_panel=_SERVER),
+]
+ServedModel = Annotated[str | None, typer.Option(help="Model to ask for; default its first.", rich_help_panel=_SERVER)]
+Label = Annotated[str | None, typer.Option(help="Name of the run; default its policy.", rich_help_panel=_SERVER)]
+Dialect = Annotated[
+    str | None, typer.Option(help="How tags are sent; default vllm for vLLM, else headers.", rich_help_panel=_SERVER)
+]
+Prompts = Annotated[
+    str | None, typer.Option(help="tokens (exact; vLLM's default) or text (about).", rich_help_panel=_SERVER)
+]
+Retries = Annotated[int, typer.Option(help="Tries again per turn, ids kept.", rich_help_panel=_SERVER)]
+ProgramLimit = Annotated[float | None, typer.Option(help="Give a program up after so long.", rich_help_panel=_SERVER)]
+SchedulerRecords = Annotated[
+    Path | None,
+    typer.Option(help="The server's --record folder, for its side of the run.", rich_help_panel=_SERVER),
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory to make; default runs/NAME-TIME.", rich_help_panel=_OUTPUT)]
 NoReport = Annotated[bool, typer.Option("--no-report", help="No report.html.", rich_help_panel=_OUTPUT)]

@@ -1,0 +1,97 @@
+"""The same programs, arrivals and policy through the virtual and the emulated engine: do they agree?
+
+    python benchmarks/engines_agree.py TRACE --jps 0.5 --kv-blocks 1200 --seeds 3
+
+The emulated engine is a whole vLLM server that takes the modelled time for real: a run lasts as long as it says.
+Prints the table of docs/results/engines.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import Server, ServerConfig
+
+POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
+
+
+def bench(*arguments: object) -> None:
+    command = [sys.executable, "-m", "continuum_bench", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def summary(folder: Path, policy: str) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads((folder / "summary.json").read_text())["policies"][policy]
+    return row
+
+
+def emulated(trace: Path, policy: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """A fresh server per seed, so that no policy starts with what it learned from the seed before."""
+    rows = []
+    for seed in range(options.seeds):
+        out = folder / f"emulated-{policy}-{seed}"
+        config = ServerConfig(
+            policy=policy,
+            port=0,
+            kv_blocks=options.kv_blocks,
+            max_model_len=(options.kv_blocks - 1) * 16,
+            record=out.with_suffix(".record"),
+            emulated=EmulatedSettings(gpu=options.gpu),
+        )
+        with Server(config, out.with_suffix(".log")) as server:
+            load = ["replay", trace, "--jps", options.jps, "--seed", seed, "--base-url", f"{server.url}/v1"]
+            bench(*load, "--scheduler-records", config.record, "--label", policy, "--no-report", "--out", out)
+        rows.append(summary(out, policy))
+    return {name: sum(row[name] for row in rows) / len(rows) for name in FIGURES}
+
+
+FIGURES = ("jct_mean_s", "jct_p95_s", "bubble_mean_s", "prefix_hit_ratio")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--jps", type=float, default=0.5)
+    parser.add_argument("--kv-blocks", type=int, default=1200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--gpu", default="h100-80gb")
+    parser.add_argument("--policy", default=",".join(POLICIES))
+    options = parser.parse_args()
+    print(
+        "| policy | engine | JCT mean, s | P95 | bubble | prefix hit | JCT, emulated / virtual |\n" + "|---" * 7 + "|"
+    )  # noqa: T201
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        virtual = folder / "virtual"
+        load = [
+            "replay",
+            options.trace,
+            "--jps",
+            options.jps,
+            "--seeds",
+            options.seeds,
+            "--kv-blocks",
+            options.kv_blocks,
+        ]
+        bench(*load, "--gpu", options.gpu, "--policy", options.policy, "--no-report", "--out", virtual)
+        for policy in options.policy.split(","):
+            modelled, lived = summary(virtual, policy), emulated(options.trace, policy, options, folder)
+            print(line(policy, "virtual", modelled, ""))  # noqa: T201
+            ratio = lived["jct_mean_s"] / modelled["jct_mean_s"]
+            print(line("", "emulated", lived, f"{ratio:.3f}"), flush=True)  # noqa: T201
+
+
+def line(policy: str, engine: str, row: dict[str, Any], ratio: str) -> str:
+    jct, p95, bubble, hit = (row[name] for name in FIGURES)
+    return f"| {policy} | {engine} | {jct:.1f} | {p95:.1f} | {bubble:.1f} | {hit:.1%} | {ratio} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A program's prompts on a real server: token ids of exact length, or text of about that length.
+
+Each prompt is the one before, what the model generated (the part the trace says was carried), and new tokens that no
+other play shares. Prefixes therefore match exactly where a real agent's would.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from continuum_traces.schema import Program
+
+LOWEST_ID, HIGHEST_ID = 300, 8000
+"""Ids that are ordinary tokens in every vocabulary in use; special tokens lie outside."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back for one turn."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+
+
+class TokenConversation:
+    """Exact lengths: prompts as token ids, for ``/v1/completions``.
+
+    Args:
+        program: the trace.
+        key: seeds the fresh tokens; equal keys give equal prompts, different ones share none.
+        shared_key: seeds the prefix that programs of one ``shared_prefix_id`` have in common.
+    """
+
+    path = "/completions"
+
+    def __init__(self, program: Program, key: str, shared_key: str) -> None:
+        self._program = program
+        self._key = key
+        self._prompt: list[int] = []
+        if program.shared_prefix_id is not None:
+            self._prompt = _ids(f"{shared_key}/{program.shared_prefix_id}", program.shared_prefix_tokens)
+
+    def body(self, index: int) -> dict[str, Any]:
+        """The request of turn ``index``; call once per turn, in order."""
+        turn = self._program.turns[index]
+        if turn.kept_tokens is not None:
+            del self._prompt[turn.kept_tokens :]
+        new = turn.new_input_tokens - (len(self._prompt) if index == 0 else 0)
+        self._prompt += _ids(f"{self._key}/{index}", max(0, new))
+        lengths = {"max_tokens": turn.output_tokens, "min_tokens": turn.output_tokens, "ignore_eos": True}
+        return {"prompt": self._prompt, "return_token_ids": True, **lengths}
+
+    def answered(self, index: int, answer: Answer) -> None:
+        """Go on from what the model generated; where the server gives no ids, stand-ins of the same length."""
+        turn = self._program.turns[index]
+        ids = answer.token_ids
+        if len(ids) != turn.output_tokens:
+            ids = _ids(f"{self._key}/{index}/answer", turn.output_tokens)
+        self._prompt += ids[turn.output_tokens - turn.carried :]
+
+
+class TextConversation:
+    """Text for ``/v1/chat/completions``, where token ids are not taken: lengths are right to a few per cent.
+
+    Words are drawn from a list of common ones, most of which are one token in every vocabulary; the ratio is corrected
+    by what the server reports after each turn.
+    """
+
+    path = "/chat/completions"
+
+    def __init__(self, program: Program, key: str, shared_key: str) -> None:
+        self._program = program
+        self._key = key
+        self._messages: list[dict[str, str]] = []
+        self.tokens_per_word = 1.0
+        if program.shared_prefix_id is not None:
+            text = self._words(f"{shared_key}/{program.shared_prefix_id}", program.shared_prefix_tokens)
+            self._messages.append({"role": "system", "content": text})
+
+    def body(self, index: int) -> dict[str, Any]:
+        turn = self._program.turns[index]
+        new = turn.new_input_tokens - (self._program.shared_prefix_tokens if index == 0 else 0)
+        self._messages.append({"role": "user", "content": self._words(f"{self._key}/{index}", max(1, new))})
+        return {"messages": self._messages, "max_tokens": turn.output_tokens}
+
+    def answered(self, index: int, answer: Answer) -> None:
+        self._messages.append({"role": "assistant", "content": answer.text or "(no text)"})
+
+    def measured(self, index: int, prompt_tokens: int) -> None:
+        """What the server counted for the whole prompt of turn ``index``."""
+        words = sum(len(message["content"].split()) for message in self._messages)
+        self.tokens_per_word = min(4.0, max(0.25, prompt_tokens / max(1, words)))
+
+    def _words(self, key: str, tokens: int) -> str:
+        return " ".join(random.Random(key).choices(_WORDS, k=max(1, round(tokens / self.tokens_per_word))))
+
+
+Conversation = TokenConversation | TextConversation
+
+
+def _ids(key: str, count: int) -> list[int]:
+    return random.Random(key).choices(range(LOWEST_ID, HIGHEST_ID), k=count)
+
+
+_TEXT = """
+the of and to in is that it for was on are as with at be this have from or one had by not but what all were when we
+there can an your which their if do will each how them then many some so these would other into has more two time could
+no make than first been its who now people my made over did down only way find use may water long very after words
+called just where most know
+"""
+_WORDS = tuple(_TEXT.split())

@@ -1,0 +1,70 @@
+"""What a server says about itself before the load starts."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from continuum_bench.workload import BenchError
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server that answers."""
+
+    base_url: str
+    """Up to and including /v1."""
+    models: tuple[str, ...]
+    max_model_len: int | None = None
+    vllm_version: str | None = None
+    """None: not vLLM, or it does not say."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The first engine's Continuum state; empty without the plugin."""
+
+    @property
+    def root(self) -> str:
+        return self.base_url.removesuffix("/v1")
+
+
+def look_at(base_url: str, api_key: str | None) -> Endpoint:
+    """Ask the server what it is.
+
+    Raises:
+        BenchError: nothing answers there, it refuses the key, or it serves no model.
+    """
+    if not base_url.startswith(("http://", "https://")):
+        raise BenchError(f"--base-url {base_url}: expected http:// or https://")
+    base = base_url.rstrip("/")
+    try:
+        listed = _get(f"{base}/models", api_key)
+    except urllib.error.HTTPError as error:
+        hint = "; is OPENAI_API_KEY set?" if error.code in (401, 403) else "; does the URL end in /v1?"
+        raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models{hint}") from error
+    except (OSError, ValueError) as error:
+        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {error}") from error
+    models = listed.get("data", []) if isinstance(listed, dict) else []
+    names = tuple(str(model["id"]) for model in models if isinstance(model, dict) and "id" in model)
+    if not names:
+        raise BenchError(f"--base-url {base}: serves no model")
+    root = base.removesuffix("/v1")
+    state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
+    version = _maybe(f"{root}/version", api_key).get("version")
+    return Endpoint(base, names, models[0].get("max_model_len"), version, state)
+
+
+def _get(url: str, api_key: str | None) -> Any:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
+    with urllib.request.urlopen(request, timeout=10.0) as answer:
+        return json.loads(answer.read())
+
+
+def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
+    """The JSON object there; empty where there is none."""
+    try:
+        found = _get(url, api_key)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
