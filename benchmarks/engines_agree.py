@@ -52,6 +52,7 @@ def emulated(trace: Path, policy: str, options: argparse.Namespace, folder: Path
     return {name: sum(row[name] for row in rows) / len(rows) for name in FIGURES}
 
 
+HEADER = "| policy | engine | JCT mean, s | P95 | bubble | prefix hit | JCT, emulated / virtual |"
 FIGURES = ("jct_mean_s", "jct_p95_s", "bubble_mean_s", "prefix_hit_ratio")
 
 
@@ -64,9 +65,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="h100-80gb")
     parser.add_argument("--policy", default=",".join(POLICIES))
     options = parser.parse_args()
-    print(
-        "| policy | engine | JCT mean, s | P95 | bubble | prefix hit | JCT, emulated / virtual |\n" + "|---" * 7 + "|"
-    )  # noqa: T201
+    print(HEADER + "\n" + "|---" * 7 + "|")  # noqa: T201
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         virtual = folder / "virtual"
