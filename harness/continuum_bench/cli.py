@@ -31,6 +31,7 @@ from continuum_bench.options import (
     PinsYieldTo,
     PolicyNames,
     PolicyOptions,
+    ProfileFile,
     ProgramLimit,
     Prompts,
     Retries,
@@ -92,6 +93,7 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         gpu_memory_utilization: Utilization = 0.9,
         step_overhead_ms: Overhead = 1.0,
         pins_yield_to: PinsYieldTo = "never",
+        profile: ProfileFile = None,
         tokens_reading: TokensReading = "context",
         turn_scale: TurnScale = 1,
         skip_invalid: SkipInvalid = False,
@@ -208,6 +210,23 @@ def serve(
     from continuum_bench.serve_command import serve_until_stopped  # noqa: PLC0415
 
     _exit(lambda: serve_until_stopped(options, tuple(context.args)))
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    base_url: Annotated[str | None, typer.Option(help="A live server (up to /v1); without it: the tables.")] = None,
+    served_model: ServedModel = None,
+    repeats: Annotated[int, typer.Option(help="Measurements per point; the median counts.")] = 3,
+    gpu: Gpu = "h100-80gb",
+    model: Model = "llama-3.1-8b",
+    tp: TensorParallel = 1,
+    step_overhead_ms: Overhead = 1.0,
+) -> None:
+    """Measure prefill and decode of a live server, or take them from the tables, into a small file."""
+    from continuum_bench.profile_command import write_profile_file  # noqa: PLC0415
+
+    _exit(lambda: write_profile_file(out, base_url, served_model, repeats, gpu, model, tp, step_overhead_ms))
 
 
 traces_app = typer.Typer(no_args_is_help=True, help="Trace files: import, make, fit, look at, check, convert.")

@@ -78,6 +78,10 @@ SchedulerRecords = Annotated[
     Path | None,
     typer.Option(help="The server's --record folder, for its side of the run.", rich_help_panel=_SERVER),
 ]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option(help="Step times and KV size of a profiled server instead of --gpu.", rich_help_panel=_ENGINE),
+]
 Out = Annotated[Path | None, typer.Option(help="Directory to make; default runs/NAME-TIME.", rich_help_panel=_OUTPUT)]
 NoReport = Annotated[bool, typer.Option("--no-report", help="No report.html.", rich_help_panel=_OUTPUT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
@@ -105,6 +109,7 @@ class RunOptions:
     gpu_memory_utilization: float
     step_overhead_ms: float
     pins_yield_to: str
+    profile: Path | None
     tokens_reading: str
     turn_scale: int
     skip_invalid: bool

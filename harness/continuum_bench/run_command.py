@@ -157,5 +157,6 @@ def _engine(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         gpu_memory_utilization=options.gpu_memory_utilization,
         step_overhead_ms=options.step_overhead_ms,
         pins_yield_to=options.pins_yield_to,
+        profile=str(options.profile) if options.profile else None,
     )
     return config, describe(config)

@@ -27,6 +27,7 @@ from continuum_server.policy.catalog import PolicyError, find_policy, read_optio
 from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, load_step_times
+from continuum_server.step_times.profile import read_profile
 from continuum_server.virtual.config import fit_prefill
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.versions import check_version
@@ -199,23 +200,6 @@ def model_name(config: ServerConfig) -> str:
     return _model(config)[1] or str(config.model)
 
 
-def read_profile(path: Path) -> PrefillCurve:
-    """The prefill curve of a profile file.
-
-    Raises:
-        ServerError: naming the file and field.
-    """
-    try:
-        curve = json.loads(path.read_text(encoding="utf-8"))["prefill"]
-        return PrefillCurve(float(curve["a"]), float(curve["b"]), float(curve["c"]), str(curve.get("source", path)))
-    except OSError as error:
-        raise ServerError(f"{path}: cannot read: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ServerError(f"{path}: not a profile: {error}") from error
-    except KeyError as error:
-        raise ServerError(f"{path}: not a profile: field {error} is missing") from error
-
-
 def _check(config: ServerConfig) -> None:
     if config.policy != STOCK:
         policy = find_policy(config.policy)
@@ -261,7 +245,7 @@ def _additional(config: ServerConfig) -> dict[str, Any]:
 
 def _prefill(config: ServerConfig, emulated: EmulatedSettings) -> PrefillCurve:
     if config.profile is not None:
-        return read_profile(config.profile)
+        return read_profile(config.profile).prefill_curve
     if config.engine == "emulated":
         times = load_step_times(emulated.gpu, emulated.model, emulated.tensor_parallel, emulated.step_overhead_ms)
         return fit_prefill(times, find_model(emulated.model).max_context_tokens)

@@ -8,7 +8,7 @@ import pytest
 from continuum_server.emulated.batch import Answer, Batch
 from continuum_server.emulated.replies import Reply, Script, read_script
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
-from continuum_server.launcher import STOCK, ServerConfig, ServerError, command_of, read_profile
+from continuum_server.launcher import STOCK, ServerConfig, ServerError, command_of
 from continuum_server.policy.catalog import PolicyError
 from continuum_server.step_times.model import PrefillChunk, StepTimesError
 
@@ -114,14 +114,3 @@ def test_a_server_that_cannot_be_says_why(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(error, match=message):
         command_of(ServerConfig(**config), 8000)  # type: ignore[arg-type]
-
-
-def test_profiles(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    path.write_text('{"prefill": {"a": 1e-9, "b": 1e-5, "c": 0.01}}')
-    assert read_profile(path).seconds(1000) == pytest.approx(0.021)
-    path.write_text('{"prefill": {"a": 1}}')
-    with pytest.raises(ServerError, match=r"profile.json: not a profile: field 'b' is missing"):
-        read_profile(path)
-    with pytest.raises(ServerError, match="cannot read"):
-        read_profile(tmp_path / "none")

@@ -51,7 +51,7 @@ class PrefillChunk(NamedTuple):
 class Provenance:
     """Where step times come from; goes into every run's manifest."""
 
-    kind: Literal["measured-table", "roofline"]
+    kind: Literal["measured-table", "roofline", "profile"]
     source: str
     version: str
     licence: str

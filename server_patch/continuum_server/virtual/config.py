@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.vllm_plugin.versions import check_version
 
 
@@ -49,6 +51,8 @@ class EngineConfig:
     """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
     pins_yield_to: str = "never"
     """Who may take a pin while others run: never, later (a program that arrived earlier), anyone."""
+    profile: str | None = None
+    """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
     max_ttl_s: float = 600.0
     max_pinned_share: float = 0.95
 
@@ -107,7 +111,7 @@ class EngineShape:
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
     """The quadratic through prefill times at 1K, 2K, 4K ... (SPEC 3), weighted so that short prompts count too."""
-    lengths = [1024]
+    lengths = [min(1024, max_tokens // 4)]
     while lengths[-1] * 2 <= min(max_tokens, 131072):
         lengths.append(lengths[-1] * 2)
     seconds = [times.prefill_s(n) for n in lengths]
@@ -116,12 +120,19 @@ def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
 
 
 def times_of(config: EngineConfig) -> StepTimes:
+    if config.profile is not None:
+        return ProfileStepTimes(read_profile(Path(config.profile)))
     return load_step_times(config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms)
 
 
 def shape_of(config: EngineConfig) -> EngineShape:
     model = find_model(config.model)
-    blocks = config.kv_blocks
+    blocks, longest = config.kv_blocks, config.max_model_len or model.max_context_tokens
+    if config.profile is not None:
+        profile = read_profile(Path(config.profile))
+        longest = min(longest, max(point.tokens for point in profile.prefill_points))
+        if blocks is None and profile.kv_tokens is not None:
+            blocks = profile.kv_tokens // config.block_size
     if blocks is None:
         blocks = kv_capacity(
             config.gpu, config.model, config.tensor_parallel, config.gpu_memory_utilization, config.block_size
@@ -142,7 +153,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
         head_dim=model.head_dim,
         hidden=model.hidden,
         query_heads=model.query_heads,
-        max_model_len=config.max_model_len or model.max_context_tokens,
+        max_model_len=longest,
         num_blocks=blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,

@@ -158,6 +158,10 @@ def refuse_what_cannot_work(scheduler: Scheduler) -> None:
     """Fail at start where the configuration leaves nothing to hold."""
     if not scheduler.cache_config.enable_prefix_caching:
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
+    if scheduler.scheduler_config.policy == "priority":
+        raise PluginError("--scheduling-policy priority: the policy orders the queue; drop one of the two")
+    if scheduler.vllm_config.model_config.is_encoder_decoder:
+        raise PluginError("encoder-decoder models have no prefix cache to hold")
 
 
 def add_utility(name: str, function: Callable[[str, str], str]) -> None:

@@ -43,9 +43,15 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None
     assert arrivals == [0, 1, 2, 3]
 
 
-def test_a_server_that_cannot_start_shows_why(tmp_path: Path) -> None:
-    config = {**CONFIG, "vllm_arguments": ("--no-enable-prefix-caching",)}
-    with pytest.raises(ServerError, match="prefix caching is off"), live(tmp_path, **config):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--no-enable-prefix-caching",), "prefix caching is off"),
+        (("--scheduling-policy", "priority"), "the policy orders the queue"),
+    ],
+)
+def test_a_server_that_cannot_start_shows_why(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ServerError, match=message), live(tmp_path, **CONFIG, vllm_arguments=arguments):
         pass
 
 

@@ -1,0 +1,114 @@
+"""Stock vLLM against the plugin on a real GPU, and how far the virtual engine is from it.
+
+    python benchmarks/gpu_replay.py TRACE --jps 0.5 --num-programs 40 --kv-blocks 27500 --out runs/gpu
+    python benchmarks/gpu_replay.py TRACE --engine emulated ...     # the same without a GPU: tests the script
+
+Llama-3.1-8B's geometry with random weights (vLLM's dummy loader; a vocabulary of 8,192): lengths are exact and answers
+meaningless, which is all a scheduler sees. For each policy: a fresh server, the same arrivals. Then the server is
+profiled, and the virtual engine plays the same workload with the profile. Prints the tables of docs/results/gpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import Server, ServerConfig
+from continuum_server.local_model import Shape, ensure_model
+from continuum_server.step_times.catalog import find_model
+
+HEADER = "| policy | where | JCT mean, s | P95 | bubble | prefix hit | pin hit |\n" + "|---" * 7 + "|"
+
+
+def bench(*arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", "continuum_bench", *map(str, arguments)], check=True)
+
+
+def config_of(options: argparse.Namespace, policy: str, profile: Path | None) -> ServerConfig:
+    common: dict[str, Any] = {
+        "policy": policy,
+        "port": 0,
+        "kv_blocks": options.kv_blocks,
+        "block_size": 16,
+        "max_model_len": options.max_model_len,
+        "record": options.out / f"{policy}.record" if policy != "stock" else None,
+        "profile": profile,
+    }
+    if options.engine == "gpu":
+        folder = ensure_model(Shape.of(find_model("llama-3.1-8b")))
+        return ServerConfig(engine="gpu", model=str(folder), vllm_arguments=("--load-format", "dummy"), **common)
+    if options.engine == "cpu":
+        return ServerConfig(engine="cpu", **{**common, "block_size": 32, "kv_blocks": options.kv_blocks // 2})
+    return ServerConfig(engine="emulated", emulated=EmulatedSettings(gpu=options.gpu), **common)
+
+
+def play(options: argparse.Namespace, policy: str, profile: Path | None) -> dict[str, Any]:
+    config, out = config_of(options, policy, profile), options.out / f"live-{policy}"
+    with Server(config, options.out / f"{policy}.log") as server:
+        load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
+        load += ["--base-url", f"{server.url}/v1", "--label", policy, "--no-report", "--skip-invalid", "--out", out]
+        if config.record is not None:
+            load += ["--scheduler-records", config.record]
+        bench(*load)
+    return summary(out, policy)
+
+
+def summary(folder: Path, policy: str) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads((folder / "summary.json").read_text())["policies"][policy]
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--engine", choices=("gpu", "emulated", "cpu"), default="gpu")
+    parser.add_argument("--gpu", default="h200-141gb", help="emulated: whose step times")
+    parser.add_argument("--jps", type=float, default=0.5)
+    parser.add_argument("--num-programs", type=int, default=40)
+    parser.add_argument("--kv-blocks", type=int, default=27_500, help="of 16 tokens; 27,500: an A100-80GB's")
+    parser.add_argument("--max-model-len", type=int, default=131_072)
+    parser.add_argument("--policy", default="stock,continuum")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True)
+    profile = options.out / "profile.json"
+    with Server(config_of(options, "stock", None), options.out / "profile.log") as server:
+        bench("profile", "--base-url", f"{server.url}/v1", "--out", profile)
+    rows = []
+    for policy in options.policy.split(","):
+        name = "vllm" if policy == "stock" else policy
+        rows.append(line(policy, f"live ({options.engine})", play(options, policy, profile)))
+        out = options.out / f"virtual-{name}"
+        load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
+        load += [
+            "--profile",
+            profile,
+            "--kv-blocks",
+            options.kv_blocks,
+            "--policy",
+            name,
+            "--skip-invalid",
+            "--no-report",
+        ]
+        bench(*load, "--out", out)
+        rows.append(line("", "virtual, with the profile", summary(out, name)))
+    print(HEADER + "\n" + "\n".join(rows))  # noqa: T201
+
+
+def line(policy: str, where: str, row: dict[str, Any]) -> str:
+    def show(name: str, form: str) -> str:
+        return "-" if row.get(name) is None else format(row[name], form)
+
+    figures = [("jct_mean_s", ".1f"), ("jct_p95_s", ".1f"), ("bubble_mean_s", ".1f"), ("prefix_hit_ratio", ".1%")]
+    return (
+        f"| {policy} | {where} | " + " | ".join(show(*figure) for figure in [*figures, ("pin_hit_ratio", ".0%")]) + " |"
+    )
+
+
+if __name__ == "__main__":
+    main()

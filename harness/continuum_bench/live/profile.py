@@ -1,0 +1,142 @@
+"""Measure a live server: prefill at growing lengths, decode steps at growing batches. Takes a few minutes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import statistics
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+from continuum_server.step_times.profile import DecodePoint, PrefillPoint
+
+from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID
+from continuum_bench.live.endpoint import Endpoint
+from continuum_bench.live.http import Reply, RequestFailed, stream
+from continuum_bench.workload import BenchError
+
+DECODE_TOKENS = 64
+BATCHES = (1, 4, 16, 64)
+DECODE_CONTEXTS = (512, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    prefill: tuple[PrefillPoint, ...]
+    decode: tuple[DecodePoint, ...]
+    kv_tokens: int | None
+    block_size: int | None
+
+
+def measure(endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]) -> Measured:
+    """Prefill and decode points, medians of ``repeats``. The server should have nothing else to do.
+
+    Raises:
+        BenchError: the server does not take token ids, or fails.
+    """
+    try:
+        return asyncio.run(_Profiler(endpoint, model, api_key, repeats, say).run())
+    except RequestFailed as error:
+        raise BenchError(f"profiling {endpoint.base_url}: {error}") from error
+
+
+class _Profiler:
+    def __init__(
+        self, endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]
+    ) -> None:
+        self._endpoint, self._model, self._repeats, self._say = endpoint, model, repeats, say
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._clock = time.perf_counter  # noqa: TID251 - this command measures
+        self._random = random.Random(uuid.uuid4().hex)  # fresh prompts: nothing may be found in the server's cache
+        self._session: aiohttp.ClientSession
+
+    async def run(self) -> Measured:
+        kv_tokens, block_size = _kv_size(self._endpoint)
+        limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) * 9 // 10)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600.0), read_bufsize=2**20) as session:
+            self._session = session
+            await self._send(self._ids(256), 8)  # the first request of a server warms it up
+            prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
+            decode = [
+                await self._decode(batch, context)
+                for context in DECODE_CONTEXTS
+                for batch in BATCHES
+                if batch * (context + DECODE_TOKENS) < (kv_tokens or 2**20) // 2 and context + DECODE_TOKENS < limit
+            ]
+        return Measured(tuple(prefill), tuple(decode), kv_tokens, block_size)
+
+    async def _prefill(self, length: int) -> PrefillPoint:
+        times = []
+        for _ in range(self._repeats):
+            prompt, start_s = self._ids(length), self._clock()
+            reply = await self._send(prompt, 1)
+            times.append((reply.first_token_s or reply.finish_s) - start_s)
+        seconds = statistics.median(times)
+        self._say(f"prefill of {length} tokens: {seconds * 1e3:.1f} ms")
+        return PrefillPoint(length, seconds)
+
+    async def _decode(self, batch: int, context: int) -> DecodePoint:
+        """All prompts are in the cache first, so that the requests start together and only decode."""
+        prompts = [self._ids(context) for _ in range(batch)]
+        await asyncio.gather(*(self._send(prompt, 1) for prompt in prompts))
+        times = []
+        for _ in range(self._repeats):
+            replies = await asyncio.gather(*(self._send(prompt, DECODE_TOKENS) for prompt in prompts))
+            together_s = max(reply.first_token_s or 0.0 for reply in replies)
+            times += [
+                (reply.finish_s - (reply.first_token_s or 0.0)) / (DECODE_TOKENS - 1)
+                for reply in replies
+                if reply.first_token_s == together_s
+            ]
+        seconds = statistics.median(times)
+        self._say(f"decode of {batch} requests at {context} tokens: {seconds * 1e3:.2f} ms a step")
+        return DecodePoint(batch, context + DECODE_TOKENS // 2, seconds)
+
+    async def _send(self, prompt: Sequence[int], output: int) -> Reply:
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": output,
+            "min_tokens": output,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+        }
+        return await stream(self._session, f"{self._endpoint.base_url}/completions", body, self._headers, self._clock)
+
+    def _ids(self, count: int) -> list[int]:
+        return self._random.choices(range(LOWEST_ID, HIGHEST_ID), k=count)
+
+
+def lengths_up_to(limit: int) -> list[int]:
+    """1K, 2K, 4K ... and the longest (SPEC 3); from 128 where the server takes less than 4K."""
+    first = 1024 if limit >= 4096 else 128
+    found = []
+    while first < limit:
+        found.append(first)
+        first *= 2
+    return [*found, limit]
+
+
+def _kv_size(endpoint: Endpoint) -> tuple[int | None, int | None]:
+    """(tokens, block size) of the KV pool, from vLLM's metrics; None where they do not say."""
+    try:
+        with urllib.request.urlopen(f"{endpoint.root}/metrics", timeout=10.0) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except OSError:
+        return None, None
+    line = next((line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")), "")
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    try:
+        blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
+    except (KeyError, ValueError):
+        return None, None
+    return blocks * size, size

@@ -1,0 +1,246 @@
+"""Step times from a profile: a small file of what was measured on one server (``continuum-bench profile``).
+
+Two fits, each with its residuals in the file:
+
+    prefill of n tokens:   a*n^2 + b*n + c          (SPEC 3; c holds the request's own latency)
+    decode step:           base + per_request*B + per_context_token*sum(context)
+
+A mixed step is max(base + per_request*B, b*tokens) for the weights' part, plus attention of chunks and of decodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from continuum_server.policy.facts import PrefillCurve
+from continuum_server.step_times.model import (
+    OutOfRange,
+    PrefillChunk,
+    Provenance,
+    StepTimesError,
+    check_range,
+)
+
+SCHEMA = "continuum-profile"
+VERSION = 1
+
+
+class ProfileError(StepTimesError):
+    """A profile that cannot be read or fitted; names the file and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPoint:
+    """One prompt length: median seconds to the first token."""
+
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePoint:
+    """So many requests decoding at once: median seconds per step."""
+
+    requests: int
+    context_tokens: int
+    """Of each of them, on average over the measurement."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients, and how far the points lie from the curve (largest relative distance)."""
+
+    coefficients: dict[str, float]
+    worst_relative_residual: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a profile file holds."""
+
+    source: str
+    """Where it was measured: a table's name, or a server's own words."""
+    model: str
+    created: str
+    prefill_points: tuple[PrefillPoint, ...]
+    decode_points: tuple[DecodePoint, ...]
+    prefill: Fit
+    decode: Fit | None
+    """None where decoding was not measured."""
+    kv_tokens: int | None = None
+    block_size: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prefill_curve(self) -> PrefillCurve:
+        c = self.prefill.coefficients
+        return PrefillCurve(c["a"], c["b"], c["c"], self.source)
+
+
+def make_profile(
+    source: str,
+    model: str,
+    created: str,
+    prefill: Sequence[PrefillPoint],
+    decode: Sequence[DecodePoint] = (),
+    **facts: Any,
+) -> Profile:
+    """Fit the points.
+
+    Raises:
+        ProfileError: fewer than three prompt lengths, or fewer than three decode points where there are any.
+    """
+    return Profile(
+        source,
+        model,
+        created,
+        tuple(prefill),
+        tuple(decode),
+        fit_prefill_points(prefill),
+        fit_decode_points(decode) if decode else None,
+        **facts,
+    )
+
+
+def fit_prefill_points(points: Sequence[PrefillPoint]) -> Fit:
+    """a, b, c >= 0, least squares of relative errors: short prompts count as much as long ones."""
+    if len(points) < 3:
+        raise ProfileError(f"{len(points)} prompt lengths measured: at least 3 are needed")
+    columns = [[p.tokens**2, p.tokens, 1.0] for p in points]
+    return _fit(("a", "b", "c"), columns, [p.seconds for p in points])
+
+
+def fit_decode_points(points: Sequence[DecodePoint]) -> Fit:
+    """base, per_request, per_context_token >= 0."""
+    if len(points) < 3:
+        raise ProfileError(f"{len(points)} decode points measured: at least 3 are needed")
+    columns = [[1.0, p.requests, p.requests * p.context_tokens] for p in points]
+    return _fit(("base", "per_request", "per_context_token"), columns, [p.seconds for p in points])
+
+
+def _fit(names: Sequence[str], columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
+    from scipy.optimize import nnls  # noqa: PLC0415 - takes a while to import, and reading a profile needs none of it
+
+    matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)
+    scale = matrix.max(axis=0)
+    found, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
+    found = found / scale
+    worst = float(np.max(np.abs(matrix @ found / wanted - 1.0)))
+    return Fit(dict(zip(names, map(float, found), strict=True)), worst)
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """As JSON.
+
+    Raises:
+        ProfileError: the file cannot be written.
+    """
+    data = {"schema": SCHEMA, "version": VERSION, **asdict(profile)}
+    data["prefill"] = {
+        **profile.prefill.coefficients,
+        "worst_relative_residual": profile.prefill.worst_relative_residual,
+    }
+    if profile.decode is not None:
+        data["decode"] = {
+            **profile.decode.coefficients,
+            "worst_relative_residual": profile.decode.worst_relative_residual,
+        }
+    try:
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot write: {error.strerror}") from error
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile file; only ``prefill`` with a, b, c must be there.
+
+    Raises:
+        ProfileError: naming the file and field.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot read: {error.strerror}") from error
+    except ValueError as error:
+        raise ProfileError(f"{path}: not JSON: {error}") from error
+    try:
+        decode = data.get("decode")
+        return Profile(
+            source=str(data.get("source", path)),
+            model=str(data.get("model", "unknown")),
+            created=str(data.get("created", "")),
+            prefill_points=tuple(PrefillPoint(**point) for point in data.get("prefill_points", ())),
+            decode_points=tuple(DecodePoint(**point) for point in data.get("decode_points", ())),
+            prefill=_read_fit(data["prefill"], ("a", "b", "c")),
+            decode=None if decode is None else _read_fit(decode, ("base", "per_request", "per_context_token")),
+            kv_tokens=data.get("kv_tokens"),
+            block_size=data.get("block_size"),
+            notes=tuple(data.get("notes", ())),
+        )
+    except KeyError as error:
+        raise ProfileError(f"{path}: not a profile: field {error} is missing") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ProfileError(f"{path}: not a profile: {error}") from error
+
+
+def _fit_json(fit: Fit | None) -> dict[str, float] | None:
+    return None if fit is None else {**fit.coefficients, "worst_relative_residual": fit.worst_relative_residual}
+
+
+def _read_fit(data: Any, names: Sequence[str]) -> Fit:
+    return Fit({name: float(data[name]) for name in names}, float(data.get("worst_relative_residual", 0.0)))
+
+
+class ProfileStepTimes:
+    """Step times of a profiled server. Its range is what was measured: nothing beyond is answered.
+
+    Raises:
+        ProfileError: a profile without decode measurements.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        if profile.decode is None:
+            raise ProfileError(f"profile of {profile.source}: decoding was not measured; profile a live server")
+        prefill, decode = profile.prefill.coefficients, profile.decode.coefficients
+        self._pair_s, self._token_s = 2.0 * prefill["a"], prefill["b"]
+        self._base_s, self._request_s = decode["base"], decode["per_request"]
+        self._context_s = decode["per_context_token"]
+        self._longest = max(point.tokens for point in profile.prefill_points)
+        self._widest = max(point.requests for point in profile.decode_points)
+        worst = max(profile.prefill.worst_relative_residual, profile.decode.worst_relative_residual)
+        self.provenance = Provenance(
+            kind="profile",
+            source=profile.source,
+            version=profile.created,
+            licence="measured by the user",
+            gpu="profiled",
+            model=profile.model,
+            tensor_parallel=1,
+            step_overhead_ms=0.0,
+            notes=f"fits of measured points, worst {worst:.0%} off; prompts to {self._longest} tokens, "
+            f"{self._widest} requests decoding",
+        )
+
+    def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        tokens, pairs = decodes, 0.0
+        for chunk in chunks:
+            check_range("prefix + chunk tokens", chunk.prefix_tokens + chunk.tokens, 1, self._longest)
+            tokens += chunk.tokens
+            pairs += chunk.tokens * (chunk.prefix_tokens + chunk.tokens / 2)
+        if decodes > self._widest:
+            raise OutOfRange(f"decoding requests = {decodes}: the profile was measured up to {self._widest}")
+        weights_s = max(self._base_s + self._request_s * decodes, self._token_s * tokens)
+        return weights_s + self._pair_s * pairs + self._context_s * decode_context_tokens
+
+    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
+        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
+
+    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
+        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)

@@ -1,0 +1,98 @@
+"""Profiles: fits that find what made the points, files that are read back, step times that stay in range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from continuum_server.step_times.catalog import load_step_times
+from continuum_server.step_times.model import OutOfRange, PrefillChunk
+from continuum_server.step_times.profile import (
+    DecodePoint,
+    PrefillPoint,
+    Profile,
+    ProfileError,
+    ProfileStepTimes,
+    make_profile,
+    read_profile,
+    write_profile,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
+BATCHES = [(b, c) for b in (1, 4, 16, 64) for c in (512, 4096)]
+
+
+def profile_of(a: float, b: float, c: float, base: float, request: float, context: float) -> Profile:
+    prefill = [PrefillPoint(n, a * n * n + b * n + c) for n in LENGTHS]
+    decode = [DecodePoint(r, k, base + request * r + context * r * k) for r, k in BATCHES]
+    return make_profile("made up", "model", "now", prefill, decode, kv_tokens=100_000, block_size=16)
+
+
+@given(
+    st.floats(1e-10, 1e-8), st.floats(1e-5, 1e-3), st.floats(0, 0.1), st.floats(1e-3, 0.1), st.floats(0, 1e-4),
+    st.floats(0, 1e-7),
+)  # fmt: skip
+def test_a_fit_finds_what_made_the_points(
+    a: float, b: float, c: float, base: float, request: float, context: float
+) -> None:
+    profile = profile_of(a, b, c, base, request, context)
+    assert profile.prefill.worst_relative_residual < 1e-3
+    assert profile.decode is not None
+    assert profile.decode.worst_relative_residual < 1e-3
+    assert profile.prefill_curve.seconds(10_000) == pytest.approx(a * 1e8 + b * 1e4 + c, rel=1e-2)
+
+
+def test_a_profile_is_read_back(tmp_path: Path) -> None:
+    profile = profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8)
+    write_profile(tmp_path / "p.json", profile)
+    assert read_profile(tmp_path / "p.json") == profile
+
+
+def test_step_times_of_a_profile() -> None:
+    times = ProfileStepTimes(profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8))
+    assert times.step_s((), 4, 4000) == pytest.approx(0.008 + 4e-5 + 4e-5, rel=1e-2)
+    alone = times.prefill_s(2048, 4096)
+    assert alone == pytest.approx(2048 * 5e-5 + 2e-9 * 2048 * (4096 + 1024), rel=1e-2)
+    mixed = times.step_s([PrefillChunk(2048, 4096)], 4, 4000)
+    assert alone < mixed < alone + times.step_s((), 4, 4000)
+    assert times.decode_stretch_s(4, 4000, 3) == [times.step_s((), 4, 4000 + 4 * k) for k in range(3)]
+    with pytest.raises(OutOfRange, match="prefix"):
+        times.prefill_s(2048, 32768)
+    with pytest.raises(OutOfRange, match="decoding requests = 65"):
+        times.step_s((), 65, 65_000)
+
+
+def test_a_profile_of_a_table_is_near_the_table() -> None:
+    table = load_step_times("a100-80gb", "llama-3.1-8b")
+    prefill = [PrefillPoint(n, table.prefill_s(n)) for n in LENGTHS]
+    decode = [DecodePoint(b, c, table.step_s((), b, b * c)) for b, c in BATCHES]
+    times = ProfileStepTimes(make_profile("table", "m", "now", prefill, decode))
+    for batch, context in ((1, 2000), (8, 3000), (32, 1000)):
+        ours, theirs = times.step_s((), batch, batch * context), table.step_s((), batch, batch * context)
+        assert ours == pytest.approx(theirs, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a profile"),
+        ('{"prefill": {"a": 1, "b": 2}}', "field 'c' is missing"),
+        ('{"prefill": {"a": 1, "b": 2, "c": "x"}}', "not a profile"),
+    ],
+)
+def test_a_damaged_profile_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match=rf"p.json: .*{message}"):
+        read_profile(path)
+
+
+def test_too_few_points_are_refused() -> None:
+    with pytest.raises(ProfileError, match="at least 3"):
+        make_profile("s", "m", "now", [PrefillPoint(1, 1.0)])
+    curve_only = make_profile("s", "m", "now", [PrefillPoint(n, float(n)) for n in LENGTHS])
+    with pytest.raises(ProfileError, match="decoding was not measured"):
+        ProfileStepTimes(curve_only)
