@@ -158,7 +158,7 @@ def runs_below(path: Path) -> list[Path]:
     """Run directories at or below ``path``, in name order."""
     if (path / EVENTS).exists() or (path / TURNS).exists():
         return [path]
-    return sorted(p.parent for name in (EVENTS,) for p in path.glob(f"*/{name}"))
+    return sorted({p.parent for name in (EVENTS, TURNS) for p in path.glob(f"*/{name}")})
 
 
 def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord]) -> None:
