@@ -94,6 +94,8 @@ class Held:
         return end
 
     def _read(self, start: int, count: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._fd, count, start)
         os.lseek(self._fd, start, os.SEEK_SET)
         return os.read(self._fd, count)
 

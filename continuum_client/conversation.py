@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,18 +80,17 @@ def _mark(message: Any) -> tuple[int, int]:
     return hash(text), len(text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Thread:
     """A conversation, at the last request seen of it."""
 
     program: Program
-    failed: bool = False
+    key: int = 0
 
 
 class Conversations:
-    """Programs of calls made outside any ``client.program``: a request that repeats an earlier one and adds to it is
-    the
-    same program's next turn; anything else opens a new one.
+    """Programs of calls made outside any ``client.program``. A request that repeats an earlier one and adds to it is
+    the same program's next turn; anything else opens a new one.
 
     Args:
         new: makes a program.
@@ -100,40 +99,50 @@ class Conversations:
     def __init__(self, new: Callable[[], Program]) -> None:
         self._new = new
         self._lock = threading.Lock()
-        self._by_prefix: OrderedDict[int, list[_Thread]] = OrderedDict()
+        self._sent: dict[int, deque[_Thread]] = {}
+        """By the digest of a whole request: conversations that can be gone on with, oldest first."""
+        self._failed: dict[int, deque[_Thread]] = {}
+        """The same, where the request failed: the very same request may come again."""
+        self._order: OrderedDict[_Thread, dict[int, deque[_Thread]]] = OrderedDict()
+        """All of them and where they are, oldest first."""
 
     def program_of(self, shape: Shape) -> tuple[Program, Callable[[], None]] | None:
-        """The program of a request, and what to call if the request fails; None where its conversation is not known."""
+        """The program of a request, and what to call if the request fails; None where its messages cannot be read."""
         if not shape.marks:
             return None
         keys = _prefixes(shape.marks)
         with self._lock:
             found = self._continued(keys) or _Thread(self._new())
-            found.failed = False
-            self._by_prefix.setdefault(keys[-1], []).append(found)
-            self._by_prefix.move_to_end(keys[-1])
-            forgotten = self._by_prefix.popitem(last=False)[1] if len(self._by_prefix) > MAX_CONVERSATIONS else []
-        for thread in forgotten:
-            thread.program.forget()
-        return found.program, lambda: _fail(found)
+            found.key = keys[-1]
+            self._put(self._sent, found)
+            forgotten = self._taken(next(iter(self._order))) if len(self._order) > MAX_CONVERSATIONS else None
+        if forgotten is not None:
+            forgotten.program.forget()
+        return found.program, lambda: self._fail(found)
 
     def _continued(self, keys: list[int]) -> _Thread | None:
         """The longest known beginning of this request; the very same request only where it had failed."""
         for key in reversed(keys):
-            for thread in self._by_prefix.get(key, ()):
-                if key != keys[-1] or thread.failed:
-                    self._forget(key, thread)
-                    return thread
+            known = self._failed.get(key) or (self._sent.get(key) if key != keys[-1] else None)
+            if known:
+                return self._taken(known[0])
         return None
 
-    def _forget(self, key: int, thread: _Thread) -> None:
-        self._by_prefix[key].remove(thread)
-        if not self._by_prefix[key]:
-            del self._by_prefix[key]
+    def _put(self, where: dict[int, deque[_Thread]], thread: _Thread) -> None:
+        where.setdefault(thread.key, deque()).append(thread)
+        self._order[thread] = where
 
+    def _taken(self, thread: _Thread) -> _Thread:
+        where = self._order.pop(thread)
+        where[thread.key].remove(thread)  # mostly the first
+        if not where[thread.key]:
+            del where[thread.key]
+        return thread
 
-def _fail(thread: _Thread) -> None:
-    thread.failed = True
+    def _fail(self, thread: _Thread) -> None:
+        with self._lock:
+            if self._order.get(thread) is self._sent:
+                self._put(self._failed, self._taken(thread))
 
 
 def _prefixes(marks: Sequence[int]) -> list[int]:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
+import openai
+
 from continuum_client.errors import once
 from continuum_client.reply import Reply, only_usage
 
@@ -40,7 +42,10 @@ class Turn:
     def piece(self, item: Any) -> None:
         """A piece of a stream has come."""
         if not self._ended:
-            _guarded(lambda: self.reply.take(item, self._clock()))
+            try:
+                self.reply.take(item, self._clock())
+            except Exception as error:  # noqa: BLE001 - as in _guarded, without its cost for every chunk
+                _told(error)
 
     def whole(self, answer: Any) -> None:
         """The answer has come, all at once."""
@@ -66,7 +71,11 @@ def _guarded(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001 - recording is a guest: what it raises must not reach the agent
-        once.warn("recording", f"a reply could not be recorded: {error!r}")
+        _told(error)
+
+
+def _told(error: Exception) -> None:
+    once.warn("recording", f"a reply could not be recorded: {error!r}")
 
 
 def _words(error: BaseException) -> str:
@@ -82,6 +91,9 @@ def watch(result: Any, turn: Turn, hide_usage: bool) -> None:
         turn: told of every piece and of the end.
         hide_usage: keep from the caller the last chunk, which only we asked for.
     """
+    if isinstance(result, openai.BaseModel):
+        turn.whole(result)
+        return
     raw = getattr(result, "http_response", None)
     if raw is not None and hasattr(result, "parse"):
         _watch_raw(raw, turn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,33 +45,49 @@ class Reply:
 
     def take(self, item: Any, now_s: float | None = None) -> None:
         """One answer, chunk or event. ``now_s``: when a piece of a stream came; None for a whole answer."""
+        choices = get(item, "choices")
+        usage = get(item, "usage")
+        if usage is not None:
+            self._usage(usage)
+        if choices is None:
+            self._responses(item, now_s)
+            return
+        if self.model is None:
+            self.model = get(item, "model")
+        for choice in choices:
+            self._choice(choice, now_s)
+
+    def _responses(self, item: Any, now_s: float | None) -> None:
+        """An answer or an event of the Responses API."""
         kind = get(item, "type")
         if isinstance(kind, str) and kind.startswith("response."):
             self._event(kind, item, now_s)
             return
         self.model = get(item, "model") or self.model
-        self._usage(get(item, "usage"))
-        for choice in get(item, "choices") or ():
-            self._choice(choice, now_s)
         for number, output in enumerate(get(item, "output") or ()):
             self._output(number, output)
         if get(item, "status") in ("completed", "incomplete", "failed"):
             self.finished = True
 
     def _choice(self, choice: Any, now_s: float | None) -> None:
-        part = get(choice, "message") or get(choice, "delta")
-        text = get(choice, "text") or get(part, "content")
-        calls = get(part, "tool_calls") or ()
-        thinking = get(part, "reasoning_content") or get(part, "reasoning") or get(part, "refusal")
-        if text or calls or thinking:
+        part = get(choice, "delta") or get(choice, "message") or choice  # a completion's choice has the text itself
+        calls = get(part, "tool_calls")
+        if calls:
+            self._token(now_s)
+            for number, call in enumerate(calls):
+                position = get(call, "index")
+                self._asked(number if position is None else position, get(call, "function") or get(call, "custom"))
+        if self.content == "full" or (self.first_token_s is None and now_s is not None):
+            self._text(part, now_s)
+        if get(choice, "finish_reason"):
+            self.finished = True
+
+    def _text(self, part: Any, now_s: float | None) -> None:
+        text = get(part, "content") or get(part, "text")
+        if text or any(get(part, name) for name in ("reasoning_content", "reasoning", "refusal")):
             self._token(now_s)
         if self.content == "full" and isinstance(text, str):
             self.text.append(text)
-        for number, call in enumerate(calls):
-            position = get(call, "index")
-            self._asked(number if position is None else position, get(call, "function") or get(call, "custom"))
-        if get(choice, "finish_reason"):
-            self.finished = True
 
     def _event(self, kind: str, event: Any, now_s: float | None) -> None:
         """One event of the Responses API's stream."""
@@ -102,8 +117,6 @@ class Reply:
             self.first_token_s = now_s
 
     def _usage(self, usage: Any) -> None:
-        if usage is None:
-            return
         self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
         self.output_tokens = _count(usage, "completion_tokens", "output_tokens")
         prompt = get(usage, "prompt_tokens_details") or get(usage, "input_tokens_details")
@@ -118,8 +131,21 @@ class Reply:
 
 
 def get(item: Any, name: str) -> Any:
-    """A field of an object or of plain JSON; None where there is none."""
-    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+    """A field of a model or of plain JSON; None where there is none.
+
+    Reads where pydantic keeps fields (``__dict__``) and unknown ones, since asking a model for an attribute it lacks is
+    ten times dearer than finding one.
+    """
+    if isinstance(item, dict):
+        return item.get(name)
+    fields = getattr(item, "__dict__", None)
+    if fields is None:
+        return None
+    value = fields.get(name)
+    if value is None:
+        extra = getattr(item, "__pydantic_extra__", None)
+        return extra.get(name) if extra else None
+    return value
 
 
 def _count(usage: Any, *names: str) -> int | None:
@@ -132,4 +158,4 @@ def _count(usage: Any, *names: str) -> int | None:
 
 def only_usage(chunk: Any) -> bool:
     """The chunk that a stream ends with when it was asked for usage: no choices."""
-    return not get(chunk, "choices") and get(chunk, "usage") is not None
+    return get(chunk, "choices") == [] and get(chunk, "usage") is not None

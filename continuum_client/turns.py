@@ -6,7 +6,7 @@ Token counts come from the server's ``usage``; a turn without them is in ``turns
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from continuum_traces.schema import ToolCall, Turn
 
@@ -67,25 +67,32 @@ def join(before: Ended | None, now: Ended) -> Join:
     return Join(prompt - previous - carried, carried_tokens=None if carried == output else carried)
 
 
-def turn_of(ended: Ended, joined: Join) -> Turn:
-    """The trace's turn, as far as its own reply tells."""
+def turn_of(
+    ended: Ended, joined: Join, calls: tuple[ToolCall, ...], gap_s: float | None, carried_tokens: int | None
+) -> Turn:
+    """A turn of the trace, now that what came after it is known.
+
+    Args:
+        ended: its call.
+        joined: how its prompt followed from the turn before.
+        calls: tools after it.
+        gap_s: seconds from its end to the next call; None: there was none.
+        carried_tokens: of its output in the next prompt; None: all.
+    """
     reply = ended.reply
+    tools_s = max((call.start_s + (call.duration_s or 0.0) for call in calls), default=0.0)
     return Turn(
         new_input_tokens=joined.new_input_tokens,
         output_tokens=max(1, reply.output_tokens or 0),
+        carried_tokens=carried_tokens,
         kept_tokens=joined.kept_tokens,
+        tool_calls=calls,
+        gap_overhead_s=0.0 if gap_s is None else max(0.0, round(gap_s - tools_s, 6)),
         text="".join(reply.text) or None if reply.content == "full" else None,
         cached_tokens=reply.cached_tokens,
         ttft_s=_since(ended.sent_s, reply.first_token_s),
         llm_s=_since(ended.sent_s, ended.finish_s),
     )
-
-
-def followed(turn: Turn, calls: tuple[ToolCall, ...], gap_s: float | None, carried_tokens: int | None) -> Turn:
-    """The turn with what came after it: tools, and the gap to the next call (None: there was none)."""
-    tools_s = max((call.start_s + (call.duration_s or 0.0) for call in calls), default=0.0)
-    overhead_s = 0.0 if gap_s is None else max(0.0, round(gap_s - tools_s, 6))
-    return replace(turn, tool_calls=calls, gap_overhead_s=overhead_s, carried_tokens=carried_tokens)
 
 
 def calls_after(ended: Ended, runs: Sequence[ToolRun], key: Callable[[str, str], str]) -> tuple[ToolCall, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from continuum_traces.run_dir import compact
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, ToolCall, Turn
 
 
@@ -67,15 +66,15 @@ def header_line(**facts: Any) -> dict[str, Any]:
 
 def program_line(program: Program) -> dict[str, Any]:
     """Opens a program; its turns follow, each on its own line."""
-    data = compact(program)
+    data = _written(program)
     data.pop("turns", None)
-    return {"kind": "program", **_without_defaults(data, Program)}
+    return {"kind": "program", **data}
 
 
 def turn_line(program_id: str, index: int, turn: Turn) -> dict[str, Any]:
-    data = _without_defaults(compact(turn), Turn)
+    data = _written(turn)
     if turn.tool_calls:
-        data["tool_calls"] = [_without_defaults(compact(call), ToolCall) for call in turn.tool_calls]
+        data["tool_calls"] = [_written(call) for call in turn.tool_calls]
     return {"kind": "turn", "program_id": program_id, "turn": index, **data}
 
 
@@ -84,9 +83,15 @@ def end_line(program_id: str) -> dict[str, Any]:
     return {"kind": "end", "program_id": program_id}
 
 
-def _without_defaults(data: dict[str, Any], row_type: type) -> dict[str, Any]:
-    defaults = {f.name: f.default for f in fields(row_type)}
-    return {name: value for name, value in data.items() if value != defaults.get(name, object())}
+def _written(row: Program | Turn | ToolCall) -> dict[str, Any]:
+    """The fields that are there and not at their default."""
+    values = ((name, getattr(row, name), default) for name, default in _DEFAULTS[type(row)])
+    return {name: value for name, value, default in values if value is not None and value != () and value != default}
+
+
+_DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {
+    row_type: tuple((field.name, field.default) for field in fields(row_type)) for row_type in (Program, Turn, ToolCall)
+}
 
 
 def read_program(data: Mapping[str, Any]) -> tuple[Program | None, list[FieldFault]]:

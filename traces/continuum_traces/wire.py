@@ -35,10 +35,10 @@ class ReadTags:
 def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
     """The ``vllm_xargs`` body field for these tags; known values only."""
     xargs: dict[str, Scalar] = {}
-    for item in fields(tags):
-        value = getattr(tags, item.name)
+    for name in _TAG_FIELDS:
+        value = getattr(tags, name)
         if value is not None:
-            xargs[item.name] = int(value) if isinstance(value, bool) else value
+            xargs[name] = int(value) if isinstance(value, bool) else value
     return xargs
 
 
@@ -133,3 +133,4 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 TAG_NAMES = tuple(_READERS)
 """xargs that are tags, beside those that name the program."""
+_TAG_FIELDS = tuple(field.name for field in fields(Tags))
