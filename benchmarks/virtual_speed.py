@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,11 @@ class Stock(Scheduler):
 class Timed:
     """Seconds spent in the scheduler's own methods."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(
+        self, scheduler: Any, names: Sequence[str] = ("schedule", "update_from_output", "add_request")
+    ) -> None:
         self.seconds = 0.0
-        for name in ("schedule", "update_from_output", "add_request"):
+        for name in names:
             setattr(scheduler, name, self._timed(getattr(scheduler, name)))
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:

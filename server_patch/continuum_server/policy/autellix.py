@@ -9,7 +9,7 @@ from itertools import count
 from typing import ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
-from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, TurnState
+from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, TurnStart, TurnState
 
 _EARLY_S = 1e-6
 """How much too early ``wake_s`` may be: more than any rounding."""
@@ -69,6 +69,8 @@ class Autellix(Policy):
         self._places = count()
         self._starving: list[tuple[float, int, TurnState]] = []
         self._next_demotion_s: float | None = None
+        self._nobody_for: TurnState | None = None
+        """Who was told that nobody gives way; it holds until a demotion or a start."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         queue = sum(end <= turn.chain_s for end in self._range_ends)
@@ -95,12 +97,18 @@ class Autellix(Policy):
             call.queue, call.entered = call.queue + 1, next(self._places)
         return self._quanta[call.queue] - used_s if call.queue < len(self._quanta) else float("inf")
 
+    def turn_started(self, start: TurnStart) -> None:
+        self._nobody_for = None
+
     def gives_way(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
+        if asker is self._nobody_for and self._next_demotion_s is not None and now_s <= self._next_demotion_s:
+            return ()
         left_s = {turn.request_id: self._demote(turn, now_s) for turn in running}
         queue = asker.memo.queue
         lower = [turn for turn in running if turn.memo.queue > queue]
         waits_s = [self._until_below(turn, queue, left_s[turn.request_id]) for turn in running]
         self._next_demotion_s = now_s + min(waits_s) if waits_s else None
+        self._nobody_for = None if lower else asker
         return sorted(lower, key=self.rank, reverse=True)
 
     def _until_below(self, turn: TurnState, queue: int, left_s: float) -> float:

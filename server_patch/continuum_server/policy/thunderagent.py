@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_HOLD, NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish
@@ -46,6 +46,11 @@ class _Entry:
     def reasoning(self) -> bool:
         return self.program.requests_in_engine > 0
 
+    @property
+    def active(self) -> bool:
+        """Counted as in memory."""
+        return not self.paused and not self.marked
+
 
 class ThunderAgent(Policy):
     """Nothing is held in memory; instead programs are kept out of it."""
@@ -59,6 +64,9 @@ class ThunderAgent(Policy):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._entries: dict[str, _Entry] = {}
+        self._paused = 0
+        self._full_tokens = 0
+        """What active programs, buffers included, would take if none of them decayed."""
         self._places = 0
         self._next_check_s = self.options.interval_s
 
@@ -68,10 +76,12 @@ class ThunderAgent(Policy):
         program = turn.program
         entry = self._entries.get(program.program_id)
         if entry is None or entry.program is not program:
-            crowded = any(other.paused for other in self._entries.values())
-            fits = turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
-            entry = self._entries[program.program_id] = _Entry(program, paused=crowded or not fits)
-        entry.tokens = turn.prompt_tokens
+            fits = self._paused == 0 and turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
+            self._drop(program.program_id)
+            entry = self._entries[program.program_id] = _Entry(program)
+            self._count(entry, 1)
+            self._change(entry, paused=not fits)
+        self._change(entry, tokens=turn.prompt_tokens)
         if entry.paused:
             entry.held.append(turn)
         self._place(turn)
@@ -87,13 +97,28 @@ class ThunderAgent(Policy):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entries.get(finish.turn.program.program_id)
         if entry is not None:
-            entry.tokens = finish.context_tokens
-            if entry.marked:
-                entry.marked, entry.paused = False, True
+            self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
         return NO_HOLD
 
     def program_finished(self, program: ProgramState) -> None:
-        self._entries.pop(program.program_id, None)
+        self._drop(program.program_id)
+
+    def _drop(self, program_id: str) -> None:
+        entry = self._entries.pop(program_id, None)
+        if entry is not None:
+            self._count(entry, -1)
+
+    def _change(self, entry: _Entry, **facts: Any) -> None:
+        """The one place where an entry changes: the sums follow."""
+        self._count(entry, -1)
+        for name, value in facts.items():
+            setattr(entry, name, value)
+        self._count(entry, 1)
+
+    def _count(self, entry: _Entry, sign: int) -> None:
+        self._paused += sign * entry.paused
+        if entry.active:
+            self._full_tokens += sign * (entry.tokens + self.options.buffer_tokens)
 
     # ------------------------------------------------------------------------------------ memory
 
@@ -106,7 +131,7 @@ class ThunderAgent(Policy):
         return tokens + self.options.buffer_tokens
 
     def _active(self) -> Iterable[_Entry]:
-        return (entry for entry in self._entries.values() if not entry.paused and not entry.marked)
+        return [entry for entry in self._entries.values() if entry.active]
 
     def _room(self, now_s: float) -> float:
         return self.machine.kv_tokens - sum(self._weight(entry, now_s) for entry in self._active())
@@ -118,7 +143,8 @@ class ThunderAgent(Policy):
             return NO_ORDERS
         interval_s = self.options.interval_s
         self._next_check_s = math.floor(step.now_s / interval_s + 1.0) * interval_s
-        self._entries = {name: entry for name, entry in self._entries.items() if not entry.program.ended}
+        for name in [name for name, entry in self._entries.items() if entry.program.ended]:
+            self._drop(name)
         resumed = self._resume(step.now_s)
         self._pause(step.now_s)
         turns = [turn for entry in resumed for turn in entry.held if not turn.gone]
@@ -135,7 +161,7 @@ class ThunderAgent(Policy):
             size = entry.tokens + self.options.buffer_tokens
             if size <= room or self._impatient(entry, now_s):
                 room -= size
-                entry.paused = False
+                self._change(entry, paused=False)
                 out.append(entry)
         return out
 
@@ -153,10 +179,9 @@ class ThunderAgent(Policy):
             if excess <= 0.0:
                 break
             excess -= self._weight(entry, now_s)
-            entry.paused, entry.marked = not entry.reasoning, entry.reasoning
+            self._change(entry, paused=not entry.reasoning, marked=entry.reasoning)
 
     def wake_s(self) -> float | None:
         """The next check, where one can find anything to do."""
-        full = sum(entry.tokens + self.options.buffer_tokens for entry in self._active()) > self.machine.kv_tokens
-        paused = any(entry.paused for entry in self._entries.values())
-        return self._next_check_s if full or paused else None
+        idle = self._paused == 0 and self._full_tokens <= self.machine.kv_tokens
+        return None if idle else self._next_check_s

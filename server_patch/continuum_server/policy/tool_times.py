@@ -1,20 +1,24 @@
 """Recorded tool times: the TTL that pays best among them, without looking at each.
 
-The best TTL maximises rank * gain / n - time over the sorted times: a tangent to the lower convex hull of the points
-(rank, time). A balanced tree of sorted runs keeps that hull. Each fork remembers the one edge that joins the hulls of
-its halves; ranks are relative to a fork's first sample, so a new sample touches the forks above it and no others. Those
-edges are found again when a decision needs them, each by walking down both halves at once (Overmars and van Leeuwen,
-1981).
+The best TTL maximises rank * gain / n - time over the sorted times. Up to some thousand samples they are a sorted list,
+searched where the best can be. Beyond, the best is a tangent to the lower convex hull of the points (rank, time), which
+a balanced tree of sorted runs keeps: each fork remembers the one edge that joins the hulls of its halves; ranks are
+relative to a fork's first sample, so a new sample touches the forks above it and no others. Those edges are found again
+when a decision needs them, each by walking down both halves at once (Overmars and van Leeuwen, 1981).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import mul, sub
 
 _RUN = 64
-"""Samples of a run are between half and twice as many."""
+"""Samples of a run are up to twice as many."""
+_LIST = 4096
+"""Up to so many samples a plain list is faster."""
 
 Edge = tuple[int, float, int, float]
 """Two points of a hull: rank and time, rank and time."""
@@ -234,14 +238,29 @@ class ToolTimes:
         """Samples ever seen, forgotten ones included."""
         self._window = max(1, window)
         self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
         self._root: _Node | None = None
+        """The tree, once the list has become too long; the list is empty then."""
+        self._last_best_s = 0.0
 
     def add(self, seconds: float) -> None:
         self.count += 1
         self._recent.append(seconds)
-        self._root = _Run([seconds]) if self._root is None else _insert(self._root, seconds)
+        if self._root is None and len(self._sorted) == _LIST and self._window > _LIST:
+            runs = [_Run(self._sorted[at : at + _RUN]) for at in range(0, _LIST, _RUN)]
+            self._root, self._sorted = _build(runs), []
+        if self._root is None:
+            insort(self._sorted, seconds)
+        else:
+            self._root = _insert(self._root, seconds)
         if len(self._recent) > self._window:
-            self._root = _remove(self._root, self._recent.popleft())
+            self._forget(self._recent.popleft())
+
+    def _forget(self, seconds: float) -> None:
+        if self._root is None:
+            del self._sorted[bisect_left(self._sorted, seconds)]
+        else:
+            self._root = _remove(self._root, seconds)
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -252,19 +271,41 @@ class ToolTimes:
 
     def best_ttl(self, gain_s: float) -> float:
         """argmax over tau in {0} and the recorded times of P(tau) * gain - tau; ties go to the smaller tau."""
-        node, offset = self._root, 0
-        if node is None or gain_s <= 0.0:
+        if not self._recent or gain_s <= 0.0:
             return 0.0
         per_sample = gain_s / len(self._recent)
-        while isinstance(node, _Fork):
-            i, x, j, y = node.edge
-            if per_sample * (j - i) > y - x:
-                offset, node = offset + node.left.size, node.right
-            else:
-                node = node.left
-        rank = _tangent(node, per_sample)
-        seconds = node.values[rank]
-        return seconds if seconds < gain_s and (offset + rank + 1) * per_sample > seconds else 0.0
+        if per_sample <= 0.0:  # a gain too small to divide
+            return 0.0
+        if self._root is None:
+            self._last_best_s = _best_in_list(self._sorted, gain_s, per_sample, self._last_best_s)
+            return self._last_best_s
+        return _best_in_tree(self._root, gain_s, per_sample)
+
+
+def _best_in_list(times: list[float], gain_s: float, per_sample: float, guess_s: float) -> float:
+    """The best of a sorted list, given any guess: below it P is too small to be better, above it the time too long."""
+    rank = bisect_right(times, guess_s)
+    good = max(0.0, rank * per_sample - times[rank - 1]) if rank else 0.0
+    first = max(0, int(good / per_sample) - 2)
+    last = min(bisect_left(times, gain_s), bisect_right(times, gain_s - good + 1e-9 * gain_s))
+    if first >= last:
+        return 0.0
+    values = list(map(sub, map(mul, repeat(per_sample), range(first + 1, last + 1)), times[first:last]))
+    best = max(values)
+    return times[first + values.index(best)] if best > 0.0 else 0.0
+
+
+def _best_in_tree(node: _Node, gain_s: float, per_sample: float) -> float:
+    offset = 0
+    while isinstance(node, _Fork):
+        i, x, j, y = node.edge
+        if per_sample * (j - i) > y - x:
+            offset, node = offset + node.left.size, node.right
+        else:
+            node = node.left
+    rank = _tangent(node, per_sample)
+    seconds = node.values[rank]
+    return seconds if seconds < gain_s and (offset + rank + 1) * per_sample > seconds else 0.0
 
 
 def _tangent(run: _Run, slope: float) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from continuum_server.policy import tool_times
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
 from continuum_server.policy.tool_statistics import ByTool, ToolStatistics, merge_statistics
@@ -18,7 +19,7 @@ from continuum_server.policy.tool_times import ToolTimes, _Fork, _Run
 from continuum_server.policy.ttl import Continuum
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nano import build
 from policy_driver import MACHINE, Driver
@@ -55,13 +56,21 @@ def both(window: int) -> tuple[ToolTimes, Plain]:
     return ToolTimes(window), Plain(window)
 
 
+@pytest.fixture(params=[8, 4096], ids=["tree", "list"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of the same thing: a tree from the ninth sample on, or a list to the end."""
+    monkeypatch.setattr(tool_times, "_LIST", request.param)
+    monkeypatch.setattr(tool_times, "_RUN", 8 if request.param == 8 else 64)
+
+
 # Samples and gains that are exact in binary, in a number of samples that is a power of two: no rounding anywhere, so
 # that ties are ties for both.
 exact_samples = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_size=300)
 
 
+@pytest.mark.usefixtures("form")
 @given(exact_samples, st.sampled_from([1, 2, 8, 64, 128]), st.lists(st.integers(0, 400), min_size=1, max_size=12))
-@settings(max_examples=200)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_exactly_the_plain_decision_with_ties(samples: list[float], window: int, gains: list[int]) -> None:
     tree, plain = both(window)
     for number, sample in enumerate(samples):
@@ -89,6 +98,7 @@ DISTRIBUTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("window", [1, 7, 65, 500, 100_000])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_plain_decision(name: str, window: int) -> None:
@@ -104,8 +114,9 @@ def test_the_plain_decision(name: str, window: int) -> None:
                 assert tree.best_ttl(float(gain)) == plain.best_ttl(float(gain))
 
 
+@pytest.mark.usefixtures("form")
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=400), st.integers(1, 300), st.lists(st.floats(0, 1e7)))
-@settings(max_examples=150)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_other_tau_is_better(samples: list[float], window: int, gains: list[float]) -> None:
     """Any numbers at all: where rounding leaves a choice, the value is that of the plain search."""
     tree, plain = both(window)
@@ -137,6 +148,19 @@ def test_the_tree_stays_low(name: str) -> None:
     assert tree._root is not None
     assert tree._root.size == 8_192
     assert depth(tree._root) <= 2 * math.log2(8_192 / 32) + 3
+
+
+def test_a_long_list_becomes_a_tree_and_decides_alike() -> None:
+    rng = np.random.default_rng(3)
+    tree, plain = both(6_000)
+    for number in range(9_000):
+        sample = float(rng.lognormal(-1.0, 1.5))
+        tree.add(sample)
+        plain.add(sample)
+        if number % 500 == 0 or 4_090 < number < 4_100:
+            assert (tree._root is None) == (number < 4_096)
+            for gain in (0.5, 5.0, 50.0):
+                assert tree.best_ttl(gain) == plain.best_ttl(gain)
 
 
 def test_recent_samples_in_order() -> None:
