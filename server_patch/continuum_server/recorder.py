@@ -6,6 +6,7 @@ one warning, a counter, and the file stays readable, for what was half written i
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -44,7 +45,7 @@ class Recorder:
         preview: also write the preview's ``scheduler_timestamps`` JSON at ``close``.
 
     Raises:
-        RunDirError: the folder cannot be made or written at start.
+        RunDirError: the folder cannot be made or written at start, or another process writes there.
     """
 
     def __init__(self, folder: Path, preview: bool = False) -> None:
@@ -59,8 +60,12 @@ class Recorder:
             folder.mkdir(parents=True, exist_ok=True)
             self.resumed = _resume(folder) if path.exists() else Resumed()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._size = _end_of_last_line(self._fd)
             os.ftruncate(self._fd, self._size)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise RunDirError(f"{path}: another server writes there") from error
         except OSError as error:
             raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
         self._thread = threading.Thread(target=self._run, name="continuum-recorder", daemon=True)

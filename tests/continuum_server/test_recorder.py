@@ -116,6 +116,15 @@ def test_the_previews_file_is_written_at_close(tmp_path: Path) -> None:
     assert json.loads((tmp_path / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
 
 
+def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    with pytest.raises(RunDirError, match="another server writes there"):
+        Recorder(tmp_path)
+    recorder.write(event(0))
+    recorder.close()
+    assert len(list(read_events(tmp_path))) == 1
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="file"):

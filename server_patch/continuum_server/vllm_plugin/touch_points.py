@@ -175,7 +175,10 @@ def add_utility(name: str, function: Callable[[str, str], str]) -> None:
 
 
 def data_parallel_rank(scheduler: Scheduler) -> int:
-    return int(scheduler.vllm_config.parallel_config.data_parallel_rank or 0)
+    """Which of several engines this is; ``data_parallel_rank`` itself is 0 in each engine of a dense model."""
+    parallel = scheduler.vllm_config.parallel_config
+    index = getattr(parallel, "data_parallel_index", None)
+    return int((parallel.data_parallel_rank if index is None else index) or 0)
 
 
 def tokenizer_of(vllm_config: Any) -> Any:

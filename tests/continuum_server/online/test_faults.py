@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import ServerError
@@ -55,7 +56,22 @@ def test_a_server_that_cannot_start_shows_why(tmp_path: Path, arguments: tuple[s
         pass
 
 
-def test_ten_thousand_programs_are_forgotten_again(tmp_path: Path) -> None:
+def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) -> None:
+    arguments = ("--data-parallel-size", "2")
+    config = {**CONFIG, "policy": "static-ttl", "policy_options": {"ttl_s": 60.0}, "vllm_arguments": arguments}
+    with live(tmp_path, **config) as server:
+        for number in range(4):
+            server.complete(tokens(200, number), program_id=f"p{number}")
+        engines = httpx.get(f"{server.server.url}/continuum/state").json()["engines"]
+        held = [{pin["program_id"] for pin in engine["pins"]} for engine in engines]
+        assert len(held) == 2
+        assert set.union(*held) == {"p0", "p1", "p2", "p3"}
+        assert all(server.release(f"p{number}") for number in range(4))
+    for folder, programs in ((tmp_path / "record", held[0]), (tmp_path / "record" / "rank1", held[1])):
+        assert {event.program_id for event in read_events(folder)} == programs
+
+
+def test_state_is_bounded_and_clients_are_limited(tmp_path: Path) -> None:
     from continuum_server.policy.core import Guards  # noqa: PLC0415
 
     guards = Guards(max_programs=50, max_pins_per_client=3)
