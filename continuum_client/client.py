@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 from urllib.parse import urlsplit, urlunsplit
 
 import openai
@@ -269,32 +269,37 @@ class AsyncOpenAI(_AsyncTagging, openai.AsyncOpenAI):
         ) -> None: ...
 
 
-C = TypeVar("C", openai.OpenAI, openai.AsyncOpenAI)
+@overload
+def wrap(client: openai.OpenAI, **options: Any) -> OpenAI: ...
 
 
-def wrap(client: C, **options: Any) -> C:
+@overload
+def wrap(client: openai.AsyncOpenAI, **options: Any) -> AsyncOpenAI: ...
+
+
+def wrap(client: Any, **options: Any) -> Any:
     """A client like the given one (an ``openai.OpenAI``, ``AzureOpenAI``, any subclass) that has programs too.
 
-    The given client stays as it is; both share one connection pool. The result has ``program()`` and ``bind()``; use
-    ``current_program()`` or cast to ``OpenAI`` where a type checker asks.
+    The given client stays as it is; both share one connection pool. The result is of the given client's class and of
+    ours.
 
     Args:
         client: someone else's.
         options: ``dialect``, ``record``, ``content``, ``predict``, ``implicit``, as for ``OpenAI``.
 
     Raises:
-        TypeError: not a client of openai's.
+        TypeError: not a client of openai's, or an option that does not exist.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise TypeError(f"wrap() got an unexpected option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    cls = type(client) if isinstance(client, _Tagging) else _tagged(type(client))
+    cls = _tagged(type(client))
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
     for name in _cached(cls):
         twin.__dict__.pop(name, None)  # resources that were made point to the other client
     twin._continuum = settings_from(**options)
-    return cast("C", twin)
+    return twin
 
 
 _made: dict[type[Any], type[Any]] = {}
@@ -316,9 +321,11 @@ def _tagged(cls: type[Any]) -> type[Any]:
 
 
 def _make(cls: type[Any]) -> type[Any]:
-    for plain, tagging in ((openai.OpenAI, _SyncTagging), (openai.AsyncOpenAI, _AsyncTagging)):
-        if issubclass(cls, plain):
-            return type(cls.__name__, (tagging, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    if issubclass(cls, _Tagging):
+        return cls
+    for theirs, ours in ((openai.OpenAI, OpenAI), (openai.AsyncOpenAI, AsyncOpenAI)):
+        if issubclass(cls, theirs):
+            return type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     raise TypeError(f"wrap() takes a client of openai's, not {cls.__name__}")
 
 

@@ -298,8 +298,9 @@ def test_wrap(server: FakeServer) -> None:
     theirs.chat.completions.create(**ASK)  # a resource that points to the unwrapped client
     ours = continuum_client.wrap(theirs, implicit=False)
     assert isinstance(ours, Theirs)
+    assert isinstance(ours, continuum_client.OpenAI)
     assert ours.mark == 1
-    with ours.program("p") as program:  # type: ignore[attr-defined]
+    with ours.program("p") as program:
         theirs.chat.completions.create(**ASK)
         ours.chat.completions.create(**ASK)
     assert [seen.program_id for seen in server.seen] == [None, None, program.id]
@@ -310,7 +311,7 @@ def test_wrap(server: FakeServer) -> None:
 def test_wrap_azure(server: FakeServer) -> None:
     azure = openai.AzureOpenAI(azure_endpoint=server.root, api_version="2026-01-01", api_key="k")
     client = continuum_client.wrap(azure)
-    with client.program("p"):  # type: ignore[attr-defined]
+    with client.program("p"):
         assert client.chat.completions.create(**ASK).choices[0].message.content == "fine"
         assert client.with_options(timeout=9).chat.completions.create(**ASK).choices[0].message.content == "fine"
     assert [(seen.path, seen.program_id) for seen in server.seen] == [
@@ -321,7 +322,7 @@ def test_wrap_azure(server: FakeServer) -> None:
 def test_wrap_async(server: FakeServer) -> None:
     async def run() -> None:
         client = continuum_client.wrap(openai.AsyncOpenAI(base_url=server.url))
-        async with client.program("p"):  # type: ignore[attr-defined]
+        async with client.program("p"):
             await client.chat.completions.create(**ASK)
 
     asyncio.run(run())
@@ -330,7 +331,7 @@ def test_wrap_async(server: FakeServer) -> None:
 
 def test_wrap_refuses_other_things() -> None:
     with pytest.raises(TypeError, match="client of openai"):
-        continuum_client.wrap("client")  # type: ignore[type-var]
+        continuum_client.wrap("client")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="dialekt"):
         continuum_client.wrap(openai.OpenAI(), dialekt="vllm")
 

@@ -1,0 +1,259 @@
+"""What the client SDK adds to a call, in microseconds, and to an import, in milliseconds.
+
+    python benchmarks/client_overhead.py [--pairs 3000] [--json FILE]
+
+Plain openai and ours call one local server (its own process, canned answers), alternating call by call in one run.
+Added time is the median over pairs of (ours - plain), with a 95% interval by resampling; P99 is the difference of the
+two 99th percentiles. A stream is timed to its last chunk. Import time is the median of alternating fresh processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from continuum_client import AsyncOpenAI, OpenAI
+
+clock = time.perf_counter  # noqa: TID251
+CHUNKS = 16
+
+
+def answer() -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "fine " * 20}, "finish_reason": "stop"}
+    usage = {
+        "prompt_tokens": 900,
+        "completion_tokens": 20,
+        "total_tokens": 920,
+        "prompt_tokens_details": {"cached_tokens": 800},
+    }
+    data = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    body = json.dumps(data).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+def stream(with_usage: bool) -> bytes:
+    base: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    events = [{**base, "choices": [{"index": 0, "delta": {"content": "fine "}, "finish_reason": None}]}] * CHUNKS
+    events.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    if with_usage:
+        usage = {"prompt_tokens": 900, "completion_tokens": CHUNKS, "total_tokens": 900 + CHUNKS}
+        events.append({**base, "choices": [], "usage": usage})
+    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return head + body
+
+
+def serve(port: Any) -> None:
+    """The server's process."""
+    whole, plain, counted = answer(), stream(False), stream(True)
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lower = head.lower()
+                start = lower.index(b"content-length:") + 15
+                body = await reader.readexactly(int(lower[start : lower.index(b"\r", start)]))
+                if b'"stream":true' not in body:
+                    writer.write(whole)
+                else:
+                    writer.write(counted if b"include_usage" in body else plain)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(one, "127.0.0.1", 0, limit=2**22)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+SMALL = [{"role": "user", "content": "hi"}]
+LARGE = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 650} for n in range(60)]
+
+
+def pairs_sync(plain: Callable[[], Any], ours: Callable[[], Any], count: int) -> list[tuple[float, float]]:
+    """Seconds of each, in pairs; which goes first alternates."""
+    result = []
+    for number in range(count):
+        times = {}
+        for which in (plain, ours) if number % 2 else (ours, plain):
+            start = clock()
+            which()
+            times[which] = clock() - start
+        result.append((times[plain], times[ours]))
+    return result
+
+
+async def pairs_async(
+    plain: Callable[[], Awaitable[Any]], ours: Callable[[], Awaitable[Any]], count: int
+) -> list[tuple[float, float]]:
+    result = []
+    for number in range(count):
+        times = {}
+        for which in (plain, ours) if number % 2 else (ours, plain):
+            start = clock()
+            await which()
+            times[which] = clock() - start
+        result.append((times[plain], times[ours]))
+    return result
+
+
+def quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """Microseconds."""
+    added = [(ours - plain) * 1e6 for plain, ours in pairs]
+    chance = random.Random(1)
+    medians = [quantile(chance.choices(added, k=len(added)), 0.5) for _ in range(400)]
+    p99 = [quantile([pair[side] * 1e6 for pair in pairs], 0.99) for side in (0, 1)]
+    return {
+        "plain_p50_us": quantile([plain * 1e6 for plain, _ in pairs], 0.5),
+        "added_p50_us": quantile(added, 0.5),
+        "added_p50_low_us": quantile(medians, 0.025),
+        "added_p50_high_us": quantile(medians, 0.975),
+        "plain_p99_us": p99[0],
+        "ours_p99_us": p99[1],
+        "added_p99_us": p99[1] - p99[0],
+    }
+
+
+def drain(client: Any, request: dict[str, Any]) -> None:
+    for _ in client.chat.completions.create(**request, stream=True):
+        pass
+
+
+async def drain_async(client: Any, request: dict[str, Any]) -> None:
+    async for _ in await client.chat.completions.create(**request, stream=True):
+        pass
+
+
+def measure(url: str, options: dict[str, Any], kind: str, messages: Any, count: int, program: bool) -> dict[str, float]:
+    request = {"model": "m", "messages": messages}
+    if kind.startswith("async"):
+        return asyncio.run(measure_async(url, options, kind, request, count, program))
+    plain, ours = openai.OpenAI(base_url=url, api_key="k"), OpenAI(base_url=url, api_key="k", **options)
+    send = drain if "stream" in kind else lambda client, request: client.chat.completions.create(**request)
+    p = ours.program("benchmark") if program else None
+    if p is not None:
+        p.__enter__()
+    pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
+    gc.collect()
+    found = pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count)
+    if p is not None:
+        p._leave()
+    return summary(found)
+
+
+async def measure_async(
+    url: str, options: dict[str, Any], kind: str, request: dict[str, Any], count: int, program: bool
+) -> dict[str, float]:
+    plain, ours = openai.AsyncOpenAI(base_url=url, api_key="k"), AsyncOpenAI(base_url=url, api_key="k", **options)
+
+    async def send(client: Any) -> None:
+        if "stream" in kind:
+            await drain_async(client, request)
+        else:
+            await client.chat.completions.create(**request)
+
+    p = ours.program("benchmark") if program else None
+    if p is not None:
+        p.__enter__()
+    await pairs_async(lambda: send(plain), lambda: send(ours), 100)
+    gc.collect()
+    found = await pairs_async(lambda: send(plain), lambda: send(ours), count)
+    if p is not None:
+        p._leave()
+    await plain.close()
+    await ours.close()
+    return summary(found)
+
+
+def import_ms(repeats: int) -> dict[str, float]:
+    """Milliseconds of a fresh process's import, in alternation."""
+    timed = "import time; s = time.perf_counter(); {}; print((time.perf_counter() - s) * 1e3)"
+    code = {
+        "openai": timed.format("from openai import OpenAI"),
+        "ours": timed.format("from continuum_client import OpenAI"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in code}
+    for _ in range(repeats + 1):
+        for name, script in code.items():
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+            times[name].append(float(done.stdout))
+    medians = {name: quantile(values[1:], 0.5) for name, values in times.items()}
+    return {**medians, "added": medians["ours"] - medians["openai"]}
+
+
+ARMS: dict[str, dict[str, Any]] = {
+    "headers, in a program": {},
+    "vllm, in a program": {"dialect": "vllm"},
+    "vllm, predict=True": {"dialect": "vllm", "predict": True},
+    "vllm, recorded": {"dialect": "vllm", "record": True},
+    "outside a program": {},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=3000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    here, there = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
+    server.start()
+    url = f"http://127.0.0.1:{here.recv()}/v1"
+    say = sys.stdout.write
+    say(f"openai {openai.__version__}, Python {platform.python_version()}, {arguments.pairs} pairs a row\n\n")
+    say("| call | arm | plain P50, us | added P50, us (95%) | plain P99, us | added P99, us |\n")
+    say("|---|---|---|---|---|---|\n")
+    rows = []
+    for kind, messages in (
+        ("sync", SMALL),
+        ("sync stream", SMALL),
+        ("async", SMALL),
+        ("async stream", SMALL),
+        ("sync, 200 KB", LARGE),
+    ):
+        for arm, options in ARMS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                chosen = {**options, "record": folder} if options.get("record") else options
+                count = arguments.pairs // (5 if messages is LARGE else 1)
+                row = measure(url, chosen, kind, messages, count, arm != "outside a program")
+            rows.append({"call": kind, "arm": arm, "pairs": count, **row})
+            say(
+                f"| {kind} | {arm} | {row['plain_p50_us']:.0f} | {row['added_p50_us']:.1f}"
+                f" ({row['added_p50_low_us']:.1f} to {row['added_p50_high_us']:.1f}) |"
+                f" {row['plain_p99_us']:.0f} | {row['added_p99_us']:.0f} |\n"
+            )
+            sys.stdout.flush()
+    imports = import_ms(15)
+    say(
+        f"\nimport: openai {imports['openai']:.0f} ms, ours {imports['ours']:.0f} ms, added {imports['added']:.1f} ms\n"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows, "import_ms": imports}, indent=1) + "\n")
+    server.terminate()
+
+
+if __name__ == "__main__":
+    main()

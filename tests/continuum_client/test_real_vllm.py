@@ -1,0 +1,181 @@
+"""The same agent in every dialect against a real vLLM, stock and with our plugin: a tiny random model on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from continuum_client import OpenAI, wrap
+from continuum_client.dialects import DIALECTS
+
+pytestmark = pytest.mark.slow
+vllm = pytest.importorskip("vllm")
+jsonl = pytest.importorskip("continuum_traces.jsonl")
+local_model = pytest.importorskip("continuum_server.local_model")
+launcher = pytest.importorskip("continuum_server.launcher")
+
+MODEL = "tiny"
+TASK = "You are a careful agent. " * 40 + "List what is in the folder, then stop."
+
+
+def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    for _ in range(1200):
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """vLLM as it comes: no plugin, no middleware. Gives its base URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("stock") / "log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--load-format", "dummy", "--enforce-eager"]
+    command += ["--model", str(local_model.ensure_model(local_model.TINY)), "--served-model-name", MODEL]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", "--enable-prompt-tokens-details"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+        try:
+            wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """vLLM with our scheduler, which holds every turn's KV for a minute."""
+    config = launcher.ServerConfig(
+        engine="cpu", port=0, policy="static-ttl", policy_options={"ttl_s": 60.0}, max_model_len=8192
+    )
+    with launcher.Server(config, tmp_path_factory.mktemp("plugin") / "log") as server:
+        yield server
+
+
+def agent(client: OpenAI, model: str, program_id: str) -> list[str]:
+    """Four turns, the second and the last streamed, tools between them."""
+    messages: list[Any] = [{"role": "system", "content": TASK}, {"role": "user", "content": "Begin."}]
+    ask: dict[str, Any] = {"model": model, "max_tokens": 12, "temperature": 0.0}
+    said = []
+    with client.program(program_id, output_tokens=12) as p:
+        for turn in range(4):
+            if turn == 3:
+                p.last_step()
+            if turn % 2:
+                stream = client.chat.completions.create(messages=messages, stream=True, **ask)
+                text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+            else:
+                p.predict("ls", 0.1)
+                text = client.chat.completions.create(messages=messages, **ask).choices[0].message.content or ""
+            said.append(text)
+            with p.tool("ls", expect_s=0.1):
+                output = "a.py b.py " * 20
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": output}]
+    return said
+
+
+@pytest.mark.parametrize("dialect", [*DIALECTS, "auto"])
+def test_every_dialect(stock: str, tmp_path: Path, dialect: str) -> None:
+    client = OpenAI(base_url=stock, dialect=dialect, record=tmp_path, max_retries=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = agent(client, MODEL, f"in {dialect}")
+    untagged = OpenAI(base_url=stock, implicit=False)
+    ask: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "temperature": 0.0}
+    messages: Any = [{"role": "system", "content": TASK}, {"role": "user", "content": "Begin."}]
+    plain = untagged.chat.completions.create(messages=messages, **ask).choices[0].message.content
+    assert said[0] == plain  # tags never change what the model answers
+    (program,) = jsonl.read_programs(tmp_path / "trace.jsonl")
+    assert len(program.turns) == 4
+    assert [turn.output_tokens for turn in program.turns] == [12] * 4
+    assert all((turn.cached_tokens or 0) > 200 for turn in program.turns[1:])  # the prefix was found
+    assert [turn.ttft_s is not None for turn in program.turns] == [False, True, False, True]
+    assert [call.name for turn in program.turns for call in turn.tool_calls] == ["ls"] * 4
+
+
+def test_other_endpoints(stock: str) -> None:
+    client = OpenAI(base_url=stock, dialect="vllm", max_retries=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with client.program("p") as p:
+            p.predict("ls", 1, p90=2)
+            client.completions.create(model=MODEL, prompt="hello", max_tokens=4)
+            client.responses.create(model=MODEL, input="hello", max_output_tokens=8)
+            with client.chat.completions.with_streaming_response.create(
+                model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=4, stream=True
+            ) as response:
+                assert list(response.iter_lines())[-2:].count("data: [DONE]") == 1
+
+
+def test_vllm_refuses_what_is_not_flat(stock: str) -> None:
+    """What the strict fake refuses, the server it stands for refuses too: an object, a null, a list in a list."""
+    plain = openai.OpenAI(base_url=stock, max_retries=0)
+    ask: Any = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    for wrong in ({"a": {"b": 1}}, {"a": None}, {"a": [[1]]}):
+        with pytest.raises(openai.BadRequestError):
+            plain.chat.completions.create(**ask, extra_body={"vllm_xargs": wrong})
+
+
+def test_wrapped_client(stock: str) -> None:
+    client = wrap(openai.OpenAI(base_url=stock), dialect="auto")
+    assert len(agent(client, MODEL, "wrapped")) == 4
+
+
+def pins(server: Any) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{server.url}/continuum/state", timeout=30) as answer:
+        (engine,) = json.load(answer)["engines"]
+    return {pin["program_id"]: pin for pin in engine["pins"]}
+
+
+def test_the_plugin_holds_and_lets_go(plugin: Any) -> None:
+    model = launcher.model_name(plugin.config)
+    for dialect in ("vllm", "auto"):
+        client = OpenAI(base_url=f"{plugin.url}/v1", dialect=dialect)
+        ask: Any = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": TASK}]}
+        with client.program(f"closed/{dialect}"):
+            client.chat.completions.create(**ask)
+            assert f"closed/{dialect}" in pins(plugin)
+        assert f"closed/{dialect}" not in pins(plugin)  # close() told the server
+        with client.program(f"last {dialect}") as p:
+            client.chat.completions.create(**ask)
+            assert f"last {dialect}" in pins(plugin)
+            p.last_step()
+            client.chat.completions.create(**ask)
+            assert f"last {dialect}" not in pins(plugin)
+
+
+def test_headers_are_enough_for_the_plugin(plugin: Any) -> None:
+    model = launcher.model_name(plugin.config)
+    client = OpenAI(base_url=f"{plugin.url}/v1")
+    with client.program("by header"):
+        client.chat.completions.create(model=model, max_tokens=4, messages=[{"role": "user", "content": TASK}])
+        assert "by header" in pins(plugin)
+
+
+def test_agents_on_the_plugin(plugin: Any, tmp_path: Path) -> None:
+    client = OpenAI(base_url=f"{plugin.url}/v1", dialect="vllm", record=tmp_path, predict=True)
+    model = launcher.model_name(plugin.config)
+    assert agent(client, model, "one") == agent(client, model, "two")
+    assert [len(program.turns) for program in jsonl.read_programs(tmp_path / "trace.jsonl")] == [4, 4]

@@ -1,0 +1,81 @@
+"""A type checker sees openai's own types through our classes, and our options."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("mypy")
+
+SNIPPET = """
+from continuum_client import AsyncOpenAI, OpenAI, wrap
+import openai
+
+client = OpenAI(base_url="http://x", api_key="k", timeout=3, max_retries=1, dialect="vllm", record="runs/a")
+reveal_type(client)
+reveal_type(client.chat.completions.create(model="m", messages=[]))
+reveal_type(client.chat.completions.create(model="m", messages=[], stream=True))
+reveal_type(client.with_options(timeout=1))
+reveal_type(client.responses.create(model="m", input="x"))
+reveal_type(client.bind(client.program("p")))
+wrapped = wrap(openai.AzureOpenAI(), dialect="vllm")
+reveal_type(wrapped)
+with client.program("p", predict=True) as p:
+    with p.tool("x", expect_s=1) as tool:
+        reveal_type(tool.seconds)
+
+
+@p.bind
+def work(x: int) -> str:
+    return str(x)
+
+
+reveal_type(work(1))
+
+
+async def main() -> None:
+    other = AsyncOpenAI(dialect="auto")
+    async with other.program() as q:
+        reveal_type(q)
+        reveal_type(await other.chat.completions.create(model="m", messages=[]))
+        reveal_type(await other.chat.completions.create(model="m", messages=[], stream=True))
+
+
+OpenAI(dialekt="vllm")  # E: Unexpected keyword
+OpenAI(timeout="soon")  # E: arg-type
+client.chat.completions.create(model=3, messages=[])  # E: no overload
+"""
+
+EXPECTED = [
+    "OpenAI",
+    "ChatCompletion",
+    "Stream[ChatCompletionChunk]",
+    "OpenAI",
+    "Response",
+    "OpenAI",
+    "OpenAI",
+    "float | None",
+    "str",
+    "Program",
+    "ChatCompletion",
+    "AsyncStream[ChatCompletionChunk]",
+]
+
+
+def test_types(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--hide-error-context", "snippet.py"]
+    environment = {"MYPYPATH": f"{root}:{root / 'traces'}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    short = [re.sub(r"[\w.]+\.(\w+)", r"\1", kind).replace("builtins.", "") for kind in revealed]
+    assert [kind.replace("Union[float, None]", "float | None") for kind in short] == EXPECTED, done.stdout[:3000]
+    wrong = [number for number, line in enumerate(SNIPPET.splitlines(), 1) if "# E:" in line]
+    found = sorted({int(line) for line in re.findall(r"snippet\.py:(\d+): error", done.stdout)})
+    assert found == wrong, done.stdout[:3000]
