@@ -1,6 +1,6 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
-    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300]
+    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn]
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
@@ -108,26 +108,32 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     scheduler, loop = build(arm, TURN_CONFIG, jobs, {})
     while loop.turns_done < turns // 3:
         loop.advance()
-    timed = Timed(scheduler, EVENTS)
+    timed = Timed(scheduler, EVENTS, time.thread_time)  # of this thread: the machine's other work does not count
     before = loop.turns_done
     while loop.turns_done < before + turns:
         loop.advance()
     return timed.seconds / (loop.turns_done - before) * 1e6
 
 
-def scheduling(waiting: list[int], steps: int) -> None:
+def stepping(waiting: list[int], steps: int) -> None:
     arms = ["stock", *POLICIES]
-    heads = "".join(f" | {count:,} waiting" for count in waiting)
-    rule = "---|" * (1 + len(waiting))
     found = {count: steps_us(arms, count, steps) for count in waiting}
-    sys.stdout.write(f"A step, us (ratio to stock), medians of {steps}\n\n| policy{heads} |\n|{rule}\n")
+    _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
     for arm in arms:
         cells = [f"{found[count][arm]:.0f} ({found[count][arm] / found[count]['stock']:.3f})" for count in waiting]
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
-    sys.stdout.write(f"\nA turn, us in plugin and policy, least of 3 runs\n\n| policy{heads} |\n|{rule}\n")
+
+
+def turning(waiting: list[int]) -> None:
+    _head("A turn, us of the processor in plugin and policy, least of 3 runs", waiting)
     for arm in POLICIES:
         cells = [f"{min(turn_us(arm, count) for _ in range(3)):.0f}" for count in waiting]
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
+
+
+def _head(title: str, waiting: list[int]) -> None:
+    heads = "".join(f" | {count:,} waiting" for count in waiting)
+    sys.stdout.write(f"\n{title}\n\n| policy{heads} |\n|{'---|' * (1 + len(waiting))}\n")
 
 
 # ---------------------------------------------------------------------------------------------- one decision
@@ -181,11 +187,15 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, nargs="+", default=[10, 100, 1_000, 5_000])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--samples", type=int, nargs="+", help="measure the TTL decision alone, at so many samples")
+    parser.add_argument("--table", choices=["step", "turn"], help="one of the two tables only")
     options = parser.parse_args()
     if options.samples:
         deciding(options.samples)
-    else:
-        scheduling(options.waiting, options.steps)
+        return
+    if options.table != "turn":
+        stepping(options.waiting, options.steps)
+    if options.table != "step":
+        turning(options.waiting)
 
 
 if __name__ == "__main__":

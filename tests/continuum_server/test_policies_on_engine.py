@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import Played, build, play, program
 from test_virtual import check_every_program, workloads
+from vllm.v1.request import RequestStatus
 
 BITING: dict[str, dict[str, Any]] = {
     "vllm": {},
@@ -84,6 +85,33 @@ def test_hostile_tool_times(policy: str, hostile: str) -> None:
 def test_pins_that_yield(policy: str, yielding: Any, jobs: list[Job]) -> None:
     guards = Guards(pins_yield_to=yielding, max_pinned_share=1.0)
     check_every_program(play(jobs, policy, BITING[policy], blocks=48, guards=guards), jobs)
+
+
+@pytest.mark.parametrize("policy", EVERY)
+@given(jobs=workloads(), blocks=st.integers(48, 100))
+@settings(max_examples=15)
+def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int) -> None:
+    """Whenever a request leaves the queue, no other had a smaller class and rank at that moment."""
+    scheduler, loop = build(jobs, policy, BITING[policy], blocks=blocks)
+    queue, popped = scheduler.waiting, []
+    pop = queue.popleft if POLICIES[policy].stock_order else queue.pop_request
+
+    def watched() -> Any:
+        keys = {request.request_id: order_of(request) for request in queue}
+        request = pop()
+        assert keys[request.request_id] == min(keys.values())
+        popped.append(request.request_id)
+        return request
+
+    def order_of(request: Any) -> Any:
+        if POLICIES[policy].stock_order:
+            preempted = request.status == RequestStatus.PREEMPTED
+            return (not preempted, 0 if preempted else request.arrival_time)
+        return scheduler._queue_key(request)
+
+    queue.pop_request = watched
+    loop.run()
+    assert len(popped) >= sum(len(job.program.turns) for job in jobs)
 
 
 # ------------------------------------------------------------------------------------------------- each rule acts
