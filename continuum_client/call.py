@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from continuum_client import observe
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import Feature, endpoints, named_in
 from continuum_client.errors import once
 from continuum_client.program import Carrier, Program, ToolRun, current_program
-from continuum_client.reply import Reply
 from continuum_client.settings import Settings
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
+
+if TYPE_CHECKING:
+    from continuum_client.observe import Turn
+    from continuum_client.reply import Reply
 
 GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 """Requests that are turns; all others pass as they are."""
@@ -128,17 +130,21 @@ class Call:
             endpoints.drop(self.url, self._without, self._refused)
         turn = self._turn(self._told.runs)
         if turn is not None:
+            from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
+
             try:
                 observe.watch(result, turn, hide_usage=STREAM_OPTIONS in self._sent)
             except Exception as error:  # noqa: BLE001 - recording is a guest: what it raises must not reach the agent
                 once.warn("recording", f"a reply could not be recorded: {error!r}")
         return result
 
-    def _turn(self, runs: tuple[ToolRun, ...]) -> observe.Turn | None:
+    def _turn(self, runs: tuple[ToolRun, ...]) -> Turn | None:
         program = self._program
         if program.keeper is None:
             return None
-        from continuum_client.turns import Ended  # noqa: PLC0415 - loaded with the recorder
+        from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
+        from continuum_client.reply import Reply  # noqa: PLC0415
+        from continuum_client.turns import Ended  # noqa: PLC0415
 
         is_last, sent_s, shape = bool(self._told.tags.is_last_step), self._sent_s, self._shape or shape_of(self._body)
 

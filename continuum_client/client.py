@@ -35,6 +35,10 @@ ASK_TIMEOUT_S = 2.0
 """For the two requests of our own: ``auto``'s one look at ``/models``, and the release of a program."""
 
 
+SETTINGS = "_continuum_settings"
+"""Name under which a copy's constructor gets them."""
+
+
 class _Tagging:
     """What both clients have in common. Comes before openai's class in the order of bases."""
 
@@ -72,8 +76,17 @@ class _Tagging:
     def _call(self, options: Any) -> Call | None:
         return call_for(self._continuum, self._bound, options, str(self.base_url))
 
+    def _set_up(self, options: dict[str, Any]) -> None:
+        """Take our options out of a constructor's."""
+        ours = {name: options.pop(name) for name in OPTIONS if name in options}
+        self._continuum = options.pop(SETTINGS, None) or settings_from(**ours)
+
+    def _passing_on(self, options: dict[str, Any]) -> dict[str, Any]:
+        """``copy()``'s options, so that the constructor it calls takes this client's settings."""
+        return {**options, "_extra_kwargs": {SETTINGS: self._continuum, **options.get("_extra_kwargs", {})}}
+
     def _passed_on(self, twin: Any) -> Any:
-        twin._continuum, twin._bound = self._continuum, self._bound
+        twin._bound = self._bound
         return twin
 
     def _release_request(self, program_id: str) -> Release | None:
@@ -92,12 +105,11 @@ class _SyncTagging(_Tagging):
     if not TYPE_CHECKING:
 
         def __init__(self, **options: Any) -> None:
-            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            self._set_up(options)
             super().__init__(**options)
-            self._continuum = settings_from(**ours)
 
         def copy(self, **options: Any) -> Any:
-            return self._passed_on(super().copy(**options))
+            return self._passed_on(super().copy(**self._passing_on(options)))
 
         with_options = copy
 
@@ -121,8 +133,14 @@ class _SyncTagging(_Tagging):
             return HEADERS
         try:
             models = cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except Exception:  # noqa: BLE001 - whatever is wrong with the server is the call's to find
-            models = None
+        except (openai.APIStatusError, openai.APITimeoutError):
+            models = None  # it has no list, or takes too long over it
+        except openai.APIConnectionError:
+            endpoints.abandon_probe(url)
+            return HEADERS  # nobody there: the call itself will find out
+        except BaseException:
+            endpoints.abandon_probe(url)
+            raise
         return endpoints.end_probe(url, models)
 
     def _release(self, program_id: str) -> None:
@@ -140,12 +158,11 @@ class _AsyncTagging(_Tagging):
     if not TYPE_CHECKING:
 
         def __init__(self, **options: Any) -> None:
-            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            self._set_up(options)
             super().__init__(**options)
-            self._continuum = settings_from(**ours)
 
         def copy(self, **options: Any) -> Any:
-            return self._passed_on(super().copy(**options))
+            return self._passed_on(super().copy(**self._passing_on(options)))
 
         with_options = copy
 
@@ -169,8 +186,14 @@ class _AsyncTagging(_Tagging):
             return HEADERS
         try:
             models = await cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except Exception:  # noqa: BLE001 - whatever is wrong with the server is the call's to find
-            models = None
+        except (openai.APIStatusError, openai.APITimeoutError):
+            models = None  # it has no list, or takes too long over it
+        except openai.APIConnectionError:
+            endpoints.abandon_probe(url)
+            return HEADERS  # nobody there: the call itself will find out
+        except BaseException:
+            endpoints.abandon_probe(url)
+            raise
         return endpoints.end_probe(url, models)
 
     def _release(self, program_id: str) -> Any:

@@ -60,6 +60,11 @@ class Endpoints:
             first, known.probing = not known.probing, True
             return first
 
+    def abandon_probe(self, url: str) -> None:
+        """The server could not be asked: let another call try."""
+        with self._lock:
+            self._known[url].probing = False
+
     def end_probe(self, url: str, models: Any) -> Dialect:
         """What the server's model list says about it; anything unknown gives headers."""
         dialect = BY_OWNER.get(_owner(models), HEADERS)

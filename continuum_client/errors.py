@@ -41,6 +41,10 @@ class ContinuumWarning(UserWarning):
     """Something of ours does not work and was switched off; the agent goes on without it."""
 
 
+MAX_WARNINGS = 1000
+"""Different ones in a process; what goes wrong in ever new ways is not told of after that."""
+
+
 class Once:
     """Remembers what has been warned of."""
 
@@ -51,7 +55,7 @@ class Once:
     def warn(self, key: str, message: str) -> None:
         """Warn, unless it was done for ``key``. Never raises: where a filter makes errors of warnings, it is logged."""
         with self._lock:
-            if key in self._told:
+            if key in self._told or len(self._told) >= MAX_WARNINGS:
                 return
             self._told.add(key)
         try:

@@ -7,7 +7,6 @@ there when the call leaves is left out of that call.
 
 from __future__ import annotations
 
-import queue
 import threading
 from bisect import insort
 from collections import Counter, deque
@@ -21,6 +20,8 @@ from continuum_client.tagging import check_seconds, check_tool
 
 MAX_TOOLS = 1024
 """Names a ``RunningQuantiles`` learns; later ones are not learnt."""
+MAX_WAITING = 1024
+"""Observations and questions a predictor that is not ours may be behind; more are left out."""
 SAMPLES = 256
 """Durations kept for each, the latest."""
 
@@ -151,10 +152,11 @@ def _guarded(name: str, work: Callable[[], None]) -> None:
 
 
 class _Worker:
-    """A daemon thread for predictors that are not ours; started when one is used, work in order, the newest 1,024."""
+    """A daemon thread for predictors that are not ours; started when one is used. Work is done in order."""
 
     def __init__(self) -> None:
-        self._work: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue(maxsize=1024)
+        self._work: deque[tuple[str, Callable[[], None]]] = deque()
+        self._waiting = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -163,14 +165,16 @@ class _Worker:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._loop, name="continuum-predictor", daemon=True)
                 Context().run(self._thread.start)  # of no program
-        try:
-            self._work.put_nowait((name, work))
-        except queue.Full:
+        if len(self._work) < MAX_WAITING:
+            self._work.append((name, work))
+            self._waiting.release()
+        else:
             once.warn(f"predictor {name} slow", f"predictor {name} cannot keep up: observations are left out")
 
     def _loop(self) -> None:
         while True:
-            _guarded(*self._work.get())
+            self._waiting.acquire()
+            _guarded(*self._work.popleft())
 
 
 _worker = _Worker()

@@ -13,10 +13,10 @@ from continuum_client.dialects import Dialect, find_dialect
 from continuum_client.errors import InvalidTag
 from continuum_client.predictors import Predictor, RunningQuantiles
 from continuum_client.program import Program, current_program
-from continuum_client.reply import Content
 
 if TYPE_CHECKING:
     from continuum_client.recorder import Recorder
+    from continuum_client.reply import Content
 
 DIALECT_VARIABLE = "CONTINUUM_DIALECT"
 RECORD_VARIABLE = "CONTINUUM_RECORD"

@@ -14,9 +14,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Inheritance:
@@ -34,6 +36,8 @@ class Inheritance:
     def begin(self) -> None:
         """From now on, unless it was refused."""
         if self._wanted and not self._patched:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only who opens programs pays for it
+
             self._patched = True
             threading.Thread.start = self._starting(threading.Thread.start)  # type: ignore[method-assign, assignment]
             ThreadPoolExecutor.submit = self._submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]

@@ -284,6 +284,36 @@ def test_auto_with_a_server_that_lists_nothing(
     assert [(seen.path, seen.status) for seen in server.seen] == [("/odd/models", 404), ("/odd/chat/completions", 200)]
 
 
+def test_auto_asks_again_where_nobody_was_there(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="auto", max_retries=0)
+    closed = client.with_options(base_url="http://127.0.0.1:9/v1")
+    with client.program("p"):
+        for _ in range(2):
+            with pytest.raises(openai.APIConnectionError):
+                closed.chat.completions.create(**ASK)
+        assert endpoints.begin_probe("http://127.0.0.1:9/v1/")  # not settled
+        client.chat.completions.create(**ASK)
+    assert "vllm_xargs" in server.turns[0].body
+
+
+def test_auto_survives_a_cancelled_call(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=server.url, dialect="auto")
+        async with client.program("p"):
+            task = asyncio.create_task(client.chat.completions.create(**ASK))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await client.chat.completions.create(**ASK)
+
+    asyncio.run(run())
+    assert "vllm_xargs" in server.turns[-1].body
+
+
 def test_hosts_that_are_known_are_not_asked(server: FakeServer) -> None:
     assert endpoints.found("https://api.openai.com/v1/") is DIALECTS["openai"]
     assert endpoints.found(server.url) is None

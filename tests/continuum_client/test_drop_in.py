@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -327,6 +328,19 @@ def test_wrap_async(server: FakeServer) -> None:
 
     asyncio.run(run())
     assert server.seen[-1].program_id == "p"
+
+
+def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = continuum_client.OpenAI(base_url=server.url, record=tmp_path / "mine", dialect="openai")
+    monkeypatch.setenv("CONTINUUM_RECORD", str(tmp_path / "other"))
+    monkeypatch.setenv("CONTINUUM_DIALECT", "nonsense")
+    twin = client.with_options(timeout=3).copy(max_retries=0)
+    assert twin._continuum is client._continuum
+    again = continuum_client.wrap(
+        openai.AzureOpenAI(azure_endpoint=server.root, api_version="1", api_key="k"), dialect="openai"
+    )
+    assert again.with_options(timeout=1)._continuum is again._continuum
+    assert not (tmp_path / "other").exists()
 
 
 def test_wrap_refuses_other_things() -> None:

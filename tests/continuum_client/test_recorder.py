@@ -423,6 +423,35 @@ def test_lines_are_whole_whoever_dies(tmp_path: Path) -> None:
     assert path.read_bytes() == b"head\none\ntwo\nthree\n"
 
 
+HOLDS = """
+import sys
+from pathlib import Path
+from continuum_client.appender import SharedLines
+with SharedLines(Path(sys.argv[1])).locked() as held:
+    print("held", flush=True)
+    sys.stdin.readline()
+    held.write(b"first\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file locks there")
+def test_processes_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    command = [sys.executable, "-c", HOLDS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        second = threading.Thread(target=lambda: SharedLines(path).append(b"second\n"))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+        other.stdin.write("go on\n")
+        other.stdin.flush()
+        second.join(30)
+    assert path.read_bytes() == b"first\nsecond\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = OpenAI(base_url=server.url, record=tmp_path)
