@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +18,9 @@ from continuum_server.policy.core import Guards
 
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.workload import BenchError
+
+TEARDOWN_S = 15
+"""Seconds beyond the drain that a stopping server gets."""
 
 
 def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> int:
@@ -37,11 +42,24 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
         server.kill()
         if not stopping:
             raise BenchError(str(error)) from error
-    status = server.process.wait()
-    server.kill()
+    status = _wait(server, stopping)
+    server.kill()  # whatever is left of it
     if status and not stopping:
         raise BenchError(f"the server ended by itself with status {status}")
     return 0
+
+
+def _wait(server: Server, stopping: Sequence[int]) -> int:
+    """Until it ends; one that does not end after its time to drain is killed."""
+    patience = server.config.drain_s + TEARDOWN_S
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return server.process.wait(1.0)
+        if stopping:
+            patience -= 1
+            if patience <= 0:
+                typer.echo("it did not stop in time and is killed", err=True)
+                server.kill()
 
 
 def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> ServerConfig:
@@ -104,7 +122,7 @@ def _stop_on_signals(server: Server) -> list[int]:
             typer.echo(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once", err=True)
             server.terminate()
         else:
-            server.kill()
+            server.kill_group()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

@@ -119,28 +119,30 @@ class Server:
         raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
 
     def terminate(self) -> None:
-        """Ask it to finish what runs and stop."""
-        self._signal(signal.SIGTERM)
+        """Ask it to finish what runs and stop; does not wait."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Stop it and all its processes at once."""
+        """Stop it and all its processes at once, and wait for that."""
+        self.kill_group()
+        self.process.wait()
+
+    def kill_group(self) -> None:
+        """Send SIGKILL to all its processes; does not wait, so that a signal handler may call it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
     def stop(self, timeout_s: float | None = None) -> int:
         """``terminate``, and ``kill`` if that takes too long; the exit status."""
-        self.terminate()
+        if self.process.poll() is None:
+            self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(self.config.drain_s + 30.0 if timeout_s is None else timeout_s)
         self.kill()  # whatever is left of its group
         if self._log is not None:
             self._log.close()
         return int(self.process.returncode)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
 
     def _tail(self) -> str:
         if self._log_path is None:

@@ -84,7 +84,8 @@ def test_state_is_bounded_and_clients_are_limited(tmp_path: Path) -> None:
     assert state["programs"] <= 54
 
 
-def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None:
     arguments = ["serve", "--port", "0", "--time-scale", "20", "--kv-blocks", "1200", "--max-model-len", "16000"]
     command = [sys.executable, "-m", "continuum_bench", *arguments, "--log", str(tmp_path / "log"), "--seed", "3"]
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO"}
@@ -94,7 +95,9 @@ def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
     assert first.startswith("ready: http://127.0.0.1:")
     assert "modelled" in first
     assert 'OpenAI(base_url="http://127.0.0.1:' in served.stdout.readline()
-    served.send_signal(signal.SIGTERM)
+    for _ in range(signals):  # the second does not wait for anything
+        served.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
     _, errors = served.communicate(timeout=60)
     assert served.returncode == 0, errors
     assert "requests have 30 s to finish" in errors
