@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from continuum_bench.options import (
+    Arrivals,
     BaseUrl,
     BlockSize,
     ChunkTokens,
@@ -96,6 +97,7 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         profile: ProfileFile = None,
         tokens_reading: TokensReading = "context",
         turn_scale: TurnScale = 1,
+        arrivals: Arrivals = "poisson",
         skip_invalid: SkipInvalid = False,
         jobs: Jobs = None,
         base_url: BaseUrl = None,

@@ -21,6 +21,10 @@ NumPrograms = Annotated[
     int | None,
     typer.Option(help="How many programs; more than the trace holds repeats them.", rich_help_panel=_WORKLOAD),
 ]
+Arrivals = Annotated[
+    str,
+    typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR, recorded.", rich_help_panel=_WORKLOAD),
+]
 TokensReading = Annotated[
     str,
     typer.Option(help="Tokens per program mean: context (final) or cumulative (sum).", rich_help_panel=_WORKLOAD),
@@ -112,6 +116,7 @@ class RunOptions:
     profile: Path | None
     tokens_reading: str
     turn_scale: int
+    arrivals: str
     skip_invalid: bool
     jobs: int | None
     out: Path | None

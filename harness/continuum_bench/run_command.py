@@ -45,6 +45,7 @@ def run_policies(name: str, options: RunOptions) -> int:
             turn_scale=options.turn_scale,
             reading=cast(Reading, options.tokens_reading),
             skip_invalid=options.skip_invalid,
+            arrivals=options.arrivals,
             context_tokens=model.max_context_tokens,
         )
     )

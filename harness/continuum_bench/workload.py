@@ -14,9 +14,10 @@ from continuum_traces.jsonl import TooLong, too_long
 from continuum_traces.schema import Program
 from continuum_traces.synth import BUNDLED, Reading, bundled, bundled_path, load_profile, scale_turns, synthesize
 
+from continuum_bench.arrival_times import arrival_times
+from continuum_bench.bench_error import BenchError
 
-class BenchError(Exception):
-    """A request that cannot be carried out; the message says what to change."""
+__all__ = ["BenchError", "Play", "Workload", "WorkloadRequest", "arrivals", "load_workload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class WorkloadRequest:
     reading: Reading = "context"
     skip_invalid: bool = False
     context_tokens: int = 131072
+    arrivals: str = "poisson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def load_workload(request: WorkloadRequest) -> Workload:
         TraceError: a fault in the file.
     """
     _check(request)
+    arrival_times(request.arrivals)  # refuse a wrong form before anything else
     programs, source = _read(request)
     if request.turn_scale > 1:
         programs = [scale_turns(program, request.turn_scale) for program in programs]
@@ -125,19 +128,20 @@ def _facts(
         "tokens_reading": request.reading,
         "turn_scale": request.turn_scale,
         "jps": request.jps,
-        "arrivals": "poisson",
+        "arrivals": request.arrivals,
         "last_step": "known when the last request is sent (replay)",
         "skipped": [str(problem) for problem in skipped],
     }
 
 
 def arrivals(workload: Workload, jps: float, seed: int) -> list[Play]:
-    """Poisson arrivals of the programs in a random order; equal arguments give equal plays for every policy."""
+    """The programs in a random order (recorded: their own); equal arguments give equal plays to all policies."""
     rng = np.random.default_rng(seed)
     number = int(workload.facts["programs"])
     order = [i % len(workload.programs) for i in range(number)]
-    rng.shuffle(order)
-    times = np.cumsum(rng.exponential(1.0 / jps, number))
+    if workload.facts["arrivals"] != "recorded":
+        rng.shuffle(order)
+    times = arrival_times(workload.facts["arrivals"])(rng, jps, [workload.programs[i] for i in order])
     played: dict[int, int] = {}
     plays = []
     for index, arrival_s in zip(order, times, strict=True):

@@ -99,6 +99,7 @@ def _request(name: str, options: RunOptions, endpoint: Endpoint) -> WorkloadRequ
         turn_scale=options.turn_scale,
         reading=cast(Reading, options.tokens_reading),
         skip_invalid=options.skip_invalid,
+        arrivals=options.arrivals,
         context_tokens=endpoint.max_model_len or 131072,
     )
 

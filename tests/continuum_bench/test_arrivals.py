@@ -1,0 +1,45 @@
+"""Arrival times: the rate that was asked for, the burstiness that was asked for, and nothing drawn twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from continuum_bench.arrival_times import arrival_times
+from continuum_bench.bench_error import BenchError
+from continuum_traces.schema import Program, Turn
+
+
+def programs(count: int, spacing_s: float | None = None) -> list[Program]:
+    return [
+        Program(f"p{i}", (Turn(1, 1),), arrival_s=None if spacing_s is None else i * spacing_s) for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "variation"), [("poisson", 1.0), ("constant", 0.0), ("gamma:0.5", 0.5), ("gamma:3", 3.0)]
+)
+def test_rate_and_burstiness(spec: str, variation: float) -> None:
+    times = arrival_times(spec)(np.random.default_rng(1), 0.25, programs(20_000))
+    gaps = np.diff(times)
+    assert np.all(gaps >= 0)
+    assert gaps.mean() == pytest.approx(4.0, rel=0.06)
+    assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.1 * max(1.0, variation))
+
+
+def test_a_ramp_grows() -> None:
+    gaps = np.diff(arrival_times("ramp:4")(np.random.default_rng(1), 1.0, programs(10_000)))
+    assert gaps[:1000].mean() == pytest.approx(1 / 0.44, rel=0.15)
+    assert gaps[-1000:].mean() == pytest.approx(1 / 3.8, rel=0.15)
+
+
+def test_recorded_offsets_are_scaled_to_the_rate() -> None:
+    times = arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5, 10.0))
+    assert list(times) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+    with pytest.raises(BenchError, match="'p0' has no arrival_s"):
+        arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5))
+
+
+@pytest.mark.parametrize("spec", ["", "uniform", "gamma", "gamma:x", "gamma:0", "gamma:nan", "ramp:1", "poisson:2"])
+def test_unknown_forms_list_what_exists(spec: str) -> None:
+    with pytest.raises(BenchError, match="--arrivals"):
+        arrival_times(spec)
