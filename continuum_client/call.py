@@ -32,6 +32,7 @@ class Call:
         program: whose call it is.
         options: openai's ``FinalRequestOptions``; changed in place.
         url: base URL.
+        shape: of its prompt, where it is known by now.
     """
 
     def __init__(self, settings: Settings, program: Program, options: Any, url: str, shape: Shape | None) -> None:
@@ -47,20 +48,25 @@ class Call:
         self._shape = shape
         self._sent: dict[str, Any] = {}
         self._without: list[Feature] = []
+        self._refused: list[str] = []
+        self._dressed = False
+        self.on_failure: Callable[[], None] | None = None
         if program.keeper is not None:
             program.keeper.begin_turn()
-        self._refused: list[str] = []
-        self.on_failure: Callable[[], None] | None = None
 
     @property
     def dialect(self) -> Dialect | None:
         """The dialect to speak; None: the server has to be asked first."""
         return self._settings.dialect or endpoints.found(self.url)
 
+    @property
+    def dressed(self) -> bool:
+        return self._dressed
+
     def dress(self, dialect: Dialect, stream: bool, carrier: Carrier) -> None:
         """Write tags into the request."""
         self._program.carried_by(self.url, carrier, self._told)
-        self._dialect, self._stream = dialect, stream
+        self._dialect, self._stream, self._dressed = dialect, stream, True
         self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
 
     def _write(self, dialect: Dialect) -> None:
@@ -79,9 +85,7 @@ class Call:
             self._options.extra_json = self._extra_json
 
     def _wants_usage(self) -> bool:
-        """A recorded stream is asked for its token counts, where the caller did not say and will not see the
-        difference.
-        """
+        """Whether to ask for a recorded stream's token counts: where the caller did not say and will not see them."""
         return (
             self._stream
             and self._program.keeper is not None

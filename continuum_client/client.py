@@ -117,9 +117,10 @@ class _SyncTagging(_Tagging):
             call = self._call(options)
             if call is None:
                 return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-            call.dress(call.dialect or self._ask(call.url), stream, self)
             while True:
                 try:
+                    if not call.dressed:
+                        call.dress(call.dialect or self._ask(call.url), stream, self)
                     result = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
                     if not call.try_without(error):
@@ -170,9 +171,10 @@ class _AsyncTagging(_Tagging):
             call = self._call(options)
             if call is None:
                 return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-            call.dress(call.dialect or await self._ask(call.url), stream, self)
             while True:
                 try:
+                    if not call.dressed:
+                        call.dress(call.dialect or await self._ask(call.url), stream, self)
                     result = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
                     if not call.try_without(error):

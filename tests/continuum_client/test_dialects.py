@@ -297,12 +297,14 @@ def test_auto_asks_again_where_nobody_was_there(serve: Callable[..., FakeServer]
     assert "vllm_xargs" in server.turns[0].body
 
 
-def test_auto_survives_a_cancelled_call(serve: Callable[..., FakeServer]) -> None:
+def test_auto_survives_a_cancelled_call(serve: Callable[..., FakeServer], tmp_path: Any) -> None:
     server = serve("vllm")
 
     async def run() -> None:
-        client = AsyncOpenAI(base_url=server.url, dialect="auto")
-        async with client.program("p"):
+        client = AsyncOpenAI(base_url=server.url, dialect="auto", record=tmp_path)
+        async with client.program("p") as p:
+            with p.tool("pytest"):
+                pass
             task = asyncio.create_task(client.chat.completions.create(**ASK))
             await asyncio.sleep(0)
             task.cancel()
@@ -311,7 +313,8 @@ def test_auto_survives_a_cancelled_call(serve: Callable[..., FakeServer]) -> Non
             await client.chat.completions.create(**ASK)
 
     asyncio.run(run())
-    assert "vllm_xargs" in server.turns[-1].body
+    assert server.turns[-1].body["vllm_xargs"]["last_func_call"] == "pytest"
+    assert (tmp_path / "trace.jsonl").read_text().count('"kind":"end"') == 1  # no call is still waited for
 
 
 def test_hosts_that_are_known_are_not_asked(server: FakeServer) -> None:

@@ -336,11 +336,12 @@ def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypat
     monkeypatch.setenv("CONTINUUM_DIALECT", "nonsense")
     twin = client.with_options(timeout=3).copy(max_retries=0)
     assert twin._continuum is client._continuum
+    assert not (tmp_path / "other").exists()
+    monkeypatch.delenv("CONTINUUM_RECORD")
     again = continuum_client.wrap(
         openai.AzureOpenAI(azure_endpoint=server.root, api_version="1", api_key="k"), dialect="openai"
     )
     assert again.with_options(timeout=1)._continuum is again._continuum
-    assert not (tmp_path / "other").exists()
 
 
 def test_wrap_refuses_other_things() -> None:
