@@ -28,6 +28,7 @@ BITING: dict[str, dict[str, Any]] = {
     "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},
     "infercept": {},
     "thunderagent": {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0},
+    "working-set": {"cold_samples": 0, "hold_s": 1.0, "patience_s": 5.0},
     "oracle-ttl": {"cold_samples": 0},
     "oracle-srpt": {"cold_samples": 0},
     "infercept-oracle": {},

@@ -16,6 +16,7 @@ from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.published import ContinuumFixed, ContinuumV1
 from continuum_server.policy.thunderagent import ThunderAgent
 from continuum_server.policy.ttl import Continuum, StaticTtl
+from continuum_server.policy.working_set import WorkingSet
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
@@ -29,6 +30,7 @@ POLICIES: dict[str, type[Policy]] = {
         Autellix,
         InferCept,
         ThunderAgent,
+        WorkingSet,
         OracleTtl,
         OracleSrpt,
         InferCeptOracle,

@@ -153,6 +153,7 @@ class Core:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
         program = self._leave(turn)
         program.last_finish_s = None
+        self.policy.turn_left(turn)
 
     def end_program(self, program_id: str) -> None:
         """The client says no turn follows."""
@@ -269,13 +270,14 @@ class Core:
             running: True where the engine would otherwise stand still or preempt a running request.
         """
         allowed = "anyone" if running else (deciding or self.guards.pins_yield_to)
-        if allowed == "never" or not self.pins:
+        soft = allowed == "never" and self.policy.soft_pins
+        if (allowed == "never" and not soft) or not self.pins:
             return
         own = asker.program.program_id
         ranked: list[tuple[Rank, str]] = [
             (self.policy.victim_rank(pin.program), program_id)
             for program_id, pin in self.pins.items()
-            if program_id != own
+            if program_id != own and (not soft or self.policy.may_take(asker, pin.program))
         ]
         if allowed == "later":
             limit = self.policy.victim_rank(asker.program)

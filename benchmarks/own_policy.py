@@ -1,0 +1,202 @@
+"""``working-set`` beside the others: cells of (workload, GPU, rate) by arms of (policy, options), same arrivals.
+
+    python benchmarks/own_policy.py CELLS.json --arms ARMS.json --seeds 5 --out results.jsonl [--jobs 2]
+    python benchmarks/own_policy.py --table results.jsonl [--base continuum]
+
+CELLS.json: {"name": {"traces": path or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb", "num_programs": 24,
+"kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "hang": 0}}; ARMS.json: {"label": ["policy", {options}]}.
+One process, everything in memory: the same engine as ``continuum-bench``, without its files. ``hang``: this share of
+programs has one tool that takes an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_server.policy.core import Guards
+from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
+from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.schema import Program, TurnRecord
+from scipy import stats
+
+HANG_S = 3600.0
+
+
+def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
+    """What arrives when: equal for every arm."""
+    request = WorkloadRequest(
+        name=cell.get("workload", "replay"),
+        traces=Path(cell["traces"]) if cell.get("traces") else None,
+        num_programs=cell.get("num_programs"),
+        jps=cell["jps"],
+        turn_scale=cell.get("turn_scale", 1),
+        arrivals=cell.get("arrivals", "poisson"),
+        skip_invalid=True,
+    )
+    plays = arrivals(load_workload(request), cell["jps"], seed)
+    rng = random.Random(seed)
+    hang = cell.get("hang", 0.0)
+    return [Job(hung(p.program, rng) if rng.random() < hang else p.program, p.arrival_s, p.salt) for p in plays]
+
+
+def hung(program: Program, rng: random.Random) -> Program:
+    """The same program with one tool call that takes an hour."""
+    index = rng.randrange(max(1, len(program.turns) - 1))
+    turn = program.turns[index]
+    if not turn.tool_calls:
+        return program
+    calls = (replace(turn.tool_calls[0], duration_s=HANG_S), *turn.tool_calls[1:])
+    return replace(
+        program, turns=(*program.turns[:index], replace(turn, tool_calls=calls), *program.turns[index + 1 :])
+    )
+
+
+def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
+    """One run; seconds."""
+    cell_name, cell, label, (policy, options), seed = task
+    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
+    shape, times = shape_of(config), times_of(config)
+    guards = Guards(pins_yield_to=cell.get("pins_yield_to", "never"))
+    settings = Settings(policy, options, guards, prefill=fit_prefill(times, shape.max_model_len))
+    jobs = jobs_of(cell, seed)
+    scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
+    show_future(scheduler, jobs, times)
+    pool = scheduler.kv_cache_manager.block_pool
+    free, turns, events = pool.get_num_free_blocks(), list[TurnRecord](), _Events()
+    loop = VirtualLoop(scheduler, times, jobs, turns.append)
+    scheduler.attach(loop.clock, events)
+    loop.run()
+    scheduler.release_all("shutdown")
+    if pool.get_num_free_blocks() != free:
+        raise RuntimeError(f"{label} leaked blocks")
+    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, loop)}
+
+
+class _Events:
+    """Sums over scheduler events."""
+
+    def __init__(self) -> None:
+        self.hit = self.prompt = self.preemptions = self.pressure = 0
+
+    def write(self, event: Any, /) -> None:
+        if event.event == "start":
+            self.hit += event.hit_tokens or 0
+            self.prompt += event.prompt_tokens or 0
+        self.preemptions += event.event == "preempt"
+        self.pressure += event.event == "unpin" and event.reason == "pressure"
+
+
+def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
+    ends: dict[str, float] = {}
+    first: dict[str, float] = {}
+    for turn in turns:
+        ends[turn.program_id] = max(ends.get(turn.program_id, 0.0), turn.finish_s or math.inf)
+        first[turn.program_id] = min(first.get(turn.program_id, math.inf), turn.sent_s or math.inf)
+    if len(ends) != len(jobs) or len(turns) != sum(len(job.program.turns) for job in jobs):
+        raise RuntimeError("not every program finished")
+    jct = np.array([ends[name] - first[name] for name in ends])
+    return {
+        "jct": round(float(jct.mean()), 2),
+        "p95": round(float(np.quantile(jct, 0.95)), 2),
+        "max": round(float(jct.max()), 2),
+        "wall": round(loop.now_s, 1),
+        "busy": round(loop.counters.busy_s, 1),
+        "hit": round(events.hit / max(1, events.prompt), 4),
+        "preempt": events.preemptions,
+        "pressure": events.pressure,
+        "prefill_M": round(loop.counters.prefill_tokens / 1e6, 2),
+        "arrived": round(sum(job.arrival_s for job in jobs), 3),
+    }
+
+
+# ------------------------------------------------------------------------------------------------- table
+
+
+def table(rows: list[dict[str, Any]], base: str) -> Iterator[str]:
+    """Per cell and arm: mean JCT and P95, and the ratio of JCT to the base's on the same seeds (95% t, of logs)."""
+    cells: dict[str, dict[str, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        cells[row["cell"]][row["arm"]][row["seed"]] = row
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for cell, arms in cells.items():
+        for arm, runs in arms.items():
+            mean = {
+                key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
+            }
+            yield (
+                f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
+                f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {paired(runs, arms.get(base, {}), 'jct')} | "
+                f"{paired(runs, arms.get(base, {}), 'p95')} |"
+            )
+
+
+def paired(runs: dict[int, Any], base: dict[int, Any], key: str) -> str:
+    seeds = sorted(set(runs) & set(base))
+    if not seeds:
+        return "-"
+    if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
+        raise RuntimeError("different arrivals")
+    logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
+    if len(logs) < 2:
+        return f"{math.exp(logs[0]):.3f}"
+    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    low, high = math.exp(logs.mean() - half), math.exp(logs.mean() + half)
+    return f"{math.exp(logs.mean()):.3f} ({low:.3f}-{high:.3f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="?", type=Path)
+    parser.add_argument("--arms", type=Path)
+    parser.add_argument("--only", default="", help="cells whose name holds this")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--table", type=Path, nargs="*")
+    parser.add_argument("--base", default="continuum")
+    given = parser.parse_args()
+    if given.cells:
+        run(given)
+    files = given.table or ([given.out] if given.out else [])
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    for line in table(rows, given.base):
+        print(line)  # noqa: T201
+
+
+def run(given: argparse.Namespace) -> None:
+    """Seeds outermost, so that what is there after an interruption is paired."""
+    cells, arms = json.loads(given.cells.read_text()), json.loads(given.arms.read_text())
+    chosen = {name: cell for name, cell in cells.items() if given.only in name}
+    known = set()
+    if given.out.exists():
+        rows = [json.loads(line) for line in given.out.read_text().splitlines()]
+        known = {(row["cell"], row["arm"], row["seed"]) for row in rows}
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    tasks = [(n, c, a, arm, s) for s in seeds for n, c in chosen.items() for a, arm in arms.items()]
+    tasks = [task for task in tasks if (task[0], task[2], task[4]) not in known]
+    with multiprocessing.get_context("fork").Pool(given.jobs) as pool, given.out.open("a", encoding="utf-8") as out:
+        for row in pool.imap(play, tasks, chunksize=1):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(row["cell"], row["arm"], row["seed"], row["jct"], file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
