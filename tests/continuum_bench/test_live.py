@@ -294,7 +294,9 @@ def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
             app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
         )
         assert profiled.exit_code == 0, profiled.output
-    row = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]["static-ttl"]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert "emulated" in summary["manifest"]["modelled"][0]
+    row = summary["policies"]["static-ttl"]
     assert row["programs_finished"] == 3
     assert row["pin_hit_ratio"] == 1.0
     (folder,) = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]

@@ -141,10 +141,20 @@ def _manifest(endpoint: Endpoint, load: LoadOptions, workload: Workload, jps: fl
         policy_options=dict(server.get("policy_options", {})),
         seed=seed,
         workload=workload.facts,
-        hardware={"endpoint": "a server; its hardware is not known to the client", "model": load.model},
+        hardware={**_hardware(endpoint), "model": load.model},
         engine_options=options,
+        modelled=() if endpoint.emulated is None else MODELLED,
         notes=(f"server: {endpoint.base_url}", *((f"guards: {server['guards']}",) if "guards" in server else ())),
     )
+
+
+MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
+
+
+def _hardware(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.emulated is None:
+        return {"endpoint": "a server; its hardware is not known to the client"}
+    return {"endpoint": "a server with an emulated GPU", "emulated": endpoint.emulated}
 
 
 def _program_id(program_id: str, salt: int) -> str:

@@ -23,6 +23,8 @@ class Endpoint:
     """None: not vLLM, or it does not say."""
     state: dict[str, Any] = field(default_factory=dict)
     """The first engine's Continuum state; empty without the plugin."""
+    emulated: dict[str, Any] | None = None
+    """Settings of an emulated GPU; None where the server does not say that it has one."""
 
     @property
     def root(self) -> str:
@@ -52,7 +54,8 @@ def look_at(base_url: str, api_key: str | None) -> Endpoint:
     root = base.removesuffix("/v1")
     state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
     version = _maybe(f"{root}/version", api_key).get("version")
-    return Endpoint(base, names, models[0].get("max_model_len"), version, state)
+    emulated = _maybe(f"{root}/continuum/engine", api_key).get("emulated")
+    return Endpoint(base, names, models[0].get("max_model_len"), version, state, emulated)
 
 
 def _get(url: str, api_key: str | None) -> Any:

@@ -1,6 +1,7 @@
 """The HTTP side of the plugin: ``--middleware continuum_server.vllm_plugin.middleware.ContinuumMiddleware``.
 
-- ``GET /continuum/state``, ``POST /continuum/programs/{id}/release``; behind the server's API key where it has one.
+- ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``; behind the server's API
+  key where it has one.
 - Tags in any form a client may send them (headers, the preview's body fields, malformed ones) become what the scheduler
   reads: clean ``vllm_xargs``. A tag never fails a request.
 - ``continuum:*`` metrics at the end of vLLM's own ``/metrics``.
@@ -59,10 +60,12 @@ class ContinuumMiddleware:
             return
         if path == "/continuum/state" and method == "GET":
             await self._state(scope, send)
+        elif path == "/continuum/engine" and method == "GET":
+            await _reply(send, 200, _engine(scope))
         elif path.startswith(PROGRAMS) and path.endswith(RELEASE) and method == "POST":
             await self._release(path.removeprefix(PROGRAMS).removesuffix(RELEASE), scope, send)
         else:
-            known = "GET /continuum/state, POST /continuum/programs/{id}/release"
+            known = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
             await _reply(send, 404, {"error": f"no such endpoint; there are: {known}"})
 
     async def _state(self, scope: Scope, send: Send) -> None:
@@ -135,6 +138,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return again
+
+
+def _engine(scope: Scope) -> dict[str, Any]:
+    """Whether a GPU is behind this server, or a model of one: whoever measures it must know."""
+    config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
+    section = config.get("continuum_emulated") if isinstance(config, dict) else None
+    return {"emulated": section}
 
 
 async def _ask(scope: Scope, operation: str, argument: str) -> list[Any] | None:

@@ -126,6 +126,7 @@ def test_continuums_endpoints_want_the_servers_key(agents: Live) -> None:
     assert httpx.get(f"{url}/state").status_code == 401
     assert httpx.post(f"{url}/programs/x/release", headers={"Authorization": "Bearer wrong"}).status_code == 401
     right = {"Authorization": f"Bearer {KEY}"}
+    assert httpx.get(f"{url}/engine", headers=right).json()["emulated"]["gpu"] == "h100-80gb"
     assert httpx.post(f"{url}/programs/x/release", headers=right).json() == {"program_id": "x", "released": False}
     assert httpx.get(f"{url}/nothing", headers=right).status_code == 404
 
