@@ -1,7 +1,7 @@
 """The HTTP side of the plugin: ``--middleware continuum_server.vllm_plugin.middleware.ContinuumMiddleware``.
 
-- ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``; behind the server's API
-  key where it has one.
+- ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``, behind the server's
+  API key where it has one.
 - Tags in any form a client may send them (headers, the preview's body fields, malformed ones) become what the scheduler
   reads: clean ``vllm_xargs``. A tag never fails a request.
 - ``continuum:*`` metrics at the end of vLLM's own ``/metrics``.
