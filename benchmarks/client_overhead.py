@@ -5,6 +5,8 @@
 Plain openai and ours call one local server (its own process, canned answers), alternating call by call in one run.
 Added time is the median over pairs of (ours - plain), with a 95% interval by resampling; P99 is the difference of the
 two 99th percentiles. A stream is timed to its last chunk. Import time is the median of alternating fresh processes.
+A recorded stream is asked for its token counts, one more chunk to read; in the arm "vllm, recorded, both ask" the
+plain client asks for them too.
 """
 
 from __future__ import annotations
@@ -147,8 +149,10 @@ async def drain_async(client: Any, request: dict[str, Any]) -> None:
         pass
 
 
-def measure(url: str, options: dict[str, Any], kind: str, messages: Any, count: int, program: bool) -> dict[str, float]:
-    request = {"model": "m", "messages": messages}
+def measure(
+    url: str, options: dict[str, Any], kind: str, body: dict[str, Any], count: int, program: bool
+) -> dict[str, float]:
+    request = {"model": "m", **body}
     if kind.startswith("async"):
         return asyncio.run(measure_async(url, options, kind, request, count, program))
     plain, ours = openai.OpenAI(base_url=url, api_key="k"), OpenAI(base_url=url, api_key="k", **options)
@@ -209,6 +213,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "vllm, in a program": {"dialect": "vllm"},
     "vllm, predict=True": {"dialect": "vllm", "predict": True},
     "vllm, recorded": {"dialect": "vllm", "record": True},
+    "vllm, recorded, both ask": {"dialect": "vllm", "record": True},
     "outside a program": {},
 }
 
@@ -235,10 +240,14 @@ def main() -> None:
         ("sync, 200 KB", LARGE),
     ):
         for arm, options in ARMS.items():
+            both = arm.endswith("both ask")
+            if both and "stream" not in kind:
+                continue
+            more = {"stream_options": {"include_usage": True}} if both else {}
             with tempfile.TemporaryDirectory() as folder:
                 chosen = {**options, "record": folder} if options.get("record") else options
                 count = arguments.pairs // (5 if messages is LARGE else 1)
-                row = measure(url, chosen, kind, messages, count, arm != "outside a program")
+                row = measure(url, chosen, kind, {"messages": messages, **more}, count, arm != "outside a program")
             rows.append({"call": kind, "arm": arm, "pairs": count, **row})
             say(
                 f"| {kind} | {arm} | {row['plain_p50_us']:.0f} | {row['added_p50_us']:.1f}"

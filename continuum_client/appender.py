@@ -43,23 +43,33 @@ class SharedLines:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(self._path, flags, 0o644)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[Held]:
-        """The file to oneself, mended: it ends with a whole line."""
+    def locked(self) -> Exclusive:
+        """The file to oneself, mended: it ends with a whole line. ``with shared.locked() as held``."""
         if os.getpid() != self._pid:
             self._open()  # after a fork: the parent's lock and file position are not ours
-        with self._lock:
+        return Exclusive(self)
+
+    def _enter(self) -> Held:
+        self._lock.acquire()
+        try:
             _lock_file(self._fd)
-            try:
-                held = Held(self._fd, self._seen_bytes)
-                if held.size == 0 and self._first_line:
-                    held.write(self._first_line + b"\n")
-                yield held
+            held = Held(self._fd, self._seen_bytes)
+            if held.size == 0 and self._first_line:
+                held.write(self._first_line + b"\n")
+        except BaseException:
+            self._leave(None)
+            raise
+        return held
+
+    def _leave(self, held: Held | None) -> None:
+        try:
+            if held is not None:
                 self._seen_bytes = held.seen
                 if self._durable:
                     os.fsync(self._fd)
-            finally:
-                _unlock_file(self._fd)
+        finally:
+            _unlock_file(self._fd)
+            self._lock.release()
 
     def append(self, lines: bytes) -> None:
         """Whole lines, with their ends: all of them or none."""
@@ -68,6 +78,23 @@ class SharedLines:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class Exclusive:
+    """A file while one has it to oneself; a class, since a generator costs more than all the system calls."""
+
+    __slots__ = ("_held", "_shared")
+
+    def __init__(self, shared: SharedLines) -> None:
+        self._shared = shared
+        self._held: Held | None = None
+
+    def __enter__(self) -> Held:
+        self._held = self._shared._enter()
+        return self._held
+
+    def __exit__(self, *_: object) -> None:
+        self._shared._leave(self._held)
 
 
 class Held:
@@ -128,14 +155,18 @@ class Held:
 
 def _lock_file(fd: int) -> None:
     if fcntl is not None:
-        with contextlib.suppress(OSError):  # a file system without locks
+        try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            return
 
 
 def _unlock_file(fd: int) -> None:
     if fcntl is not None:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError:
+            return
 
 
 class Presence:

@@ -43,7 +43,8 @@ class Turn:
         """A piece of a stream has come."""
         if not self._ended:
             try:
-                self.reply.take(item, self._clock())
+                seen = self.reply.first_token_s  # the clock is read until the first token, and not for those after it
+                self.reply.take(item, self._clock() if seen is None else seen)
             except Exception as error:  # noqa: BLE001 - as in _guarded, without its cost for every chunk
                 _told(error)
 

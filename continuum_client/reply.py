@@ -141,11 +141,10 @@ def get(item: Any, name: str) -> Any:
     fields = getattr(item, "__dict__", None)
     if fields is None:
         return None
-    value = fields.get(name)
-    if value is None:
-        extra = getattr(item, "__pydantic_extra__", None)
-        return extra.get(name) if extra else None
-    return value
+    if name in fields:
+        return fields[name]
+    extra = getattr(item, "__pydantic_extra__", None)
+    return extra.get(name) if extra else None
 
 
 def _count(usage: Any, *names: str) -> int | None:
