@@ -135,12 +135,15 @@ def run(experiment: Experiment, on_report: Callable[[Report], None]) -> Outcome:
 
 
 def _start_forkserver() -> None:
-    """Start it deaf to Ctrl-C: stopping is this process's business, and a traceback from there helps nobody."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Start it deaf to Ctrl-C: stopping is this process's business, and a traceback from there helps nobody.
+
+    Blocked, not ignored: it inherits the mask, and a Ctrl-C in this very moment reaches us afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listen(

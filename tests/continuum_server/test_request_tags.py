@@ -69,6 +69,10 @@ def test_what_vllm_would_refuse_is_dropped_and_named() -> None:
     assert sorted(tagged.rejected) == ["deep", "is_last_step", "odd", "pred_tool_s"]
 
 
+def test_a_boolean_becomes_a_number() -> None:
+    assert b'"is_last_step":0' in tag_body(b'{"vllm_xargs": {"is_last_step": false}}', {}).body
+
+
 @pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b'"vllm_xargs"', b'{"vllm_xargs": '])
 def test_what_is_no_object_is_left_for_vllm_to_refuse(body: bytes) -> None:
     assert tag_body(body, {"x-session-id": "p"}).body in (body, tag_body(body, {"x-session-id": "p"}).body)

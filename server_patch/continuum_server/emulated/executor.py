@@ -150,19 +150,20 @@ class EmulatedWorker:
 
     def _plan(self, new: Any) -> Answer:
         params = new.sampling_params
+        prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
         extra, logprobs = params.extra_args or {}, -1 if params.logprobs is None else params.logprobs
         program = next((str(extra[key]) for key in PROGRAM_KEYS if key in extra), None)
         reply = self._script.due(program)
         if reply is not None:
             planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
-            return Answer(new.req_id, new.prompt_len, planned, program, logprobs=logprobs)
+            return Answer(new.req_id, prompt_tokens, planned, program, logprobs=logprobs)
         length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
-        filler = self._vocabulary.filler(f"{program}/{new.prompt_len}", min(length or 1, 4096))
+        filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         ends = not params.ignore_eos
         planned = [*filler, self._vocabulary.end] if ends else filler
         return Answer(
             new.req_id,
-            new.prompt_len,
+            prompt_tokens,
             filler + [self._vocabulary.end] * ends,
             program,
             ends=ends,
@@ -198,6 +199,9 @@ class Paced(AsyncModelRunnerOutput):
     def get_output(self) -> ModelRunnerOutput:
         self._device.wait_until(self._done_s)
         return self._output
+
+    def get_kv_connector_output(self) -> None:
+        """Asked by vLLM from 0.33 on; there is no connector on this device."""
 
 
 def _bitmasks(grammar: GrammarOutput | None) -> dict[str, Any]:

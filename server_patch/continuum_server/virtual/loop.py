@@ -18,7 +18,7 @@ from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import free_block_count
+from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class VirtualLoop:
         """
         scheduler = self._scheduler
         running = scheduler.running
-        if not running or (scheduler.waiting and not self._settled) or scheduler.kv_holding_waiting:
+        if not running or (scheduler.waiting and not self._settled) or has_set_aside(scheduler):
             return 1
         steps = min(self._max_stretch, self._chunk_tokens // len(running))
         context = 0

@@ -52,10 +52,11 @@ def tag_body(body: bytes, headers: Mapping[str, str], client: str | None = None)
     data = _object(body) if any(marker in body for marker in _MARKERS) else None
     if data is None:
         return Tagged(_splice(body, from_headers) if from_headers else body, read.rejected)
-    rejected = _merge(data, from_headers, client)
-    if not rejected and data == _object(body):
-        return Tagged(body, read.rejected)
-    return Tagged(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), (*read.rejected, *rejected))
+    before = json.dumps(data, sort_keys=True)  # as text: to Python, False and 0 are equal
+    rejected = (*read.rejected, *_merge(data, from_headers, client))
+    if json.dumps(data, sort_keys=True) == before:
+        return Tagged(body, rejected)
+    return Tagged(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), rejected)
 
 
 def _object(body: bytes) -> Json | None:

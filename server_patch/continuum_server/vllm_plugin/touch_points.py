@@ -203,3 +203,9 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
     request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
     return list(parser.extract_tool_calls(text, request).tool_calls)
+
+
+def has_set_aside(scheduler: Scheduler) -> bool:
+    """Whether vLLM keeps requests outside its waiting queue (for KV on its way, a grammar, a LoRA)."""
+    names = ("kv_holding_waiting", "skipped_waiting")  # since 0.32 or so; before
+    return any(bool(getattr(scheduler, name, None)) for name in names)
