@@ -31,6 +31,7 @@ BITING: dict[str, dict[str, Any]] = {
     "working-set": {"cold_samples": 0, "hold_s": 1.0, "patience_s": 5.0},
     "oracle-ttl": {"cold_samples": 0},
     "oracle-srpt": {"cold_samples": 0},
+    "oracle-working-set": {"cold_samples": 0, "hold_s": 1.0, "patience_s": 5.0},
     "infercept-oracle": {},
 }
 

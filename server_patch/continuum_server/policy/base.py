@@ -89,7 +89,7 @@ class Policy:
         """A turn ended well and the program goes on: how long to hold its KV."""
         return NO_HOLD
 
-    def turn_left(self, turn: TurnState) -> None:
+    def turn_lost(self, turn: TurnState) -> None:
         """A turn ended badly: aborted, failed or disconnected."""
 
     def program_finished(self, program: ProgramState) -> None:

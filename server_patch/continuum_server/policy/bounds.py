@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import ClassVar
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.ttl import Continuum
+from continuum_server.policy.working_set import WorkingSet
 
 
 class OracleTtl(Continuum):
@@ -36,3 +38,24 @@ class OracleSrpt(OracleTtl):
 
     def victim_rank(self, program: ProgramState) -> Rank:
         return (-float(program.memo or 0.0), -program.sequence)
+
+
+class OracleWorkingSet(WorkingSet):
+    """``working-set`` with each program's remaining model time known: the least goes first and is let in first."""
+
+    name: ClassVar[str] = "oracle-working-set"
+    label: ClassVar[str] = "bound"
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        before = len(self._outside)
+        super().turn_arrived(turn, now_s)
+        if len(self._outside) > before:
+            self._outside = deque(sorted(self._outside, key=self._remaining_s))
+
+    def _remaining_s(self, program: ProgramState) -> float:
+        held = program.memo.held
+        return self.future.remaining_s(held[0].request_id) if held else 0.0
+
+    def rank(self, turn: TurnState) -> Rank | None:
+        inside = super().rank(turn) is not None
+        return (self.future.remaining_s(turn.request_id), turn.sequence) if inside else None

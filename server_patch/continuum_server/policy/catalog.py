@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from continuum_server.policy.autellix import Autellix
 from continuum_server.policy.base import Policy
-from continuum_server.policy.bounds import OracleSrpt, OracleTtl
+from continuum_server.policy.bounds import OracleSrpt, OracleTtl, OracleWorkingSet
 from continuum_server.policy.facts import Machine
 from continuum_server.policy.infercept import InferCept, InferCeptOracle
 from continuum_server.policy.order import ProgramFcfs
@@ -33,6 +33,7 @@ POLICIES: dict[str, type[Policy]] = {
         WorkingSet,
         OracleTtl,
         OracleSrpt,
+        OracleWorkingSet,
         InferCeptOracle,
     )
 }

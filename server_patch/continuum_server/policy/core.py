@@ -153,7 +153,7 @@ class Core:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
         program = self._leave(turn)
         program.last_finish_s = None
-        self.policy.turn_left(turn)
+        self.policy.turn_lost(turn)
 
     def end_program(self, program_id: str) -> None:
         """The client says no turn follows."""

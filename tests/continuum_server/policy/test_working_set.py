@@ -1,0 +1,229 @@
+"""``working-set``: who comes in, who loses a place, who gives way; against the pure core, in a pool of 1,000 tokens."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
+from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.facts import Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.working_set import Footprints, WorkingSet
+from hypothesis import given
+from hypothesis import strategies as st
+
+MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
+
+
+class Gate:
+    """A core under the policy, its clock, and turns by hand."""
+
+    def __init__(self, **options: object) -> None:
+        self.policy = make_policy("working-set", options, MACHINE)
+        self.core = Core(self.policy, Guards(), MACHINE.kv_tokens)
+        self.now_s = 0.0
+
+    def arrive(
+        self, name: str, prompt: int = 300, last: bool = False, tagged: bool = True, parent: str = ""
+    ) -> TurnState:
+        program = self.core.program_for(name, self.now_s, parent or None)
+        number = self.core.next_sequence()
+        turn = TurnState(
+            program, program.turns_arrived, f"{name}/{number}", self.now_s, prompt, number, is_last=last, tagged=tagged
+        )
+        self.core.arrive(turn, self.now_s)
+        return turn
+
+    def finish(self, turn: TurnState, context: int = 300) -> None:
+        self.core.start(turn, self.now_s, 0, 16)
+        hold = self.core.finish(turn, self.now_s, context, 10, "ls")
+        if hold is not None:
+            self.core.pin(turn, self.now_s, hold.ttl_s, context)
+
+    def admitted(self) -> list[str]:
+        """Programs whose requests are let in by the next step."""
+        orders = self.core.step(Step(self.now_s, 0))
+        assert all(self.policy.rank(turn) is not None for turn in orders.rank_again)
+        return [turn.program.program_id for turn in orders.rank_again]
+
+    def waits(self, turn: TurnState) -> bool:
+        return self.policy.rank(turn) is None
+
+
+def full(**options: object) -> tuple[Gate, list[TurnState]]:
+    """Three programs of 300 tokens inside."""
+    gate = Gate(**options)
+    inside = [gate.arrive(name) for name in "abc"]
+    assert not any(gate.waits(turn) for turn in inside)
+    return gate, inside
+
+
+def test_a_new_program_waits_until_it_fits() -> None:
+    gate, (first, *_) = full()
+    late, later = gate.arrive("d"), gate.arrive("e", prompt=50)
+    assert gate.waits(late)
+    assert gate.waits(later)  # it would fit; nobody overtakes
+    assert gate.admitted() == []
+    first.is_last = True
+    gate.finish(first)
+    assert gate.admitted() == ["d", "e"]  # by now all programs end at 300 tokens: 600 inside, 300 more, 50 at the end
+
+
+def test_growth_is_forecast_from_finished_programs() -> None:
+    gate = Gate()
+    gate.finish(gate.arrive("done", prompt=400, last=True), context=400)
+    a, b, c = (gate.arrive(name, prompt=100) for name in "abc")
+    assert [gate.waits(turn) for turn in (a, b, c)] == [False, False, True]  # three would grow to 1,200
+
+
+def test_who_is_inside_is_never_held_back() -> None:
+    gate, (first, *_) = full()
+    gate.finish(first)
+    gate.now_s = 1e4  # its hold is long over, its place lost
+    gate.arrive("d")
+    assert gate.admitted() == ["d"]
+    assert not gate.waits(gate.arrive("a", prompt=900))
+    assert gate.waits(gate.arrive("e"))
+
+
+def test_alone_anything_goes() -> None:
+    gate = Gate(share=0.1)
+    assert not gate.waits(gate.arrive("a", prompt=900))
+    assert gate.waits(gate.arrive("b", prompt=1))
+
+
+def test_requests_that_name_no_program_are_neither_held_back_nor_counted() -> None:
+    gate = Gate()
+    plain = [gate.arrive(f"r{i}", tagged=False) for i in range(100)]
+    assert not any(gate.waits(turn) for turn in plain)
+    assert [gate.policy.rank(turn) for turn in plain] == sorted(gate.policy.rank(turn) or () for turn in plain)
+    assert not gate.waits(gate.arrive("a"))
+    gate.finish(plain[0])
+    assert gate.core.pins == {}
+
+
+def test_a_sub_agent_of_a_program_inside_passes() -> None:
+    gate, _ = full()
+    assert gate.waits(gate.arrive("d"))
+    assert not gate.waits(gate.arrive("child", parent="a"))
+
+
+def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
+    gate, inside = full(hold_s=60.0)
+    for turn in inside:
+        gate.finish(turn)
+    late = gate.arrive("d")
+    assert gate.admitted() == []
+    instant = gate.core.next_deadline_s()
+    while instant is not None and instant < 60.0:  # TTLs end; places do not
+        gate.now_s = instant + 1e-6
+        assert gate.admitted() == []
+        instant = gate.core.next_deadline_s()
+    assert instant == 60.0
+    gate.now_s = 60.001
+    assert {pin.program.program_id for pin in gate.core.expired(gate.now_s)} == set("abc")
+    assert gate.admitted() == ["d"]
+    assert not gate.waits(late)
+
+
+def test_aborted_requests_give_their_place_back() -> None:
+    gate, inside = full()
+    gate.arrive("d")
+    gate.core.abort(inside[0])
+    assert gate.admitted() == ["d"]
+
+
+def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
+    gate, inside = full()
+    impatient, late = gate.arrive("d"), gate.arrive("e")
+    gate.core.abort(impatient)
+    assert gate.waits(gate.arrive("f"))
+    gate.core.abort(inside[0])
+    assert gate.admitted() == ["e"]
+    assert not gate.waits(late)
+    assert gate.waits(gate.arrive("d"))  # no way around the queue
+
+
+def test_nobody_waits_for_ever() -> None:
+    """Three programs that never end hold the pool; one of those outside comes in every ``patience_s``."""
+    gate, _ = full(patience_s=600.0)
+    for name in "de":
+        gate.arrive(name)
+    came: list[tuple[str, float]] = []
+    while len(came) < 2:
+        instant = gate.policy.wake_s()
+        assert instant is not None
+        gate.now_s = instant + 1e-6
+        came += [(name, round(gate.now_s, 3)) for name in gate.admitted()]
+    assert came == [("d", 600.0), ("e", 1200.0)]
+
+
+def test_ten_thousand_programs_come_in_in_order() -> None:
+    gate = Gate()
+    turns = [gate.arrive(f"p{i}") for i in range(10_000)]
+    assert sum(not gate.waits(turn) for turn in turns) == 3
+    order = [turn.program.program_id for turn in turns[:3]]
+    for turn in turns:
+        turn.is_last = True
+        gate.finish(turn)
+        order += gate.admitted()
+    assert order == [turn.program.program_id for turn in turns]
+    assert gate.policy.wake_s() is None
+
+
+def test_pins_past_their_ttl_yield_to_whoever_waits_and_others_do_not() -> None:
+    gate = Gate(cold_samples=0)
+    assert isinstance(gate.policy, WorkingSet)
+    for seconds in (1.0, 1.0, 1.0):
+        gate.policy.tools.add("ls", seconds)
+    gate.policy.delay.add(100.0)
+    for name in "abc":
+        gate.finish(gate.arrive(name))
+    asker = gate.arrive("a")
+    gate.admitted()
+    assert list(gate.core.victims(asker, running=False)) == []
+    assert [pin.program.program_id for pin in gate.core.victims(asker, running=True)] == ["c", "b"]
+    gate.now_s = 1.5
+    gate.finish(gate.arrive("d", prompt=40), context=40)
+    gate.admitted()
+    assert [pin.program.program_id for pin in gate.core.victims(asker, running=False)] == ["c", "b"]
+    assert [pin.program.program_id for pin in gate.core.victims(asker, running=True)] == ["c", "b", "d"]
+
+
+def test_without_admission_everybody_is_let_in() -> None:
+    gate = Gate(share=0)
+    assert not any([gate.waits(gate.arrive(f"p{i}")) for i in range(50)])
+    with pytest.raises(PolicyError, match="footprints"):
+        read_options(find_policy("working-set"), {"footprints": 0})
+
+
+# ------------------------------------------------------------------------------------------------- forecast
+
+
+def test_what_programs_will_need() -> None:
+    footprints = Footprints(window=3)
+    assert footprints.peak([100, 200]) == 300  # nothing is known: nothing grows
+    for tokens in (10**6, 300, 500, 700):
+        footprints.add(tokens)  # the first is out of the window
+    assert footprints.final(0) == 500
+    assert footprints.final(400) == 600
+    assert footprints.final(700) == 700
+    assert footprints.peak([400]) == 600
+    # 100 grows to 500, 600 to 700: both grow by 100, then one is left
+    assert footprints.peak([100, 600]) == 900
+    assert footprints.peak([100, 100]) == 1000
+
+
+@given(
+    finals=st.lists(st.integers(1, 500), max_size=8),
+    contexts=st.lists(st.integers(1, 500), min_size=1, max_size=8),
+)
+def test_the_peak_is_that_of_growing_token_by_token(finals: list[int], contexts: list[int]) -> None:
+    footprints = Footprints(window=8)
+    for tokens in finals:
+        footprints.add(tokens)
+    growth = [(footprints.final(tokens) - tokens, tokens) for tokens in contexts]
+    moments = sorted({0.0, *(left for left, _ in growth)})
+    slow = max(sum(tokens + moment for left, tokens in growth if left >= moment) for moment in moments)
+    assert footprints.peak(contexts) == pytest.approx(slow)
+    assert all(a <= b for a, b in pairwise([footprints.peak(contexts), footprints.peak([*contexts, 50])]))
