@@ -3,9 +3,10 @@
 Headers are the same everywhere and legal everywhere (``tagging.tag_headers``). Unknown body fields are not: OpenAI,
 Dynamo and TensorRT-LLM answer 400 to them. So a dialect adds exactly the fields its server's schema has.
 
-Sources, read on 2026-11: vLLM ``entrypoints/openai``; SGLang ``srt/entrypoints/openai/protocol.py``; Dynamo
-``lib/llm/src/protocols/openai/validate.rs`` and the ``nvext`` schema; TensorRT-LLM ``serve/openai_protocol.py``;
-ThunderAgent ``app.py``; OpenAI's API reference.
+Sources: vLLM 0.32 ``entrypoints/openai/*/protocol.py``; Dynamo ``lib/llm/src/protocols/openai/validate.rs``;
+TensorRT-LLM ``serve/openai_protocol.py`` (completions); OpenAI's parameter types in the ``openai`` package. SGLang and
+ThunderAgent: as SPEC 7 has them. Tests hold each dialect against a strict copy of its schema, and all of them against
+a real vLLM.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Dynamo(Headers):
 
 
 class TrtLlm(Headers):
-    """TensorRT-LLM: ``conversation_params.conversation_id``; its Responses schema has no place for it."""
+    """TensorRT-LLM: ``conversation_params.conversation_id``; not in Responses, whose schema was not checked."""
 
     name = "trtllm"
 
