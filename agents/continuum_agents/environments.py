@@ -1,0 +1,204 @@
+"""Each framework in an environment of its own, since their pins conflict: made by one command, every version pinned.
+
+Standard library only: this runs in the harness, the framework is never imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PINS = Path(__file__).with_name("pins")
+FOLDER_VARIABLE = "CONTINUUM_AGENTS_DIR"
+DISTRIBUTION = "continuum-ttl"
+
+VARIABLES = {
+    "MSWEA_COST_TRACKING": "ignore_errors",
+    "MSWEA_SILENT_STARTUP": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Of mini-swe-agent and LiteLLM: unknown models are no error, no banner, no download of prices."""
+
+Say = Callable[[str], None]
+
+
+class AgentEnvironmentError(Exception):
+    """An environment that is missing or cannot be made; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """An agent framework we run."""
+
+    name: str
+    runner: str
+    """Module that the harness starts in its environment."""
+    distribution: str
+    """Its package, for the version in the manifest."""
+
+    def variables(self) -> dict[str, str]:
+        """Environment its process needs: no questions, no look-ups, no files in the user's home."""
+        config = environments_folder() / f"{self.name}-config"
+        return {"MSWEA_GLOBAL_CONFIG_DIR": str(config), **VARIABLES}
+
+    @property
+    def pins(self) -> Path:
+        """Requirements, every version pinned."""
+        return PINS / f"{self.name}.txt"
+
+    @property
+    def setup_command(self) -> str:
+        return f"continuum-bench agent setup {self.name}"
+
+    @property
+    def pinned_version(self) -> str:
+        wanted = f"{self.distribution}=="
+        lines = self.pins.read_text(encoding="utf-8").splitlines()
+        return next(line.removeprefix(wanted) for line in lines if line.startswith(wanted))
+
+
+FRAMEWORKS = {
+    framework.name: framework for framework in (Framework("mini-swe", "continuum_agents.mini_swe", "mini-swe-agent"),)
+}
+
+
+def source_root() -> Path | None:
+    """The checkout this package is used from; None where it is installed as a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def environments_folder() -> Path:
+    """Where environments are kept: $CONTINUUM_AGENTS_DIR, else .agents in the checkout, else the user's cache."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    root = source_root()
+    if root is not None:
+        return root / ".agents"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "continuum" / "agents"
+
+
+def find_framework(name: str) -> Framework:
+    """Raises:
+    AgentEnvironmentError: an unknown name.
+    """
+    if name not in FRAMEWORKS:
+        raise AgentEnvironmentError(f"no agent framework {name!r}; there are: {', '.join(FRAMEWORKS)}")
+    return FRAMEWORKS[name]
+
+
+def python_of(framework: Framework) -> Path:
+    """The interpreter of a framework's environment.
+
+    Raises:
+        AgentEnvironmentError: it is not there, or was made from other versions; the message has the command.
+    """
+    folder = environments_folder() / framework.name
+    python = _python_in(folder)
+    if not python.exists():
+        raise AgentEnvironmentError(
+            f"no environment for {framework.name} in {folder}; make it: {framework.setup_command}"
+        )
+    if not is_current(framework):
+        raise AgentEnvironmentError(
+            f"{folder} was made from other versions than {framework.pins.name} has now; make it again: "
+            f"{framework.setup_command}"
+        )
+    return python
+
+
+def is_current(framework: Framework) -> bool:
+    """Whether the environment is there and made from today's pins."""
+    stamp = _stamp(environments_folder() / framework.name)
+    return stamp.is_file() and stamp.read_text(encoding="utf-8") == _wanted(framework)
+
+
+def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
+    """Make the environment; nothing to do where it is current. Gives its interpreter.
+
+    Args:
+        framework: whose.
+        say: told what happens.
+        anew: make it even so.
+
+    Raises:
+        AgentEnvironmentError: an installer failed; with the end of what it said.
+    """
+    folder = environments_folder() / framework.name
+    if is_current(framework) and not anew:
+        say(f"{framework.name}: {folder} is current")
+        return _python_in(folder)
+    say(f"{framework.name}: making {folder} ({framework.distribution} {framework.pinned_version})")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    uv = _uv()
+    _run(
+        [*uv, "venv", "-q", "--python", sys.executable, str(folder)]
+        if uv
+        else [sys.executable, "-m", "venv", str(folder)]
+    )
+    install = _installer(uv, _python_in(folder))
+    _run([*install, *_links(), "-r", str(framework.pins)])
+    _run([*install, *_links(), "--no-deps", *_ourselves()])
+    _stamp(folder).write_text(_wanted(framework), encoding="utf-8")
+    say(f"{framework.name}: done")
+    return _python_in(folder)
+
+
+def _python_in(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _stamp(folder: Path) -> Path:
+    return folder / "continuum-environment.txt"
+
+
+def _wanted(framework: Framework) -> str:
+    return framework.pins.read_text(encoding="utf-8") + f"\n# with {' '.join(_ourselves())}\n"
+
+
+def _ourselves() -> list[str]:
+    """This project, without its dependencies: the checkout itself, else the version that runs."""
+    root = source_root()
+    if root is not None:
+        return ["-e", str(root)]
+    try:
+        return [f"{DISTRIBUTION}=={version(DISTRIBUTION)}"]
+    except PackageNotFoundError as error:
+        raise AgentEnvironmentError(f"{DISTRIBUTION} is neither installed nor a checkout") from error
+
+
+def _uv() -> list[str]:
+    """A uv that works: the user's, or the one ``make setup`` fetched; empty without."""
+    root = source_root()
+    for found in (shutil.which("uv"), str(root / ".uv/bin/uv") if root else None):
+        if found and Path(found).exists() and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
+            return [found]
+    return []
+
+
+def _installer(uv: Sequence[str], python: Path) -> list[str]:
+    if uv:
+        return [*uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(python)]
+    return [str(python), "-m", "pip", "install", "-q"]
+
+
+def _links() -> list[str]:
+    """A folder of wheels, where one is named; uv does not read pip's variable by itself."""
+    links = os.environ.get("PIP_FIND_LINKS")
+    return ["--find-links", links] if links else []
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        end = "\n".join((done.stderr or done.stdout).strip().splitlines()[-15:])
+        raise AgentEnvironmentError(f"{' '.join(command[:4])} ... failed:\n{end}")

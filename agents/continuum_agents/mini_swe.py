@@ -1,0 +1,244 @@
+"""mini-swe-agent, tagged and timed: one program in one process, ``python -m continuum_agents.mini_swe``.
+
+Runs in mini-swe-agent's own environment (``environments``). Its agent, its configuration files and its command
+execution are its own; ours are a model class that calls through our client and an environment class with a clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import litellm
+import minisweagent
+from continuum_traces.shell import tool_key
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.config import get_config_from_spec
+from minisweagent.environments.local import LocalEnvironment
+from minisweagent.exceptions import Submitted
+from minisweagent.models.litellm_model import LitellmModel
+from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
+from minisweagent.models.utils.actions_toolcall import BASH_TOOL
+from minisweagent.utils.serialize import recursive_merge
+
+from continuum_agents.channel import Channel
+from continuum_agents.protocol import Done, Failed, Ready, Start, ToolEnded, TurnEnded
+from continuum_client import OpenAI
+from continuum_client.program import Program
+from continuum_client.recorder import Recorder
+
+BASH = "bash"
+"""mini-swe-agent's one tool."""
+MAX_NAME_CHARS = 128
+
+
+class Stopped(KeyboardInterrupt):
+    """The harness wants this program to end. A KeyboardInterrupt: the one kind that no layer retries or swallows."""
+
+
+class Tagged:
+    """The part of a model that tags. Comes before mini-swe-agent's class in the order of bases.
+
+    Every query is a call of ``program`` through our client: the id, the tools that ran since the last call and their
+    seconds go with it, and it is recorded. mini-swe-agent's retries happen inside a query and tell the same again.
+    """
+
+    def __init__(
+        self, *, client: OpenAI, program: Program, channel: Channel, step_limit: int = 0, **config: Any
+    ) -> None:
+        super().__init__(**config)
+        self._client = client
+        self._program = program
+        self._channel = channel
+        self._step_limit = step_limit
+        self.turns = 0
+
+    def query(self, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+        """mini-swe-agent's query, tagged."""
+        if self._step_limit and self.turns + 1 >= self._step_limit:
+            self._program.last_step()  # the agent makes no further call, whatever the reply says
+        with self._program.active():
+            message: dict[str, Any] = super().query(messages, client=self._client, **options)  # type: ignore[misc]
+        return message
+
+    def _query(self, messages: list[dict[str, Any]], **options: Any) -> Any:
+        response = super()._query(messages, **options)  # type: ignore[misc]
+        usage = getattr(response, "usage", None)
+        details = getattr(usage, "prompt_tokens_details", None)
+        self._channel.say(
+            TurnEnded(
+                self.turns,
+                prompt_tokens=getattr(usage, "prompt_tokens", None),
+                output_tokens=getattr(usage, "completion_tokens", None),
+                cached_tokens=getattr(details, "cached_tokens", None),
+            )
+        )
+        self.turns += 1
+        return response
+
+
+class TaggedModel(Tagged, LitellmModel):  # type: ignore[misc]
+    """mini-swe-agent's default model, by tool calls."""
+
+
+class TaggedTextModel(Tagged, LitellmTextbasedModel):  # type: ignore[misc]
+    """Its model that finds the command in the text."""
+
+
+MODELS = {"litellm": TaggedModel, "litellm_textbased": TaggedTextModel}
+"""By mini-swe-agent's own names for them (``model_class``)."""
+
+
+class TimedEnvironment(LocalEnvironment):  # type: ignore[misc]
+    """mini-swe-agent's local environment with a clock around each command."""
+
+    def __init__(self, *, program: Program, channel: Channel, model: Tagged, **config: Any) -> None:
+        super().__init__(**config)
+        self._program = program
+        self._channel = channel
+        self._model = model
+
+    def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
+        """Run a command; its seconds go to the server with the next call."""
+        tool = self._program.tool(name_of(str(action.get("command", ""))))
+        returncode: int | None = None
+        try:
+            with tool:
+                output: dict[str, Any] = super().execute(action, cwd, **options)
+            returncode = output.get("returncode")
+        except Submitted:
+            returncode = 0
+            raise
+        except KeyboardInterrupt:
+            kill_children()
+            raise
+        finally:
+            seconds = round(tool.seconds or 0.0, 6)
+            self._channel.say(ToolEnded(max(0, self._model.turns - 1), tool.name, seconds, returncode))
+        output.setdefault("extra", {})["tool_time_s"] = seconds
+        return output
+
+
+def name_of(command: str) -> str:
+    """The name a command is tagged and recorded under: the first real program it runs."""
+    return (tool_key(command) or BASH)[:MAX_NAME_CHARS]
+
+
+def recorded_name(name: str, arguments: str) -> str:
+    """The same for a tool call as the model wrote it; the function's name where the arguments were not kept."""
+    if name != BASH:
+        return name
+    try:
+        return name_of(json.loads(arguments)["command"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return name
+
+
+def kill_children() -> None:
+    """Kill commands that still run, each with its session; mini-swe-agent does so at its own limit only."""
+    with suppress(OSError):
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            with suppress(OSError):
+                os.killpg(int(pid), signal.SIGKILL)
+
+
+def configuration(start: Start) -> dict[str, Any]:
+    """mini-swe-agent's configuration files merged, then what the harness was told.
+
+    Raises:
+        FileNotFoundError: a file mini-swe-agent does not find.
+        ValueError: a model class or an environment that we have no tagged form of.
+    """
+    config: dict[str, Any] = recursive_merge(*(get_config_from_spec(spec) for spec in start.config))
+    model, environment, agent = (dict(config.get(part) or {}) for part in ("model", "environment", "agent"))
+    model_class = model.pop("model_class", None) or "litellm"
+    if model_class not in MODELS:
+        raise ValueError(f"model.model_class {model_class!r}: there are {', '.join(MODELS)}")
+    environment_class = environment.pop("environment_class", "local")
+    if environment_class not in ("local", "docker"):
+        raise ValueError(f"environment.environment_class {environment_class!r}: programs run in local folders")
+    environment["cwd"] = start.workspace
+    environment["env"] = {name: value for name, value in environment.get("env", {}).items() if name != "BASH_ENV"}
+    if start.tool_limit_s is not None:
+        environment["timeout"] = start.tool_limit_s
+    if start.step_limit is not None:
+        agent["step_limit"] = start.step_limit
+    model["model_name"] = f"openai/{start.model}"
+    return {"model_class": model_class, "model": model, "environment": environment, "agent": agent}
+
+
+def run(start: Start, channel: Channel) -> Done:
+    """The program, from its task to its submission. Whatever happens, its end is told to the server and recorded."""
+    recorder = Recorder(start.run_dir, content=_content(start), source="mini-swe-agent", tool_key=recorded_name)
+    key = os.environ.get("OPENAI_API_KEY") or "EMPTY"
+    client = OpenAI(base_url=start.base_url, api_key=key, dialect=start.dialect, record=recorder, implicit=False)
+    config = configuration(start)
+    program = client.program(start.program_id)
+    try:
+        model = MODELS[config["model_class"]](
+            client=client,
+            program=program,
+            channel=channel,
+            step_limit=int(config["agent"].get("step_limit", 0)),
+            **config["model"],
+        )
+        environment = TimedEnvironment(program=program, channel=channel, model=model, **config["environment"])
+        agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
+        info: dict[str, Any] = agent.run(start.task)
+        return Done(str(info.get("exit_status")), str(info.get("submission") or ""), model.turns)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is told undisturbed; who cannot wait sends SIGKILL
+        program.close()
+
+
+def _content(start: Start) -> Any:
+    return start.content
+
+
+def warm_up() -> None:
+    """Load what LiteLLM loads at its first call, so that no program pays for it."""
+    litellm.suppress_debug_info = True
+    with suppress(Exception):
+        ask: Any = {"messages": [{"role": "user", "content": "."}], "tools": [BASH_TOOL]}
+        litellm.completion(model="openai/none", mock_response=".", **ask)
+        client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0, implicit=False)
+        litellm.completion(model="openai/none", client=client, **ask)  # nobody answers there
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def main() -> int:
+    """0: over or not needed; 1: an error, told and on stderr; 130: stopped."""
+    channel = Channel()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness gets it and decides
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        warm_up()
+        channel.say(Ready(minisweagent.__version__))
+        start = channel.wait_for_start()
+        if start is None:
+            return 0
+        channel.say(run(start, channel))
+    except Stopped:
+        channel.say(Done("Stopped"))
+        return 130
+    except Exception as error:  # noqa: BLE001 - the edge of the process: it fails this program
+        traceback.print_exc()
+        channel.say(Failed(f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # all is written; the libraries' own tidying takes seconds
