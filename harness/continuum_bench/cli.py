@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from continuum_bench.agent_commands import add_agent_commands
 from continuum_bench.options import (
     Arrivals,
     BaseUrl,
@@ -322,6 +323,9 @@ def _exit(work: Any) -> None:
         raise typer.Exit(130) from error
     if code:
         raise typer.Exit(code)
+
+
+add_agent_commands(app, _exit)
 
 
 def main() -> None:

@@ -1,0 +1,68 @@
+"""``continuum-bench agent``: options of its commands; what they do is in ``agent_run``, imported when one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from continuum_bench.options import Json, Seed
+
+Tasks = Annotated[Path, typer.Option(help="Tasks, JSON lines: instance_id, problem_statement, folder, test.")]
+ServerUrl = Annotated[str, typer.Option(help="The server, up to /v1.")]
+AgentModel = Annotated[str | None, typer.Option(help="Model to ask for; default the server's first.")]
+AgentJps = Annotated[float, typer.Option(help="Programs arriving per second.")]
+AgentArrivals = Annotated[str, typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR.")]
+Workers = Annotated[int, typer.Option(help="Agent processes at once.")]
+TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds a program may take from its start.")]
+AgentOut = Annotated[Path | None, typer.Option(help="Directory; one that is there is resumed.")]
+AgentConfig = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="The framework's own: files, its names for them, KEY=VALUE. Repeatable."),
+]
+StepLimit = Annotated[int | None, typer.Option(help="Turns at most; default the configuration's.")]
+ToolLimit = Annotated[int | None, typer.Option("--tool-limit", help="Seconds of one tool; default the config's.")]
+AgentDialect = Annotated[str | None, typer.Option(help="How tags are sent; default by what the server is.")]
+Content = Annotated[str, typer.Option(help="Text in the records: none, digest (of tool arguments), full.")]
+Names = Annotated[list[str] | None, typer.Argument(help="Frameworks; default all.")]
+Anew = Annotated[bool, typer.Option("--anew", help="Also where it is current.")]
+
+
+def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None]) -> None:
+    """Register the commands; ``run`` turns a user's mistake into one line."""
+    agents = typer.Typer(no_args_is_help=True, help="Real agent frameworks against a server, tagged and recorded.")
+    app.add_typer(agents, name="agent")
+
+    @agents.command()
+    def setup(frameworks: Names = None, anew: Anew = False) -> None:
+        """Make the environments that frameworks live in, with every version pinned."""
+        from continuum_bench.agent_run import setup_environments  # noqa: PLC0415
+
+        run(lambda: setup_environments(frameworks or (), anew))
+
+    @agents.command("mini-swe")
+    def mini_swe(
+        tasks: Tasks,
+        base_url: ServerUrl,
+        out: AgentOut = None,
+        model: AgentModel = None,
+        jps: AgentJps = 0.13,
+        arrivals: AgentArrivals = "poisson",
+        workers: Workers = 4,
+        time_limit_s: TimeLimit = 900.0,
+        seed: Seed = 0,
+        config: AgentConfig = None,
+        step_limit: StepLimit = None,
+        tool_limit_s: ToolLimit = None,
+        dialect: AgentDialect = None,
+        content: Content = "digest",
+        json_output: Json = False,
+    ) -> None:
+        """mini-swe-agent on tasks of its own folders: programs arrive, run for real, and are recorded."""
+        given: dict[str, Any] = {**locals(), "framework": "mini-swe", "config": tuple(config or ())}
+        from continuum_bench.agent_run import AgentOptions, run_agents  # noqa: PLC0415
+
+        names = AgentOptions.__dataclass_fields__
+        run(lambda: run_agents(AgentOptions(**{name: value for name, value in given.items() if name in names})))

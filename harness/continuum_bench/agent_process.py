@@ -1,0 +1,143 @@
+"""One agent process: started, told its program, listened to, and ended with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from continuum_agents.protocol import Event, ProtocolError, Ready, Start, read_event, to_line
+
+MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
+"""In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
+LINE_BYTES = 64 * 2**20
+GRACE_S = 10.0
+"""Seconds a stopped agent gets to kill its tool, end its program and write its records."""
+
+
+class AgentDied(Exception):
+    """The process ended, or said what it should not, before its program was over."""
+
+
+class AgentProcess:
+    """A running agent. Made by ``spawn``; ``end`` must follow."""
+
+    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
+        self._process = process
+        self._mark = mark
+        self.version = ""
+        """Of the framework, once it is ready."""
+
+    @classmethod
+    async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
+        """Start one; its stderr is appended to ``log``."""
+        mark = uuid.uuid4().hex
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *(str(python), "-m", module),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                limit=LINE_BYTES,
+                env={**os.environ, **environment, MARK_VARIABLE: mark},
+                start_new_session=True,  # a Ctrl-C is the harness's, which ends programs in order
+            )
+        return cls(process, mark)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait_until_ready(self, timeout_s: float) -> None:
+        """Raises:
+        AgentDied: it ended, or took too long to load.
+        """
+        try:
+            event = await asyncio.wait_for(anext(self.events()), timeout_s)
+        except StopAsyncIteration:
+            raise AgentDied(await self._how()) from None
+        except asyncio.TimeoutError as error:
+            raise AgentDied(f"its framework was not loaded after {timeout_s:g} s") from error
+        if not isinstance(event, Ready):
+            raise AgentDied(f"it said {event.kind!r} before it was ready")
+        self.version = event.framework_version
+
+    async def begin(self, start: Start) -> None:
+        """Give it its program."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # it died: the events say so
+            self._process.stdin.write(to_line(start).encode())
+            await self._process.stdin.drain()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What it says, until its stdout ends.
+
+        Raises:
+            AgentDied: a line that is no event.
+        """
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            if not line.endswith(b"\n"):
+                return  # torn: it was killed while writing
+            try:
+                yield read_event(line.decode("utf-8", "replace"))
+            except ProtocolError as error:
+                raise AgentDied(str(error)) from error
+
+    async def died(self) -> AgentDied:
+        """The error for a process whose events ended too early."""
+        return AgentDied(await self._how())
+
+    async def _how(self) -> str:
+        try:
+            status = await asyncio.wait_for(self._process.wait(), GRACE_S)
+        except asyncio.TimeoutError:
+            return "it closed its stdout and went on"
+        return (
+            f"the agent's process ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
+        )
+
+    async def end(self, grace_s: float = GRACE_S) -> None:
+        """Ask it to stop where it still runs, then kill it and whatever it started."""
+        try:
+            if self._process.returncode is None:
+                with suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGTERM)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), grace_s)
+        finally:
+            self.kill()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace_s)
+
+    def kill(self) -> None:
+        """SIGKILL to its group and to all that carry its mark; does not wait."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_marked(self._mark)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process with this mark in its environment, until none is left. Linux; elsewhere nothing happens."""
+    for _ in range(20):
+        found = marked(mark)
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that carry the mark and are not over yet."""
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):  # empty for a zombie
+                found.append(int(folder.name))
+    return found

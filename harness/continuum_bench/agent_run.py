@@ -1,0 +1,307 @@
+"""``agent FRAMEWORK``: a batch of real agents against a server, into a run directory that can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from continuum_agents.environments import (
+    FRAMEWORKS,
+    AgentEnvironmentError,
+    Framework,
+    find_framework,
+    python_of,
+    set_up,
+)
+from continuum_agents.protocol import Start
+from continuum_traces.run_dir import MANIFEST, TURNS, read_json, read_manifest, read_turns, write_json, write_manifest
+from continuum_traces.schema import Manifest
+
+from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agent_tasks import Task, read_tasks
+from continuum_bench.arrival_times import arrival_times
+from continuum_bench.bench_error import BenchError
+from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.show import print_notice
+from continuum_client.appender import Presence, SharedLines
+from continuum_client.dialects import DIALECTS
+from continuum_client.recorder import Recorder
+from continuum_client.recover import add_missing_turns
+from continuum_client.reply import Content
+
+PREDICTIONS = "preds.json"
+PROGRAMS = "programs.jsonl"
+LOCK = "batch.lock"
+MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What the user asked for."""
+
+    framework: str
+    tasks: Path
+    base_url: str
+    out: Path | None = None
+    model: str | None = None
+    jps: float = 0.13
+    arrivals: str = "poisson"
+    workers: int = 4
+    time_limit_s: float = 900.0
+    seed: int = 0
+    config: tuple[str, ...] = ()
+    step_limit: int | None = None
+    tool_limit_s: int | None = None
+    dialect: str | None = None
+    content: str = "digest"
+    json_output: bool = False
+
+
+def setup_environments(names: Sequence[str], anew: bool) -> int:
+    """Make the environments of these frameworks; all where none is named."""
+    try:
+        for framework in [find_framework(name) for name in names or FRAMEWORKS]:
+            set_up(framework, print_notice, anew)
+    except AgentEnvironmentError as error:
+        raise BenchError(str(error)) from error
+    return 0
+
+
+def run_agents(options: AgentOptions) -> int:
+    """Play the tasks, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C."""
+    framework, python = _environment(options.framework)
+    _check(options)
+    tasks = read_tasks(options.tasks)
+    endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
+    start = _start(options, endpoint)
+    out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+    manifest = _manifest(options, framework, endpoint, start, tasks)
+    results = Results(out, manifest, start, framework.distribution)
+    arrivals = _arrivals(options, tasks, results)
+    finished = len(tasks) - len(arrivals)
+    again = f", {finished} finished before" if finished else ""
+    print_notice(f"{len(arrivals)} programs at {options.jps:g}/s against {endpoint.base_url}{again}, into {out}")
+    complete = True
+    if arrivals:
+        batch = Batch(
+            python=python,
+            module=framework.runner,
+            environment=framework.variables(),
+            start=start,
+            out=out,
+            workers=options.workers,
+            time_limit_s=options.time_limit_s,
+        )
+        complete = play(batch, arrivals, results, print_notice)
+    results.close()
+    _show(results, options.json_output)
+    if not complete:
+        return 130
+    return 0 if all(record.finished for record in results.records) else 1
+
+
+def _environment(name: str) -> tuple[Framework, Path]:
+    try:
+        framework = find_framework(name)
+        return framework, python_of(framework)
+    except AgentEnvironmentError as error:
+        raise BenchError(str(error)) from error
+
+
+def _check(options: AgentOptions) -> None:
+    if not (options.jps > 0 and np.isfinite(options.jps)):
+        raise BenchError(f"--jps {options.jps:g}: programs per second must be above 0")
+    if options.workers < 1:
+        raise BenchError(f"--workers {options.workers}: must be at least 1")
+    if not options.time_limit_s > 0:
+        raise BenchError(f"--time-limit {options.time_limit_s:g}: must be above 0")
+    if options.arrivals == "recorded":
+        raise BenchError("--arrivals recorded: tasks have no recorded arrivals")
+    if options.content not in ("none", "digest", "full"):
+        raise BenchError(f"--content {options.content}: there are none, digest, full")
+    arrival_times(options.arrivals)
+
+
+def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
+    """What every program is told; its own id, task and folders are filled in later."""
+    dialect = options.dialect or ("vllm" if endpoint.vllm_version is not None else "headers")
+    if dialect not in DIALECTS:
+        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+    return Start(
+        program_id="",
+        task="",
+        workspace="",
+        base_url=endpoint.base_url,
+        model=options.model or endpoint.models[0],
+        run_dir="",
+        trajectory="",
+        dialect=dialect,
+        content=options.content,
+        config=options.config or ("swebench.yaml",),
+        step_limit=options.step_limit,
+        tool_limit_s=options.tool_limit_s,
+    )
+
+
+def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
+    """Programs still to be run, in a random order that a resumed batch has too."""
+    rng = np.random.default_rng(options.seed)
+    order = list(tasks)
+    rng.shuffle(cast(Any, order))
+    left = [task for task in order if task.instance_id not in results.predictions]
+    times = arrival_times(options.arrivals)(rng, options.jps, cast(Any, left)) if left else ()
+    return [
+        Arrival(task, results.new_program_id(task.instance_id), float(at_s))
+        for task, at_s in zip(left, times, strict=True)
+    ]
+
+
+def _manifest(
+    options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, tasks: list[Task]
+) -> Manifest:
+    state, emulated = endpoint.state, endpoint.emulated
+    return Manifest(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=("continuum-bench", *sys.argv[1:]),
+        continuum_version=version("continuum-ttl"),
+        versions={
+            "python": platform.python_version(),
+            framework.distribution: framework.pinned_version,
+            "vllm": endpoint.vllm_version or "not said",
+        },
+        engine="endpoint",
+        policy=state.get("policy") or ("vllm" if endpoint.vllm_version else "server"),
+        policy_options=dict(state.get("policy_options", {})),
+        seed=options.seed,
+        workload={
+            "name": f"agent {framework.name}",
+            "file": options.tasks.name,
+            "sha256": hashlib.sha256(options.tasks.read_bytes()).hexdigest(),
+            "programs": len(tasks),
+            "synthetic": False,
+            "jps": options.jps,
+            "arrivals": options.arrivals,
+            "last_step": "known when the last request is sent at the step limit only; else told afterwards",
+        },
+        hardware={
+            "endpoint": "a server; its hardware is not known to the client"
+            if emulated is None
+            else "a server with an emulated GPU",
+            "model": start.model,
+        }
+        | ({} if emulated is None else {"emulated": emulated}),
+        engine_options={
+            **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
+            **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s},
+            **{"workers": options.workers, "time_limit_s": options.time_limit_s},
+        },
+        modelled=() if emulated is None else MODELLED,
+        notes=(f"server: {endpoint.base_url}",),
+    )
+
+
+class Results:
+    """A batch's directory: programs.jsonl, preds.json, and what the agents' own processes record beside them.
+
+    Raises:
+        BenchError: the directory holds something else, or another batch is running there.
+    """
+
+    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str) -> None:
+        self.out = out
+        self.model = start.model
+        self.records: list[ProgramRecord] = []
+        _claim(out, manifest)
+        self._lock = Presence(out / LOCK)
+        if not self._lock.alone:
+            raise BenchError(f"--out {out}: another batch is running there")
+        for name in ("logs", "workspaces"):
+            (out / name).mkdir(exist_ok=True)
+        self._recorder = Recorder(out, cast(Content, start.content), source)
+        self._clock = Clock(self._recorder.offset_s)
+        self._programs = SharedLines(out / PROGRAMS)
+        self.predictions: dict[str, Any] = read_json(out / PREDICTIONS) if (out / PREDICTIONS).exists() else {}
+        self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
+
+    def new_program_id(self, instance_id: str) -> str:
+        """The instance's name, with a number where an earlier, unfinished program had it: ids are never used twice."""
+        number, name = 1, instance_id
+        while name in self._ids:
+            number += 1
+            name = f"{instance_id}#{number}"
+        self._ids.add(name)
+        return name
+
+    def offset_s(self) -> float:
+        return self._clock()
+
+    def ended(self, record: ProgramRecord) -> None:
+        """A program is over: its line, and its prediction where it finished."""
+        self.records.append(record)
+        line = {name: value for name, value in asdict(record).items() if name != "submission"}
+        self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        if record.finished:
+            self.predictions[record.instance_id] = {
+                "model_name_or_path": self.model,
+                "instance_id": record.instance_id,
+                "model_patch": record.submission,
+            }
+            write_json(self.out / PREDICTIONS, self.predictions)
+        turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
+        why = f" ({record.error})" if record.error else ""
+        tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
+        print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
+
+    def close(self) -> None:
+        """All processes are gone: what killed ones left out of the trace is added."""
+        add_missing_turns(self.out)
+        self._programs.close()
+        self._lock.close()
+
+
+def _claim(out: Path, manifest: Manifest) -> None:
+    """The directory is made, or is an earlier part of the same batch."""
+    if (out / MANIFEST).exists():
+        name = read_manifest(out).workload.get("name")
+        if name != manifest.workload["name"]:
+            raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
+    write_manifest(out, manifest)
+
+
+def _show(results: Results, as_json: bool) -> None:
+    """The batch in numbers."""
+    records = [record for record in results.records if record.finished]
+    times = [(record.end_s or 0.0) - record.arrival_s for record in records]
+    tested = [record for record in records if record.passed is not None]
+    summary = {
+        "out": str(results.out),
+        "programs": len(results.records),
+        "status": dict(Counter(record.status for record in results.records)),
+        "turns": sum(record.turns for record in results.records),
+        "mean_s": round(float(np.mean(times)), 3) if times else None,
+        "tested": len(tested),
+        "passed": sum(bool(record.passed) for record in tested),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+        return
+    counts = ", ".join(f"{count} {status}" for status, count in cast(dict[str, int], summary["status"]).items())
+    mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
+    passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
+    print_notice(f"{summary['programs']} programs: {counts or 'none left to run'}{mean}{passed}")
