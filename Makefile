@@ -15,7 +15,7 @@ MARK := $(if $(CI),,-m "not slow")
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup bench test check lock golden docs clean
+.PHONY: help setup agents bench test check lock golden docs clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -44,6 +44,9 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	PYTHONDONTWRITEBYTECODE= $(PY) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; \
 	touch $(STAMP); echo "setup: done"
 
+agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
+	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
+
 bench: setup ## The main job: four policies on the bundled SWE-bench workload, table and report.
 	$(RUN) swebench --jps $(JPS) $(ARGS)
 
@@ -63,8 +66,9 @@ golden: setup ## Bundled traces, written anew from their profiles.
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
 	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
 
-lock: setup ## requirements/embedded.txt from embedded.in.
+lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins from theirs.
 	python3 requirements/lock.py "$$(command -v uv || echo .uv/bin/uv)" --python $(PY) $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
+	python3 requirements/lock_agents.py "$$(command -v uv || echo .uv/bin/uv)" $(if $(LINKS),--find-links "$(LINKS)")
 
 clean: ## Everything that was built.
-	rm -rf $(VENV) .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .uv .agents .mypy_cache .ruff_cache .pytest_cache .hypothesis
