@@ -59,7 +59,7 @@ class _Profiler:
 
     async def run(self) -> Measured:
         kv_tokens, block_size = _kv_size(self._endpoint)
-        limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) * 9 // 10)
+        limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600.0), read_bufsize=2**20) as session:
             self._session = session
             await self._send(self._ids(256), 8)  # the first request of a server warms it up
