@@ -4,9 +4,10 @@
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
 
 CELLS.json: {"name": {"traces": path or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb", "num_programs": 24,
-"kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "hang": 0}}; ARMS.json: {"label": ["policy", {options}]}.
+"kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "hang": 0, "tool_s": null}}.
+ARMS.json: {"label": ["policy", {options}]}.
 One process, everything in memory: the same engine as ``continuum-bench``, without its files. ``hang``: this share of
-programs has one tool that takes an hour.
+programs has one tool that takes an hour; ``tool_s``: every tool takes so many seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
-from continuum_traces.schema import Program, TurnRecord
+from continuum_traces.schema import Program, ToolCall, TurnRecord
 from scipy import stats
 
 HANG_S = 3600.0
@@ -50,8 +51,15 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
     )
     plays = arrivals(load_workload(request), cell["jps"], seed)
     rng = random.Random(seed)
-    hang = cell.get("hang", 0.0)
-    return [Job(hung(p.program, rng) if rng.random() < hang else p.program, p.arrival_s, p.salt) for p in plays]
+    hang, tool_s = cell.get("hang", 0.0), cell.get("tool_s")
+    jobs = [Job(hung(p.program, rng) if rng.random() < hang else p.program, p.arrival_s, p.salt) for p in plays]
+    return jobs if tool_s is None else [replace(job, program=equal_tools(job.program, tool_s)) for job in jobs]
+
+
+def equal_tools(program: Program, tool_s: float) -> Program:
+    """The same program with tools that all take ``tool_s`` seconds."""
+    turns = [replace(t, tool_calls=(ToolCall("tool", tool_s),)) if t.tool_calls else t for t in program.turns]
+    return replace(program, turns=tuple(turns))
 
 
 def hung(program: Program, rng: random.Random) -> Program:

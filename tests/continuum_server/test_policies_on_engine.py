@@ -28,10 +28,10 @@ BITING: dict[str, dict[str, Any]] = {
     "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},
     "infercept": {},
     "thunderagent": {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0},
-    "working-set": {"cold_samples": 0, "hold_s": 1.0, "patience_s": 5.0},
+    "working-set": {"memory_worth": 0.5, "patience_s": 5.0},
     "oracle-ttl": {"cold_samples": 0},
     "oracle-srpt": {"cold_samples": 0},
-    "oracle-working-set": {"cold_samples": 0, "hold_s": 1.0, "patience_s": 5.0},
+    "oracle-working-set": {"memory_worth": 0.5, "patience_s": 5.0},
     "infercept-oracle": {},
 }
 
@@ -222,6 +222,41 @@ def test_thunderagent_lets_in_who_waited_too_long() -> None:
     assert 61.0 < start <= 66.1
     decaying = play(jobs, "thunderagent", {"interval_s": 5.0}, blocks=64)
     assert next(e.t for e in decaying.of("start") if e.program_id == "late") < 11.0  # it acts, so it counts less
+
+
+def test_working_set_keeps_what_it_lets_in() -> None:
+    """More than fits comes at once, when it is known how large programs become: those inside keep their KV."""
+    first = Job(program("first", turns=6, new=80, output=40, tool_s=0.1), 0.0)
+    jobs = [first, *[Job(job.program, 10.0 + job.arrival_s) for job in crowd(turns=6)]]
+    ours, theirs = play(jobs, "working-set", blocks=112), play(jobs, "continuum", blocks=112)
+    assert ours.loop.counters.prefill_tokens < 0.5 * theirs.loop.counters.prefill_tokens
+    assert ours.loop.counters.preemptions == 0
+    assert len(ours.of("unpin")) == sum(event.reason == "hit" for event in ours.of("unpin"))
+
+
+def test_working_set_outlives_tools_that_never_return() -> None:
+    """Every third program hangs for an hour while the pool holds about three: the others do not wait for it."""
+    jobs = [
+        Job(program(f"p{i}", turns=6, new=60, output=20, tool_s=3600.0 if i % 3 == 0 else 0.3), 0.2 * i)
+        for i in range(12)
+    ]
+    played = play(jobs, "working-set", blocks=64)
+    ends = {turn.program_id: turn.finish_s or 0.0 for turn in played.turns}
+    assert max(ends[f"p{i}"] for i in range(12) if i % 3) < 60.0
+
+
+def test_working_set_differs_from_continuum_by_nothing_at_rest() -> None:
+    jobs = [Job(program(f"p{i}", turns=6, new=80, output=40, tool_s=0.4), 0.5 * i) for i in range(12)]
+    at_rest = mean_jct(play(jobs, "working-set", blocks=2048))
+    for policy in ("vllm", "static-ttl", "continuum"):
+        assert at_rest <= 1.01 * mean_jct(play(jobs, policy, blocks=2048))
+
+
+def mean_jct(played: Played) -> float:
+    spans: dict[str, list[float]] = {}
+    for turn in played.turns:
+        spans.setdefault(turn.program_id, []).extend((turn.sent_s, turn.finish_s or 0.0))
+    return sum(max(span) - min(span) for span in spans.values()) / len(spans)
 
 
 def test_shortest_remaining_goes_first() -> None:

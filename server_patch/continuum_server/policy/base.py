@@ -52,8 +52,6 @@ class Policy:
     """True: ``step`` is told the batch's context, which takes a look at every running request."""
     preempts: ClassVar[bool] = False
     """True: ``gives_way`` is asked where the first waiting request does not fit; ``steps`` must be true too."""
-    soft_pins: ClassVar[bool] = False
-    """True: a waiting turn may take the pins that ``may_take`` names, even where ``pins_yield_to`` is ``never``."""
     oracle: Oracle | None = None
     """The future, given to bounds by the virtual engine only."""
 
@@ -98,10 +96,6 @@ class Policy:
     def victim_rank(self, program: ProgramState) -> Rank:
         """Which pin yields first under pressure: smallest first. Default: the latest program (SPEC 5)."""
         return (-program.sequence,)
-
-    def may_take(self, asker: TurnState, program: ProgramState) -> bool:
-        """May this waiting turn have the program's pinned KV while others run (where ``soft_pins``)?"""
-        return False
 
     def state(self) -> dict[str, Any]:
         """What it believes now, for people: ``delay_s`` (T), ``eta``, ``tools`` (samples by tool) where it has them."""

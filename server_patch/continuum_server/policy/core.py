@@ -270,14 +270,13 @@ class Core:
             running: True where the engine would otherwise stand still or preempt a running request.
         """
         allowed = "anyone" if running else (deciding or self.guards.pins_yield_to)
-        soft = allowed == "never" and self.policy.soft_pins
-        if (allowed == "never" and not soft) or not self.pins:
+        if allowed == "never" or not self.pins:
             return
         own = asker.program.program_id
         ranked: list[tuple[Rank, str]] = [
             (self.policy.victim_rank(pin.program), program_id)
             for program_id, pin in self.pins.items()
-            if program_id != own and (not soft or self.policy.may_take(asker, pin.program))
+            if program_id != own
         ]
         if allowed == "later":
             limit = self.policy.victim_rank(asker.program)
