@@ -1,0 +1,62 @@
+"""Batches of agents under test: a run of the command, its files, its processes, and tasks for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
+MARK = "CONTINUUM_TEST_BATCH"
+
+
+@dataclass
+class Batch:
+    """One run of ``continuum-bench agent mini-swe``, under way or over."""
+
+    out: Path
+    process: subprocess.Popen[str]
+    mark: str
+    """In the environment of all that it starts."""
+
+    def wait(self) -> tuple[int, str]:
+        """Status and what it said."""
+        said, _ = self.process.communicate(timeout=240)
+        return self.process.returncode, said
+
+    def programs(self) -> dict[str, dict[str, Any]]:
+        """programs.jsonl, by program."""
+        lines = (self.out / "programs.jsonl").read_text().splitlines()
+        return {program["program_id"]: program for program in map(json.loads, lines)}
+
+    def predictions(self) -> dict[str, Any]:
+        file = self.out / "preds.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    def processes(self, word: str = "") -> list[str]:
+        """Command lines of living processes that it, or what it started, has started."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if marked and word in line:
+                found.append(line)
+        return found
+
+
+def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -> Path:
+    """Tasks on copies of one scenario's code."""
+    code = folder / "code"
+    if not code.exists():
+        shutil.copytree(SCENARIOS / "roman", code)
+    lines = [{"instance_id": name, "problem_statement": "Mend it.", "folder": "code"} for name in names]
+    lines += [{"instance_id": name, "problem_statement": "Mend it."} for name in without_folder]
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
