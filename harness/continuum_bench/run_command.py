@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
@@ -17,13 +17,13 @@ from continuum_server.policy.catalog import POLICIES, find_policy
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
-from continuum_traces.synth import Reading
 
 from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
 from continuum_bench.options import RunOptions
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict
-from continuum_bench.workload import BenchError, WorkloadRequest, load_workload
+from continuum_bench.workload import BenchError
+from continuum_bench.workload_options import workload_of
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
 
@@ -35,22 +35,7 @@ def run_policies(name: str, options: RunOptions) -> int:
     _check(options)
     model = find_model(options.model)
     find_gpu(options.gpu)
-    workload = load_workload(
-        WorkloadRequest(
-            name=options.traces.name.split(".")[0] if options.traces else name,
-            traces=options.traces,
-            form=options.form,
-            num_programs=options.num_programs,
-            jps=options.jps,
-            turn_scale=options.turn_scale,
-            reading=cast(Reading, options.tokens_reading),
-            skip_invalid=options.skip_invalid,
-            arrivals=options.arrivals,
-            context_tokens=model.max_context_tokens,
-        )
-    )
-    for problem in workload.skipped:
-        print_notice(f"skipped: {problem}")
+    workload = workload_of(name, options, model.max_context_tokens)
     engine, description = _engine(options)
     seeds = range(options.seed, options.seed + options.seeds)
     out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -123,14 +108,8 @@ def _policies(given: Sequence[str] | None) -> list[str]:
 
 
 def _check(options: RunOptions) -> None:
-    if options.tokens_reading not in get_args(Reading):
-        raise BenchError(f"--tokens-reading {options.tokens_reading}: there are context and cumulative")
     if options.pins_yield_to not in get_args(Yielding):
         raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(Yielding))}")
-    if options.seeds < 1:
-        raise BenchError(f"--seeds {options.seeds}: must be at least 1")
-    if options.seed < 0:
-        raise BenchError(f"--seed {options.seed}: must not be negative")
     if options.jobs is not None and options.jobs < 1:
         raise BenchError(f"--jobs {options.jobs}: must be at least 1")
     if options.block_size < 1:

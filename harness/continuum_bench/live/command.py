@@ -21,13 +21,13 @@ from continuum_analysis.compare import write_summary
 from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, RunDirError, create, read_events, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest, TurnRecord
-from continuum_traces.synth import Reading
 
 from continuum_bench.live.driver import LivePlay, LoadCounters, LoadDriver, LoadOptions, Prompts
 from continuum_bench.live.endpoint import Endpoint, look_at
 from continuum_bench.options import RunOptions
 from continuum_bench.show import print_notice, print_summary
-from continuum_bench.workload import BenchError, Workload, WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload import BenchError, Workload, arrivals
+from continuum_bench.workload_options import workload_of
 from continuum_client.dialects import DIALECTS
 
 LATE_S = 0.010
@@ -52,7 +52,7 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
     api_key = os.environ.get("OPENAI_API_KEY") or None
     endpoint = look_at(live.base_url, api_key)
-    workload = load_workload(_request(name, options, endpoint))
+    workload = workload_of(name, options, endpoint.max_model_len or 131072)
     load = _load_options(endpoint, live, api_key)
     label = live.label or endpoint.state.get("policy") or ("vllm" if endpoint.vllm_version else "server")
     out = create(options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -87,21 +87,6 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     else:
         print_summary(summary, f"{workload.facts['name']}, {workload.facts['programs']} programs, {endpoint.base_url}")
     return 1 if failed else 0
-
-
-def _request(name: str, options: RunOptions, endpoint: Endpoint) -> WorkloadRequest:
-    return WorkloadRequest(
-        name=options.traces.name.split(".")[0] if options.traces else name,
-        traces=options.traces,
-        form=options.form,
-        num_programs=options.num_programs,
-        jps=options.jps,
-        turn_scale=options.turn_scale,
-        reading=cast(Reading, options.tokens_reading),
-        skip_invalid=options.skip_invalid,
-        arrivals=options.arrivals,
-        context_tokens=endpoint.max_model_len or 131072,
-    )
 
 
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
