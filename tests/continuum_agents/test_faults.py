@@ -1,4 +1,4 @@
-"""What goes wrong with real agents: tools that hang, agents that die, tasks without code, Ctrl-C. Nothing is left."""
+"""Ends of real agents, good and bad: limits, tools that hang, agents that die, tasks without code, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,12 +28,22 @@ def says(*commands: str) -> list[dict[str, Any]]:
     return [{"tool_calls": [{"name": "bash", "arguments": {"command": command}}]} for command in calls]
 
 
+def writes(*commands: str) -> list[dict[str, Any]]:
+    """The same in text, as mini-swe-agent's other form wants it."""
+    blocks = [*commands, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
+    return [{"text": f"THOUGHT: next.\n\n```mswea_bash_command\n{command}\n```"} for command in blocks]
+
+
+TEXT_FORM = ("-c", "swebench_backticks.yaml", "-c", "model.model_class=litellm_textbased")
+
 SCRIPT = {
     "fine": says("ls", "cat roman/__init__.py"),
     "hangs": says("ls", f"sleep {NAP}", "ls"),
     "endless": says("ls", *(f"sleep {NAP}" for _ in range(100))),
     "dies": says("ls", f"sleep {NAP} & kill -9 $PPID"),
     "dies#2": says("ls"),
+    "limited": says("ls", "pwd", "ls", "ls"),
+    "written": writes("ls", "cd roman && cat __init__.py"),
     "long": says("ls", f"sleep {NAP}"),
     "orphaned": says("ls", f"sleep {NAP}"),
     "longer": says("ls", f"sleep {NAP} & sleep {NAP}"),
@@ -102,6 +112,31 @@ def the_rest_is_tried_again(server: Live, tasks: Path, out: Path, start: Callabl
     assert batch.programs()["dies#2"]["status"] == "Submitted"
     assert set(batch.predictions()) == {"fine", "hangs", "endless", "dies"}
     assert {event.event for event in server.events("dies#2", until="unpin")} >= {"arrive", "finish", "unpin"}
+    assert list(validate(out / "trace.jsonl")) == []
+
+
+def test_the_call_at_the_step_limit_is_known_to_be_the_last(
+    server: Live, tmp_path: Path, start: Callable[..., Batch]
+) -> None:
+    batch = start(task_file(tmp_path, "limited"), server.server.url, tmp_path / "run", "--step-limit", "2")
+    status, said = batch.wait()
+    assert status == 0, said
+    assert batch.programs()["limited"]["status"] == "LimitsExceeded"
+    assert batch.predictions()["limited"]["model_patch"] == ""
+    assert [turn.is_last for turn in read_turns(tmp_path / "run")] == [False, True]
+    events = server.events("limited", until="finish")
+    assert [event.turn for event in events if event.event == "finish"] == [0, 1]
+    assert [event.turn for event in events if event.event == "pin"] == [0]
+
+
+def test_commands_in_text(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> None:
+    tasks, out = task_file(tmp_path, "written"), tmp_path / "run"
+    batch = start(tasks, server.server.url, out, *TEXT_FORM)
+    status, said = batch.wait()
+    assert status == 0, said
+    assert batch.programs()["written"]["tools"] == ["ls", "cat", "echo"]
+    finishes = [event for event in server.events("written", until="unpin") if event.event == "finish"]
+    assert [event.tool for event in finishes] == ["ls", "cat", "echo"]
     assert list(validate(out / "trace.jsonl")) == []
 
 

@@ -27,11 +27,17 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["static-ttl", "continuum"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server that knows what a model would say; holds are long, so that no slow machine makes one end early."""
+    """A server that knows what a model would say. Its holds outlast the tools: a long constant; for ``continuum``, with
+    no samples yet, a machine on which prefill is slow, so that tau = ln(T + C) is seconds."""
+    folder = tmp_path_factory.mktemp("agents")
+    profile = folder / "profile.json"
+    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 0.01, "c": 0.0}}))
+    config: dict[str, Any] = {
+        "static-ttl": {"policy_options": {"ttl_s": 120.0}},
+        "continuum": {"profile": profile},
+    }[request.param]
     emulated = EmulatedSettings(time_scale=20.0, replies=str(REPLIES))
-    options = {"static-ttl": {"ttl_s": 120.0}}.get(request.param, {})
-    config: dict[str, Any] = {"kv_blocks": 4000, "max_model_len": 16_000, "emulated": emulated}
-    with live(tmp_path_factory.mktemp("agents"), policy=request.param, policy_options=options, **config) as found:
+    with live(folder, policy=request.param, kv_blocks=4000, max_model_len=16_000, emulated=emulated, **config) as found:
         yield found
 
 
@@ -47,8 +53,7 @@ def test_three_programs_at_once(server: Live, tmp_path: Path, start: Any) -> Non
     assert max(done["start_s"] for done in programs.values()) < min(done["end_s"] for done in programs.values())
     the_patches_solve_the_tasks(batch.predictions(), tmp_path)
     the_trace_is_what_the_server_saw(server, out)
-    if server.server.config.policy == "static-ttl":
-        every_pin_is_hit_but_the_last(server)
+    pins_are_hit_by_the_next_turn(server, all_of_them=server.server.config.policy == "static-ttl")
     a_replay_has_the_same_turns_and_tokens(out, tmp_path / "replayed")
     assert read_manifest(out).workload["name"] == "agent mini-swe"
     its_own_record_has_tool_times(out)
@@ -87,12 +92,18 @@ def the_trace_is_what_the_server_saw(server: Live, out: Path) -> None:
     assert len(recorded) == len(set(recorded)) == sum(len(program.turns) for program in traced.values())
 
 
-def every_pin_is_hit_but_the_last(server: Live) -> None:
+def pins_are_hit_by_the_next_turn(server: Live, all_of_them: bool) -> None:
+    """A release ends the last. ``continuum`` holds no turn without a tool, and a slow tool may outlast a hold."""
     for name in ("roman", "spans", "slugs"):
         events = server.events(name, until="unpin")
-        turns = sum(event.event == "finish" for event in events)
-        assert [event.reason for event in events if event.event == "unpin"] == ["hit"] * (turns - 1) + ["last"]
-        assert all(event.hit_tokens for event in events if event.event == "start" and event.turn > 0)
+        ends = [event.reason for event in events if event.event == "unpin"]
+        if all_of_them:
+            turns = sum(event.event == "finish" for event in events)
+            assert ends == ["hit"] * (turns - 1) + ["last"]
+            assert all(event.hit_tokens for event in events if event.event == "start" and event.turn > 0)
+        assert "hit" in ends
+        assert set(ends) <= {"hit", "last", "expired"}
+        assert ends.count("last") <= 1
     assert not server.pins()
 
 

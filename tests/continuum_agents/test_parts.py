@@ -1,0 +1,150 @@
+"""What needs no framework: the protocol, environments that are missing, task files, workspaces."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_batches import SCENARIOS
+from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, find_framework, is_current, python_of
+from continuum_agents.protocol import (
+    Done,
+    Event,
+    Failed,
+    ProtocolError,
+    Ready,
+    Start,
+    ToolEnded,
+    TurnEnded,
+    read_event,
+    read_start,
+    to_line,
+)
+from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace, read_tasks
+from continuum_bench.bench_error import BenchError
+from continuum_bench.cli import app
+from typer.testing import CliRunner
+
+START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config=("a.yaml", "k=v"), step_limit=3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Ready("2.4.6"),
+        TurnEnded(0, 10, 5, 0),
+        ToolEnded(1, "pytest", 0.5, 1),
+        Done("Submitted", "diff\n--- a", 7),
+        Failed("ValueError: x", {"where": "y"}),
+    ],
+)
+def test_events_come_back_as_they_were(event: Event) -> None:
+    line = to_line(event)
+    assert line.count("\n") == 1
+    assert read_event(line) == event
+
+
+def test_a_start_comes_back_as_it_was() -> None:
+    assert read_start(to_line(START)) == START
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"type": "what"}', '{"type": "turn"}', '{"type": ["x"]}'])
+def test_anything_else_is_an_error(line: str) -> None:
+    with pytest.raises(ProtocolError):
+        read_event(line)
+    with pytest.raises(ProtocolError):
+        read_start(line)
+
+
+def test_fields_of_a_newer_version_are_left_out() -> None:
+    assert read_event('{"type": "ready", "framework_version": "3", "new": 1}\n') == Ready("3")
+
+
+# -------------------------------------------------------------------------------------- environments
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No environment has been made."""
+    monkeypatch.setenv("CONTINUUM_AGENTS_DIR", str(tmp_path / "agents"))
+    return tmp_path / "agents"
+
+
+def test_a_missing_environment_names_the_command(nowhere: Path) -> None:
+    framework = find_framework("mini-swe")
+    assert not is_current(framework)
+    with pytest.raises(AgentEnvironmentError, match="continuum-bench agent setup mini-swe"):
+        python_of(framework)
+    tasks = str(SCENARIOS / "tasks.jsonl")
+    done = CliRunner().invoke(app, ["agent", "mini-swe", "--tasks", tasks, "--base-url", "http://127.0.0.1:9/v1"])
+    assert done.exit_code == 2
+    assert "continuum-bench agent setup mini-swe" in done.output
+
+
+def test_an_environment_of_other_pins_is_not_current(nowhere: Path) -> None:
+    python = nowhere / "mini-swe" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (nowhere / "mini-swe" / "continuum-environment.txt").write_text("mini-swe-agent==1.0\n")
+    with pytest.raises(AgentEnvironmentError, match="other versions"):
+        python_of(find_framework("mini-swe"))
+
+
+def test_an_unknown_framework() -> None:
+    done = CliRunner().invoke(app, ["agent", "setup", "nobody"])
+    assert done.exit_code == 2
+    assert "there are: mini-swe" in done.output
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=str)
+def test_every_version_is_pinned(framework: Any) -> None:
+    lines = framework.pins.read_text().splitlines()
+    assert all("==" in line for line in lines if line and not line.startswith("#"))
+    assert framework.pinned_version
+
+
+# --------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("{", "t.jsonl:1: not JSON"),
+        ("[]", "t.jsonl:1: expected an object"),
+        ('{"problem_statement": "x"}', "t.jsonl:1: instance_id: expected text"),
+        ('{"instance_id": "../x", "problem_statement": "x"}', "letters, digits"),
+        ('\n{"instance_id": "a"}', "t.jsonl:2: problem_statement: expected text"),
+        ('{"instance_id": "a", "problem_statement": "x", "folder": 3}', "t.jsonl:1: folder"),
+        ('{"instance_id": "a", "problem_statement": "x"}\n' * 2, "t.jsonl:2: instance_id: 'a' is there already"),
+        ("\n", "no task in it"),
+    ],
+)
+def test_faults_of_a_task_file_are_named(tmp_path: Path, lines: str, said: str) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(lines)
+    with pytest.raises(BenchError) as caught:
+        read_tasks(file)
+    assert said in str(caught.value)
+
+
+def test_the_scenarios_are_tasks() -> None:
+    tasks = read_tasks(SCENARIOS / "tasks.jsonl")
+    assert [task.instance_id for task in tasks] == ["roman", "spans", "slugs"]
+    assert all(task.folder is not None and task.folder.is_dir() and task.test for task in tasks)
+
+
+def test_a_workspace_is_a_commit_of_the_code_as_given(tmp_path: Path) -> None:
+    workspace = tmp_path / "w"
+    for _ in range(2):  # the second attempt starts afresh
+        prepare_workspace(Task("roman", "x", SCENARIOS / "roman"), workspace)
+        assert subprocess.run(["git", "status", "--porcelain"], cwd=workspace, capture_output=True).stdout == b""
+        (workspace / "roman" / "__init__.py").write_text("changed\n")
+        assert b"changed" in subprocess.run(["git", "diff"], cwd=workspace, capture_output=True).stdout
+
+
+@pytest.mark.parametrize("folder", [None, Path("nowhere")])
+def test_a_task_without_code(tmp_path: Path, folder: Path | None) -> None:
+    with pytest.raises(TaskError, match="folder"):
+        prepare_workspace(Task("a", "x", folder), tmp_path / "w")
