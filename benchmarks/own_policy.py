@@ -152,6 +152,14 @@ def table(rows: list[dict[str, Any]], base: str) -> Iterator[str]:
                 f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {paired(runs, arms.get(base, {}), 'jct')} | "
                 f"{paired(runs, arms.get(base, {}), 'p95')} |"
             )
+    for arm in dict.fromkeys(arm for arms in cells.values() for arm in arms):
+        ratios = [_mean_log(arms[arm], arms[base], "jct") for arms in cells.values() if arm in arms and base in arms]
+        if ratios:
+            yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(np.mean(ratios)):.3f}"
+
+
+def _mean_log(runs: dict[int, Any], base: dict[int, Any], key: str) -> float:
+    return float(np.mean([math.log(runs[seed][key] / base[seed][key]) for seed in set(runs) & set(base)]))
 
 
 def paired(runs: dict[int, Any], base: dict[int, Any], key: str) -> str:
