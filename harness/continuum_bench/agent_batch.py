@@ -155,7 +155,8 @@ class Runner:
             await self._converse(process, arrival, record)
         except (TaskError, AgentDied) as error:
             record.status = ERROR if isinstance(error, TaskError) else DIED
-            record.error = str(error)
+            seen = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
+            record.error = f"{error}{seen}"
             await self._until(arrival, record)
         finally:
             if process is not None:
