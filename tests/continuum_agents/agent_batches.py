@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from continuum_traces.run_dir import read_turns
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
 MARK = "CONTINUUM_TEST_BATCH"
@@ -60,3 +64,20 @@ def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -
     path = folder / "tasks.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def second_turns(out: Path) -> set[str]:
+    """Programs that have had two turns."""
+    if not (out / "turns.jsonl").exists():
+        return set()
+    return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
+
+
+def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
+    """Until it holds; fails where the batch ends first, or nothing comes of it for two minutes."""
+    for _ in range(1200):
+        if condition():
+            return
+        assert batch is None or batch.process.poll() is None, batch.wait()
+        time.sleep(0.1)
+    raise AssertionError("it never came to that")

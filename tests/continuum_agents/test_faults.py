@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, task_file
+from agent_batches import Batch, second_turns, task_file, wait_for
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
@@ -45,6 +44,7 @@ SCRIPT = {
     "limited": says("ls", "pwd", "ls", "ls"),
     "written": writes("ls", "cd roman && cat __init__.py"),
     "long": says("ls", f"sleep {NAP}"),
+    "twice": says("ls", f"sleep {NAP}"),
     "orphaned": says("ls", f"sleep {NAP}"),
     "longer": says("ls", f"sleep {NAP} & sleep {NAP}"),
 }
@@ -157,26 +157,21 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, tmp_path: Path
     assert list(validate(out / "trace.jsonl")) == []
 
 
+def test_a_second_ctrl_c_kills_at_once(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = start(task_file(tmp_path, "twice"), server.server.url, out, "--tool-limit", "600")
+    wait_for(lambda: "twice" in second_turns(out) and bool(batch.processes("sleep")), batch)
+    batch.process.send_signal(signal.SIGINT)
+    batch.process.send_signal(signal.SIGTERM)
+    status, said = batch.wait()
+    assert status == 130, said
+    assert batch.processes() == []
+    assert list(validate(out / "trace.jsonl")) == []
+
+
 def test_a_killed_harness_takes_its_agents_along(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> None:
     batch = start(task_file(tmp_path, "orphaned"), server.server.url, tmp_path / "run", "--tool-limit", "600")
     wait_for(lambda: bool(batch.processes("sleep")), batch)
     batch.process.kill()
     batch.process.wait()
     wait_for(lambda: not batch.processes(), None)
-
-
-def second_turns(out: Path) -> set[str]:
-    """Programs that have had two turns."""
-    if not (out / "turns.jsonl").exists():
-        return set()
-    return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
-
-
-def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
-    """Until it holds; fails where the batch ends first, or nothing comes of it for two minutes."""
-    for _ in range(1200):
-        if condition():
-            return
-        assert batch is None or batch.process.poll() is None, batch.wait()
-        time.sleep(0.1)
-    raise AssertionError("it never came to that")
