@@ -38,7 +38,7 @@ class AgentProcess:
         mark = uuid.uuid4().hex
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
-                *(str(python), "-m", module),
+                *(str(python), "-I", "-m", module),  # isolated: neither PYTHONPATH nor this folder reach the framework
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
