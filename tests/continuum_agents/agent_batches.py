@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.run_dir import read_turns
+from continuum_traces.schema import SchedulerEvent
+from live_server import Live
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
 MARK = "CONTINUUM_TEST_BATCH"
@@ -64,6 +66,16 @@ def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -
     path = folder / "tasks.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def events_of(server: Live, program_id: str, turns: int) -> list[SchedulerEvent]:
+    """The server's events of a program that has had so many turns and holds nothing; its recorder lags a little."""
+
+    def kinds() -> list[str]:
+        return [event.event for event in server.events(program_id)]
+
+    assert server.wait_for(lambda: kinds().count("finish") >= turns and kinds().count("pin") == kinds().count("unpin"))
+    return server.events(program_id)
 
 
 def second_turns(out: Path) -> set[str]:

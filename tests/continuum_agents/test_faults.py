@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, second_turns, task_file, wait_for
+from agent_batches import Batch, events_of, second_turns, task_file, wait_for
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
@@ -98,7 +98,7 @@ def the_records_are_whole(out: Path, dies: int) -> None:
 
 def a_dead_agent_s_pin_ended_by_its_ttl(server: Live) -> None:
     assert server.wait_for(lambda: "dies" not in server.pins())
-    ends = [event.reason for event in server.events("dies", until="unpin") if event.event == "unpin"]
+    ends = [event.reason for event in events_of(server, "dies", 2) if event.event == "unpin"]
     assert ends == ["hit", "expired"]
 
 
@@ -111,7 +111,7 @@ def the_rest_is_tried_again(server: Live, tasks: Path, out: Path, start: Callabl
     assert "3 finished before" in said
     assert batch.programs()["dies#2"]["status"] == "Submitted"
     assert set(batch.predictions()) == {"fine", "hangs", "endless", "dies"}
-    assert {event.event for event in server.events("dies#2", until="unpin")} >= {"arrive", "finish", "unpin"}
+    assert {event.event for event in events_of(server, "dies#2", 2)} >= {"arrive", "finish", "unpin"}
     assert list(validate(out / "trace.jsonl")) == []
 
 
@@ -124,7 +124,7 @@ def test_the_call_at_the_step_limit_is_known_to_be_the_last(
     assert batch.programs()["limited"]["status"] == "LimitsExceeded"
     assert batch.predictions()["limited"]["model_patch"] == ""
     assert [turn.is_last for turn in read_turns(tmp_path / "run")] == [False, True]
-    events = server.events("limited", until="finish")
+    events = events_of(server, "limited", 2)
     assert [event.turn for event in events if event.event == "finish"] == [0, 1]
     assert [event.turn for event in events if event.event == "pin"] == [0]
 
@@ -135,7 +135,7 @@ def test_commands_in_text(server: Live, tmp_path: Path, start: Callable[..., Bat
     status, said = batch.wait()
     assert status == 0, said
     assert batch.programs()["written"]["tools"] == ["ls", "cat", "echo"]
-    finishes = [event for event in server.events("written", until="unpin") if event.event == "finish"]
+    finishes = [event for event in events_of(server, "written", 3) if event.event == "finish"]
     assert [event.tool for event in finishes] == ["ls", "cat", "echo"]
     assert list(validate(out / "trace.jsonl")) == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import SCENARIOS
+from agent_batches import SCENARIOS, events_of
 from continuum_bench.cli import app
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.importers.registry import read_any
@@ -78,7 +78,7 @@ def the_trace_is_what_the_server_saw(server: Live, out: Path) -> None:
     traced = programs_of(out / "trace.jsonl")
     assert set(traced) == {"roman", "spans", "slugs"}
     for name, program in traced.items():
-        events = server.events(name, until="finish")
+        events = events_of(server, name, len(program.turns))
         finishes = [event for event in events if event.event == "finish"]
         starts = [event for event in events if event.event == "start"]
         assert [event.turn for event in finishes] == list(range(len(program.turns)))
@@ -95,7 +95,7 @@ def the_trace_is_what_the_server_saw(server: Live, out: Path) -> None:
 def pins_are_hit_by_the_next_turn(server: Live, all_of_them: bool) -> None:
     """A release ends the last. ``continuum`` holds no turn without a tool, and a slow tool may outlast a hold."""
     for name in ("roman", "spans", "slugs"):
-        events = server.events(name, until="unpin")
+        events = events_of(server, name, 1)
         ends = [event.reason for event in events if event.event == "unpin"]
         if all_of_them:
             turns = sum(event.event == "finish" for event in events)

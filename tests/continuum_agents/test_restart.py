@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, second_turns, task_file, wait_for
+from agent_batches import Batch, events_of, second_turns, task_file, wait_for
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
@@ -38,7 +38,7 @@ def test_a_program_outlives_its_server(tmp_path: Path, start: Callable[..., Batc
     with live(tmp_path / "second", **{**config, "port": port}) as second:
         status, said = batch.wait()
         assert status == 0, said
-        finishes = [event.turn for event in second.events("patient", until="unpin") if event.event == "finish"]
+        finishes = [event.turn for event in events_of(second, "patient", 3) if event.event == "finish"]
     assert batch.programs()["patient"]["status"] == "Submitted"
     assert finishes == [0, 1, 2]  # the new server begins its script anew
     assert list(validate(out / "trace.jsonl")) == []
