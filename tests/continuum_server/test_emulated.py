@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from continuum_server.emulated.batch import Answer, Batch
+from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Reply, Script, read_script
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
 from continuum_server.launcher import STOCK, ServerConfig, ServerError, command_of
 from continuum_server.policy.catalog import PolicyError
-from continuum_server.step_times.model import PrefillChunk, StepTimesError
+from continuum_server.step_times.model import Batch, PrefillChunk, StepTimesError
 
 
 def test_replies_come_in_order_and_only_when_delivered() -> None:
@@ -60,14 +60,20 @@ def test_a_damaged_script_is_named(tmp_path: Path, line: str, message: str) -> N
 
 
 def test_a_batch_tells_chunks_from_decodes() -> None:
-    answer = Answer("r", prompt_tokens=100, planned=[7, 8])
     batch = Batch()
-    assert not batch.add(answer, scheduled=64, computed=0)
-    assert batch.add(answer, scheduled=36, computed=64)
-    assert answer.next_token() == 7
-    assert batch.add(answer, scheduled=1, computed=100)
+    batch.add(64, computed=0, decoding=False)
+    batch.add(36, computed=64, decoding=False)
+    batch.add(1, computed=100, decoding=True)
     assert batch.chunks == [PrefillChunk(64, 0), PrefillChunk(36, 64)]
     assert (batch.decodes, batch.decode_context_tokens) == (1, 101)
+
+
+def test_an_answer_knows_when_it_samples_and_when_it_ends() -> None:
+    answer = Answer("r", prompt_tokens=100, planned=[7, 8])
+    assert (answer.decodes(scheduled=64), answer.samples(computed=64)) == (False, False)
+    assert (answer.decodes(scheduled=36), answer.samples(computed=100)) == (False, True)
+    assert answer.next_token() == 7
+    assert (answer.decodes(scheduled=1), answer.samples(computed=101)) == (True, True)
     assert not answer.just_completed
     assert answer.next_token() == 8
     assert answer.just_completed

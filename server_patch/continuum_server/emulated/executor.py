@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from continuum_traces.wire import tags_from_xargs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -19,13 +20,12 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes
 
-from continuum_server.emulated.batch import Answer, Batch
+from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
 from continuum_server.emulated.tokens import Vocabulary, certain, first_allowed
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
-
-PROGRAM_KEYS = ("program_id", "job_id", "session_id")
+from continuum_server.step_times.model import Batch
 
 
 class EmulatedExecutor(UniProcExecutor):
@@ -105,9 +105,10 @@ class EmulatedWorker:
         computed = self._computed_tokens(output)
         batch, sampling = Batch(), []
         for request_id, tokens in output.num_scheduled_tokens.items():
-            answer = self._answers[request_id]
-            sampling.append(answer if batch.add(answer, tokens, computed[request_id]) else None)
-        done_s = self._device.run(batch.seconds(self._times))
+            answer, before = self._answers[request_id], computed[request_id]
+            batch.add(tokens, before, answer.decodes(tokens))
+            sampling.append(answer if answer.samples(before + tokens) else None)
+        done_s = self._device.run(batch.step_s(self._times))
         self._pending = (list(output.num_scheduled_tokens), sampling, done_s)
         return None
 
@@ -120,11 +121,9 @@ class EmulatedWorker:
             [] if answer is None else [self._sample(answer, allowed.get(answer.request_id))] for answer in sampling
         ]
         index = {request_id: number for number, request_id in enumerate(request_ids)}
-        output = ModelRunnerOutput(request_ids, index, sampled, logprobs=certain(sampled, self._logprobs_wanted()))
+        wanted = max((answer.logprobs for answer in sampling if answer is not None), default=-1)
+        output = ModelRunnerOutput(request_ids, index, sampled, logprobs=certain(sampled, wanted))
         return Paced(output, self._device, done_s)
-
-    def _logprobs_wanted(self) -> int:
-        return max((answer.logprobs for answer in self._answers.values()), default=-1)
 
     def _sample(self, answer: Answer, bitmask: Any) -> int:
         token = answer.next_token()
@@ -151,8 +150,8 @@ class EmulatedWorker:
     def _plan(self, new: Any) -> Answer:
         params = new.sampling_params
         prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
-        extra, logprobs = params.extra_args or {}, -1 if params.logprobs is None else params.logprobs
-        program = next((str(extra[key]) for key in PROGRAM_KEYS if key in extra), None)
+        logprobs = -1 if params.logprobs is None else params.logprobs
+        program = tags_from_xargs(params.extra_args or {}).tags.program_id
         reply = self._script.due(program)
         if reply is not None:
             planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
@@ -161,14 +160,7 @@ class EmulatedWorker:
         filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         ends = not params.ignore_eos
         planned = [*filler, self._vocabulary.end] if ends else filler
-        return Answer(
-            new.req_id,
-            prompt_tokens,
-            filler + [self._vocabulary.end] * ends,
-            program,
-            ends=ends,
-            logprobs=-1 if params.logprobs is None else params.logprobs,
-        )
+        return Answer(new.req_id, prompt_tokens, planned, program, ends=ends, logprobs=logprobs)
 
 
 class PacedDevice:

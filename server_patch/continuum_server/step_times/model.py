@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -92,3 +92,23 @@ class StepTimes(Protocol):
 
     @property
     def provenance(self) -> Provenance: ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """The work of one scheduler call."""
+
+    chunks: list[PrefillChunk] = field(default_factory=list)
+    decodes: int = 0
+    decode_context_tokens: int = 0
+
+    def add(self, tokens: int, computed: int, decoding: bool) -> None:
+        """Count ``tokens`` of a request, scheduled after ``computed`` ones that are in KV already."""
+        if decoding:
+            self.decodes += 1
+            self.decode_context_tokens += computed + 1
+        else:
+            self.chunks.append(PrefillChunk(tokens, computed))
+
+    def step_s(self, times: StepTimes) -> float:
+        return times.step_s(self.chunks, self.decodes, self.decode_context_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from continuum_traces.schema import Program, Tags, TurnRecord
@@ -14,7 +14,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
@@ -67,15 +67,6 @@ class _Play:
     sent_s: float = 0.0
     first_token_s: float | None = None
     hit_tokens: int | None = None
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one scheduler call asked the GPU to do."""
-
-    chunks: list[PrefillChunk] = field(default_factory=list)
-    decodes: int = 0
-    decode_context_tokens: int = 0
 
 
 class VirtualLoop:
@@ -214,23 +205,19 @@ class VirtualLoop:
         sampled: list[list[int]] = []
         index: dict[str, int] = {}
         finished: list[_Play] = []
-        batch = _Batch()
+        batch = Batch()
         pure = not output.scheduled_new_reqs and not output.scheduled_cached_reqs.resumed_req_ids
         for number, (request_id, tokens) in enumerate(scheduled.items()):
             play = plays[request_id]
             request: Any = play.request
             index[request_id] = number
             done = len(request._output_token_ids)
-            if request.is_prefill_chunk:
-                batch.chunks.append(PrefillChunk(tokens, request.num_computed_tokens - tokens))
+            prefill = request.is_prefill_chunk
+            decoding = not prefill and done > 0 and tokens == steps
+            batch.add(tokens, request.num_computed_tokens - tokens, decoding)
+            if prefill:
                 sampled.append([])
                 continue
-            decoding = done and tokens == steps
-            if decoding:
-                batch.decodes += 1
-                batch.decode_context_tokens += request.num_computed_tokens - tokens + 1
-            else:
-                batch.chunks.append(PrefillChunk(tokens, request.num_computed_tokens - tokens))
             new = play.conversation.output[done : done + (steps if decoding else 1)]
             sampled.append(new)
             if done + len(new) >= request.max_tokens:
@@ -244,14 +231,14 @@ class VirtualLoop:
         for play in finished:
             self._finish(play)
 
-    def _take_time(self, batch: _Batch, steps: int) -> None:
+    def _take_time(self, batch: Batch, steps: int) -> None:
         counters = self.counters
         counters.engine_steps += steps
         counters.decode_tokens += batch.decodes * steps
         counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
         start_s = self.now_s
         if steps == 1:
-            self.now_s += self._times.step_s(batch.chunks, batch.decodes, batch.decode_context_tokens)
+            self.now_s += batch.step_s(self._times)
         else:
             for seconds in self._stretch_times(batch.decodes, batch.decode_context_tokens, steps):
                 self.now_s += seconds
