@@ -19,7 +19,7 @@ from typing import Any
 
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server, ServerConfig
-from continuum_server.local_model import Shape, ensure_model
+from continuum_server.local_model import ensure_model
 from continuum_server.step_times.catalog import find_model
 
 HEADER = "| policy | where | JCT mean, s | P95 | bubble | prefix hit | pin hit |\n" + "|---" * 7 + "|"
@@ -40,7 +40,7 @@ def config_of(options: argparse.Namespace, policy: str, profile: Path | None) ->
         "profile": profile,
     }
     if options.engine == "gpu":
-        folder = ensure_model(Shape.of(find_model("llama-3.1-8b")))
+        folder = ensure_model(find_model("llama-3.1-8b"))
         return ServerConfig(engine="gpu", model=str(folder), vllm_arguments=("--load-format", "dummy"), **common)
     if options.engine == "cpu":
         return ServerConfig(engine="cpu", **{**common, "block_size": 32, "kv_blocks": options.kv_blocks // 2})

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.local_model import TINY, Shape, ensure_model
+from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
 from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
@@ -218,7 +218,7 @@ def _model(config: ServerConfig) -> tuple[str, str | None]:
     """What vLLM loads, and the name it serves it under."""
     if config.engine == "emulated":
         model = find_model(config.model or config.emulated.model)
-        return str(ensure_model(Shape.of(model))), model.name
+        return str(ensure_model(model)), model.name
     if config.engine == "cpu" and config.model is None:
         return str(ensure_model(TINY)), TINY.name
     return str(config.model), None

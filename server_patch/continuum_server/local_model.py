@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,47 +51,31 @@ A call is JSON with "name" and "arguments" between <tool_call> and </tool_call>.
 {% endif %}"""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a Llama's config.json says."""
-
-    name: str
-    layers: int
-    hidden: int
-    intermediate: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    max_context_tokens: int
-
-    @classmethod
-    def of(cls, model: Model) -> Shape:
-        return cls(
-            model.name,
-            model.layers,
-            model.hidden,
-            model.intermediate,
-            model.query_heads,
-            model.kv_heads,
-            model.head_dim,
-            model.max_context_tokens,
-        )
+TINY = Model(
+    name="tiny-random",
+    layers=2,
+    hidden=256,
+    intermediate=512,
+    query_heads=4,
+    kv_heads=4,
+    head_dim=64,
+    vocab=VOCABULARY,
+    max_context_tokens=32_768,
+    tied_embeddings=True,
+)
 
 
-TINY = Shape("tiny-random", 2, 256, 512, 4, 4, 64, 32_768)
-
-
-def ensure_model(shape: Shape, cache: Path | None = None) -> Path:
+def ensure_model(model: Model, cache: Path | None = None) -> Path:
     """The directory of that model, written on first use; safe against several processes at once.
 
     Args:
         cache: where directories are kept; default ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``.
     """
-    described = json.dumps([FORMAT, config_of(shape), CHAT_TEMPLATE, sys.version_info[:2]])
+    described = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
     digest = hashlib.sha256(described.encode()).hexdigest()[:12]
-    folder = (cache or default_cache()) / f"{shape.name}-{digest}"
+    folder = (cache or default_cache()) / f"{model.name}-{digest}"
     if not (folder / "config.json").exists():
-        write_model(shape, folder)
+        write_model(model, folder)
     return folder
 
 
@@ -100,7 +83,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "continuum"
 
 
-def write_model(shape: Shape, folder: Path) -> None:
+def write_model(model: Model, folder: Path) -> None:
     """Write config.json last: a directory that has it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     end = SPECIAL.index(END_OF_TURN)
@@ -111,11 +94,11 @@ def write_model(shape: Shape, folder: Path) -> None:
             "eos_token": END_OF_TURN,
             "pad_token": SPECIAL[0],
             "chat_template": CHAT_TEMPLATE,
-            "model_max_length": shape.max_context_tokens,
+            "model_max_length": model.max_context_tokens,
             "clean_up_tokenization_spaces": False,
         },
         "generation_config.json": {"eos_token_id": end},
-        "config.json": config_of(shape),
+        "config.json": config_of(model),
     }
     for name, content in files.items():
         temporary = folder / f"{name}.{os.getpid()}"
@@ -123,18 +106,19 @@ def write_model(shape: Shape, folder: Path) -> None:
         temporary.replace(folder / name)
 
 
-def config_of(shape: Shape) -> dict[str, Any]:
+def config_of(model: Model) -> dict[str, Any]:
+    """The geometry is the model's; the vocabulary is this file's tokenizer's, and the embeddings are tied."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.query_heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.intermediate,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.query_heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
         "hidden_act": "silu",
-        "max_position_embeddings": shape.max_context_tokens,
+        "max_position_embeddings": model.max_context_tokens,
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
         "tie_word_embeddings": True,
