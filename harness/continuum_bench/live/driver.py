@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import aiohttp
@@ -132,7 +132,7 @@ class LoadDriver:
             try:
                 reply = await self._request(play, index, conversation.path, conversation.body(index))
             except RequestFailed as error:
-                self._on_turn(_failed(record, self.now_s(), str(error)))
+                self._on_turn(replace(record, finish_s=self.now_s(), error=str(error)))
                 return False
             conversation.answered(index, reply.answer)
             if isinstance(conversation, TextConversation) and reply.prompt_tokens:
@@ -179,18 +179,9 @@ class LoadDriver:
             await asyncio.sleep(remaining)
 
 
-def _failed(record: TurnRecord, now_s: float, error: str) -> TurnRecord:
-    return TurnRecord(
-        record.program_id, record.turn, record.due_s, record.sent_s, finish_s=now_s, is_last=record.is_last, error=error
-    )
-
-
 def _ended(record: TurnRecord, reply: Reply, turn: Any, prompts: Prompts) -> TurnRecord:
-    return TurnRecord(
-        program_id=record.program_id,
-        turn=record.turn,
-        due_s=record.due_s,
-        sent_s=record.sent_s,
+    return replace(
+        record,
         first_token_s=reply.first_token_s,
         finish_s=reply.finish_s,
         prompt_tokens=reply.prompt_tokens,
@@ -198,5 +189,4 @@ def _ended(record: TurnRecord, reply: Reply, turn: Any, prompts: Prompts) -> Tur
         cached_tokens=reply.cached_tokens,
         tools=tuple(call.name for call in turn.tool_calls),
         gap_s=None if record.is_last else turn.gap_s,
-        is_last=record.is_last,
     )
