@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from continuum_traces import run_dir
 from continuum_traces.run_dir import RunDirError
-from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
 
 EVENTS = [
     SchedulerEvent(0.5, "arrive", "p", 0, "r", prompt_tokens=10),
@@ -88,3 +88,19 @@ def test_places_that_cannot_be_written_or_read(tmp_path: Path) -> None:
         run_dir.read_json(tmp_path / "absent.json")
     with pytest.raises(RunDirError, match="cannot read"):
         list(run_dir.read_events(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").symlink_to("/dev/full")
+    with (
+        pytest.raises(RunDirError, match=r"x\.jsonl: cannot write: No space left on device; earlier"),
+        run_dir.JsonLines(tmp_path / "x.jsonl") as out,
+    ):
+        out.write(EVENTS[0])
+
+
+def test_arrivals_round_trip(tmp_path: Path) -> None:
+    rows = [ArrivalRecord("p", 0, 0.5, counted=False), ArrivalRecord("q", 1, 0.75)]
+    run_dir.write_rows(tmp_path / run_dir.ARRIVALS, rows)
+    assert list(run_dir.read_arrivals(tmp_path)) == rows

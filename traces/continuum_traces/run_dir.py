@@ -3,6 +3,7 @@
 ``manifest.json``               what was run (``schema.Manifest``)
 ``scheduler_timestamps.jsonl``  the scheduler's facts, one ``schema.SchedulerEvent`` a line
 ``turns.jsonl``                 the client's view, one ``schema.TurnRecord`` a line
+``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` a line, written as a program arrives
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
 ``summary.json``                written by analysis
 
@@ -15,22 +16,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator
-from io import TextIOWrapper
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
 PREVIEW_EVENTS = "scheduler_timestamps"
 TURNS = "turns.jsonl"
+ARRIVALS = "arrivals.jsonl"
 ENGINE = "engine.json"
 SUMMARY = "summary.json"
 
-Row = TypeVar("Row", SchedulerEvent, TurnRecord)
+Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
 
 
 class RunDirError(Exception):
@@ -54,28 +57,45 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class JsonLines:
-    """Append-only JSON lines, flushed at least every ``flush_every`` rows."""
+    """Append-only JSON lines of one writer, flushed at least every ``flush_every`` rows.
+
+    Raises:
+        RunDirError: the file cannot be written (a full disk); whole lines written before stay as they are.
+    """
 
     def __init__(self, path: Path, flush_every: int = 1) -> None:
+        self._path = path
+        self._lines: list[str] = []
+        self._flush_every = flush_every
         try:
-            self._file: TextIOWrapper = path.open("a", encoding="utf-8")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
-        self._flush_every = flush_every
-        self._pending = 0
 
     def write(self, row: Any) -> None:
-        self._file.write(json.dumps(compact(row), separators=(",", ":")) + "\n")
-        self._pending += 1
-        if self._pending >= self._flush_every:
+        self._lines.append(json.dumps(compact(row), separators=(",", ":")) + "\n")
+        if len(self._lines) >= self._flush_every:
             self.flush()
 
     def flush(self) -> None:
-        self._file.flush()
-        self._pending = 0
+        data = memoryview("".join(self._lines).encode())
+        self._lines.clear()
+        size = os.fstat(self._file).st_size
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, size)  # no torn line in the middle of the file
+            raise RunDirError(f"{self._path}: cannot write: {error.strerror}; earlier records are kept") from error
 
     def close(self) -> None:
-        self._file.close()
+        if self._file >= 0:
+            try:
+                self.flush()
+            finally:
+                os.close(self._file)
+                self._file = -1
 
     def __enter__(self) -> JsonLines:
         return self
@@ -133,6 +153,10 @@ def read_turns(path: Path) -> Iterator[TurnRecord]:
     return _read_rows(path / TURNS, TurnRecord)
 
 
+def read_arrivals(path: Path) -> Iterator[ArrivalRecord]:
+    return _read_rows(path / ARRIVALS, ArrivalRecord)
+
+
 def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
     try:
         lines = file.open(encoding="utf-8")
@@ -147,8 +171,9 @@ def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
 def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:
     try:
         data = json.loads(line)
-        if "tools" in data:
-            data["tools"] = tuple(data["tools"])
+        for name in ("tools", "failed_tries"):
+            if name in data:
+                data[name] = tuple(data[name])
         return row_type(**data)
     except (TypeError, ValueError) as error:
         raise RunDirError(f"{file}:{number}: {error}") from error
@@ -161,7 +186,7 @@ def runs_below(path: Path) -> list[Path]:
     return sorted({p.parent for name in (EVENTS, TURNS) for p in path.glob(f"*/{name}")})
 
 
-def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord]) -> None:
+def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord | ArrivalRecord]) -> None:
     with JsonLines(path, flush_every=1024) as out:
         for row in rows:
             out.write(row)

@@ -105,6 +105,15 @@ class Program:
             context = prompt + turn.carried
         return lengths
 
+    def reusable_tokens(self) -> list[int]:
+        """Leading tokens of each turn's prompt that a cache of unlimited size would hold: what the turns before it, or
+        the prefix it shares, left there. A reply counts where it was carried whole; its last part alone is no prefix."""
+        reusable = [self.shared_prefix_tokens]
+        for turn, after, prompt in zip(self.turns, self.turns[1:], self.prompt_tokens(), strict=False):
+            common = prompt + (turn.output_tokens if turn.carried == turn.output_tokens else 0)
+            reusable.append(common if after.kept_tokens is None else min(after.kept_tokens, common))
+        return reusable
+
     @property
     def final_context_tokens(self) -> int:
         """Prompt plus output of the longest turn: the SPEC's "context" reading of tokens per program."""
@@ -194,11 +203,29 @@ class TurnRecord:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    reusable_tokens: int | None = None
+    """Prompt tokens that a cache of unlimited size would have held; known in replay only."""
     tools: tuple[str, ...] = ()
     gap_s: float | None = None
     """Seconds until the program's next turn is due; None after the last."""
     is_last: bool = False
     error: str | None = None
+    """Why the program went no further: a kind (http-429, connection, timeout ...), a colon, the details."""
+    failed_tries: tuple[str, ...] = ()
+    """Kinds of the tries that failed, in order; more than one where it was tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalRecord:
+    """One line of arrivals.jsonl: a program that a load generator started."""
+
+    program_id: str
+    number: int
+    """Its place in the order of play, from 0."""
+    due_s: float
+    """The instant it was meant to arrive, on the client's clock."""
+    counted: bool = True
+    """False in the warm-up and the cool-down: it is load, and in no metric."""
 
 
 @dataclass(frozen=True, slots=True)
