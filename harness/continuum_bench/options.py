@@ -93,32 +93,32 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_pane
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a workload command was given."""
+    """What a workload command was given; the defaults are those of the command line."""
 
-    traces: Path | None
-    form: str | None
-    jps: float
-    policy: list[str] | None
-    policy_option: list[str] | None
-    gpu: str
-    model: str
-    tp: int
-    num_programs: int | None
-    seed: int
-    seeds: int
-    max_num_seqs: int
-    chunk_tokens: int
-    block_size: int
-    kv_blocks: int | None
-    gpu_memory_utilization: float
-    step_overhead_ms: float
-    pins_yield_to: str
-    profile: Path | None
-    tokens_reading: str
-    turn_scale: int
-    arrivals: str
-    skip_invalid: bool
-    jobs: int | None
-    out: Path | None
-    no_report: bool
-    json_output: bool
+    traces: Path | None = None
+    form: str | None = None
+    jps: float = 0.13
+    policy: list[str] | None = None
+    policy_option: list[str] | None = None
+    gpu: str = "h100-80gb"
+    model: str = "llama-3.1-8b"
+    tp: int = 1
+    num_programs: int | None = None
+    seed: int = 0
+    seeds: int = 1
+    max_num_seqs: int = 256
+    chunk_tokens: int = 2048
+    block_size: int = 16
+    kv_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    step_overhead_ms: float = 1.0
+    pins_yield_to: str = "never"
+    profile: Path | None = None
+    tokens_reading: str = "context"
+    turn_scale: int = 1
+    arrivals: str = "poisson"
+    skip_invalid: bool = False
+    jobs: int | None = None
+    out: Path | None = None
+    no_report: bool = False
+    json_output: bool = False
