@@ -24,3 +24,11 @@ def test_the_gap_waits_for_the_slowest_tool() -> None:
     assert parallel.gap_s == 2.25
     assert serial.gap_s == 2.5
     assert Turn(1, 1, tool_calls=(ToolCall("a"),)).gap_s == 0.0
+
+
+def test_what_an_unlimited_cache_would_hold() -> None:
+    """A whole reply is a prefix of the next prompt, its last part is not, and a rewritten history cuts both."""
+    turns = (Turn(100, 20), Turn(10, 30, carried_tokens=5), Turn(10, 4), Turn(10, 4, kept_tokens=50))
+    program = Program("p", turns, shared_prefix_id="system", shared_prefix_tokens=40)
+    assert program.prompt_tokens() == [100, 130, 145, 60]
+    assert program.reusable_tokens() == [40, 120, 130, 50]

@@ -123,12 +123,14 @@ class LoadDriver:
         options, program = self._options, play.program
         kind = TokenConversation if options.prompts == "tokens" else TextConversation
         conversation = kind(program, f"{options.salt}/{play.number}", options.salt)
-        due_s = play.arrival_s
+        due_s, reusable = play.arrival_s, program.reusable_tokens()
         for index, turn in enumerate(program.turns):
             await self._sleep_until(due_s)
             sent_s = self.now_s()
             self.counters.lateness_s.append(sent_s - due_s)
             record = TurnRecord(play.program_id, index, due_s, sent_s, is_last=index == len(program.turns) - 1)
+            if options.prompts == "tokens":  # text has other lengths than the trace
+                record = replace(record, reusable_tokens=reusable[index])
             try:
                 reply = await self._request(play, index, conversation.path, conversation.body(index))
             except RequestFailed as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from continuum_traces.schema import Program, Tags, TurnRecord
@@ -55,18 +56,31 @@ class Counters:
 
 
 @dataclass(slots=True)
-class _Play:
-    """A job on its way through the engine."""
+class Play:
+    """A job on its way through an engine; ``number`` is its own among all of a run."""
 
     job: Job
     number: int
     program_id: str
     conversation: Conversation
     due_s: float
+    reusable_tokens: Sequence[int]
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
     hit_tokens: int | None = None
+
+
+def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
+    """The jobs of a run, in their order, ready to arrive for the first time."""
+    prefixes: dict[str, int] = {}
+    plays: list[Play] = []
+    for number, job in enumerate(jobs):
+        conversation = Conversation(job.program, number, prefixes, block_size)
+        program_id = job.program.program_id if job.salt == 0 else f"{job.program.program_id}#{job.salt}"
+        play = Play(job, number, program_id, conversation, job.arrival_s, job.program.reusable_tokens())
+        plays.append(play)
+    return plays
 
 
 class VirtualLoop:
@@ -101,18 +115,19 @@ class VirtualLoop:
         self._max_calls = max_calls
         self._chunk_tokens = scheduler.max_num_scheduled_tokens
         self._block_size = scheduler.block_size
-        self._plays: dict[str, _Play] = {}
+        self._plays: dict[str, Play] = {}
         self._settled = False
         """The last call changed nothing but the running requests' lengths: what waits stays waiting."""
-        prefixes: dict[str, int] = {}
+        self._idle_until_s = -inf
+        """Nothing that waits can run before; an arrival may come first."""
         self._jobs_total = len(jobs)
-        self._events: list[tuple[float, int, _Play]] = []
-        for number, job in enumerate(jobs):
-            conversation = Conversation(job.program, number, prefixes, self._block_size)
-            program_id = job.program.program_id if job.salt == 0 else f"{job.program.program_id}#{job.salt}"
-            play = _Play(job, number, program_id, conversation, job.arrival_s)
-            self._events.append((job.arrival_s, number, play))
-        heapq.heapify(self._events)
+        self._events: list[tuple[float, int, Play]] = []
+        self.on_return: Callable[[Play], None] = self._come_back
+        """Told of a play that waits for its tools now, to arrive again at ``due_s``; by default in this engine."""
+        self.horizon_s: Callable[[], float] = lambda: inf
+        """No arrival that this loop does not know of comes before; by default it knows all."""
+        for play in plays_of(jobs, self._block_size):
+            self.deliver(play, play.number)
 
     def clock(self) -> float:
         return self.now_s
@@ -132,12 +147,21 @@ class VirtualLoop:
         if on_progress is not None:
             on_progress(self.progress())
 
+    def next_s(self) -> float:
+        """When ``advance`` has something to do; infinite where only an arrival can change anything."""
+        instant_s = self._idle_until_s if self._plays else inf
+        if self._events:
+            instant_s = min(instant_s, self._events[0][0])
+        return max(self.now_s, instant_s)
+
     def advance(self) -> None:
-        """One turn of the loop: admit what is due, then one scheduler call."""
+        """One turn of the loop: let the clock run to the next thing to do, admit what is due, one scheduler call."""
+        next_s = self.next_s()
+        if next_s == inf:
+            waiting = ", ".join(list(self._plays)[:3])
+            raise EngineError(f"at {self.now_s:.3f} s nothing can run and nothing will happen; waiting: {waiting}")
+        self.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
-        if not self._plays:
-            self.now_s = max(self.now_s, self._events[0][0])
-            return
         steps = self._stretch() if self._max_stretch > 1 else 1
         if steps > 1:
             for play in self._plays.values():
@@ -153,12 +177,19 @@ class VirtualLoop:
 
     # -------------------------------------------------------------------------------- arrivals
 
+    def deliver(self, play: Play, order: int) -> None:
+        """Let the play arrive at its ``due_s``; of those due at one instant the lowest order first."""
+        heapq.heappush(self._events, (play.due_s, order, play))
+
+    def _come_back(self, play: Play) -> None:
+        self.deliver(play, self._jobs_total + self.turns_done)
+
     def _admit_due(self) -> None:
         while self._events and self._events[0][0] <= self.now_s:
             _, _, play = heapq.heappop(self._events)
             self._send(play)
 
-    def _send(self, play: _Play) -> None:
+    def _send(self, play: Play) -> None:
         conversation = play.conversation
         index = conversation.turn
         conversation.next_prompt()
@@ -187,16 +218,10 @@ class VirtualLoop:
         self._scheduler.add_request(play.request)
 
     def _wait_for_something(self, output: SchedulerOutput) -> None:
-        """Nothing could be scheduled: let the clock run to whatever may change that."""
+        """Nothing could be scheduled, and nothing will be before a deadline or an arrival."""
         self._scheduler.update_from_output(output, ModelRunnerOutput(req_ids=[], req_id_to_index={}))
-        instants = [self._events[0][0]] if self._events else []
         deadline_s = self._scheduler.core.next_deadline_s()
-        if deadline_s is not None:
-            instants.append(_just_after(max(deadline_s, self.now_s)))
-        if not instants:
-            waiting = ", ".join(list(self._plays)[:3])
-            raise EngineError(f"at {self.now_s:.3f} s nothing can run and nothing will happen; waiting: {waiting}")
-        self.now_s = max(self.now_s, min(instants))
+        self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))
 
     # ------------------------------------------------------------------------------------ steps
 
@@ -204,7 +229,7 @@ class VirtualLoop:
         plays, scheduled = self._plays, output.num_scheduled_tokens
         sampled: list[list[int]] = []
         index: dict[str, int] = {}
-        finished: list[_Play] = []
+        finished: list[Play] = []
         batch = Batch()
         pure = not output.scheduled_new_reqs and not output.scheduled_cached_reqs.resumed_req_ids
         for number, (request_id, tokens) in enumerate(scheduled.items()):
@@ -254,7 +279,7 @@ class VirtualLoop:
             if play.first_token_s is None and not request.is_prefill_chunk:
                 play.first_token_s = self.now_s
 
-    def _finish(self, play: _Play) -> None:
+    def _finish(self, play: Play) -> None:
         request: Any = play.request
         del self._plays[request.request_id]
         conversation, turn = play.conversation, play.job.program.turns[play.conversation.turn]
@@ -271,6 +296,7 @@ class VirtualLoop:
                 prompt_tokens=request.num_prompt_tokens,
                 output_tokens=turn.output_tokens,
                 cached_tokens=None,
+                reusable_tokens=play.reusable_tokens[conversation.turn],
                 tools=tuple(call.name for call in turn.tool_calls),
                 gap_s=None if is_last else turn.gap_s,
                 is_last=is_last,
@@ -282,7 +308,7 @@ class VirtualLoop:
             self.programs_done += 1
             return
         play.due_s = self.now_s + turn.gap_s
-        heapq.heappush(self._events, (play.due_s, self._jobs_total + self.turns_done, play))
+        self.on_return(play)
 
     # ---------------------------------------------------------------------------- event skipping
 
@@ -324,12 +350,12 @@ class VirtualLoop:
     def _fit_events(self, decodes: int, context_tokens: int, steps: int) -> int:
         """Steps that start before the next arrival and not after the next pin deadline."""
         deadline_s = self._scheduler.core.next_deadline_s()
-        arrival_s = self._events[0][0] if self._events else None
-        if deadline_s is None and arrival_s is None:
+        arrival_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
+        if deadline_s is None and arrival_s == inf:
             return steps
         now_s = self.now_s
         for number, seconds in enumerate(self._stretch_times(decodes, context_tokens, steps)):
-            if (arrival_s is not None and arrival_s <= now_s) or (deadline_s is not None and deadline_s < now_s):
+            if arrival_s <= now_s or (deadline_s is not None and deadline_s < now_s):
                 return max(1, number)
             now_s += seconds
         return steps
