@@ -107,7 +107,7 @@ class Program:
 
     def reusable_tokens(self) -> list[int]:
         """Leading tokens of each turn's prompt that a cache of unlimited size would hold: what the turns before it, or
-        the prefix it shares, left there. A reply counts where it was carried whole; its last part alone is no prefix."""
+        the prefix it shares, left there. A reply counts where it was carried whole, not where only its end was."""
         reusable = [self.shared_prefix_tokens]
         for turn, after, prompt in zip(self.turns, self.turns[1:], self.prompt_tokens(), strict=False):
             common = prompt + (turn.output_tokens if turn.carried == turn.output_tokens else 0)
