@@ -1,10 +1,19 @@
-"""Write agents/continuum_agents/pins/NAME.txt from NAME.in, for every Python there is. Run by `make lock`."""
+"""Write agents/continuum_agents/pins/NAME.txt from NAME.in, for every Python there is. Run by `make lock`.
 
+A first line `# Python >=3.12,...` says where a framework's Pythons begin.
+"""
+
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 PINS = Path(__file__).parents[1] / "agents/continuum_agents/pins"
+
+
+def oldest_python(source: Path) -> str:
+    found = re.match(r"# Python >=(\d+\.\d+)", source.read_text())
+    return found[1] if found else "3.10"
 
 
 def main() -> None:
@@ -17,7 +26,7 @@ def main() -> None:
             "-q",
             "--universal",
             "--python-version",
-            "3.10",
+            oldest_python(source),
             "--no-header",
             "--no-annotate",
         ]

@@ -7,18 +7,12 @@ execution are its own; ours are a model class that calls through our client and 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
-import traceback
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import litellm
 import minisweagent
-from continuum_traces.shell import tool_key
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.local import LocalEnvironment
@@ -29,18 +23,13 @@ from minisweagent.models.utils.actions_toolcall import BASH_TOOL
 from minisweagent.utils.serialize import recursive_merge
 
 from continuum_agents.channel import Channel
-from continuum_agents.protocol import Done, Failed, Ready, Start, ToolEnded, TurnEnded
+from continuum_agents.edge import command_name, ending, kill_children, recording_client, serve, turn_ended
+from continuum_agents.protocol import Done, Start, ToolEnded
 from continuum_client import OpenAI
 from continuum_client.program import Program
-from continuum_client.recorder import Recorder
 
 BASH = "bash"
 """mini-swe-agent's one tool."""
-MAX_NAME_CHARS = 128
-
-
-class Stopped(KeyboardInterrupt):
-    """The harness wants this program to end. A KeyboardInterrupt: the one kind that no layer retries or swallows."""
 
 
 class Tagged:
@@ -70,16 +59,7 @@ class Tagged:
 
     def _query(self, messages: list[dict[str, Any]], **options: Any) -> Any:
         response = super()._query(messages, **options)  # type: ignore[misc]
-        usage = getattr(response, "usage", None)
-        details = getattr(usage, "prompt_tokens_details", None)
-        self._channel.say(
-            TurnEnded(
-                self.turns,
-                prompt_tokens=getattr(usage, "prompt_tokens", None),
-                output_tokens=getattr(usage, "completion_tokens", None),
-                cached_tokens=getattr(details, "cached_tokens", None),
-            )
-        )
+        self._channel.say(turn_ended(self.turns, response))
         self.turns += 1
         return response
 
@@ -128,7 +108,7 @@ class TimedEnvironment(LocalEnvironment):  # type: ignore[misc]
 
 def name_of(command: str) -> str:
     """The name a command is tagged and recorded under: the first real program it runs."""
-    return (tool_key(command) or BASH)[:MAX_NAME_CHARS]
+    return command_name(command, BASH)
 
 
 def recorded_name(name: str, arguments: str) -> str:
@@ -139,14 +119,6 @@ def recorded_name(name: str, arguments: str) -> str:
         return name_of(json.loads(arguments)["command"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return name
-
-
-def kill_children() -> None:
-    """Kill commands that still run, each with its session; mini-swe-agent does so at its own limit only."""
-    with suppress(OSError):
-        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-            with suppress(OSError):
-                os.killpg(int(pid), signal.SIGKILL)
 
 
 def configuration(start: Start) -> dict[str, Any]:
@@ -176,12 +148,10 @@ def configuration(start: Start) -> dict[str, Any]:
 
 def run(start: Start, channel: Channel) -> Done:
     """The program, from its task to its submission. Whatever happens, its end is told to the server and recorded."""
-    recorder = Recorder(start.run_dir, content=_content(start), source="mini-swe-agent", tool_key=recorded_name)
-    key = os.environ.get("OPENAI_API_KEY") or "EMPTY"
-    client = OpenAI(base_url=start.base_url, api_key=key, dialect=start.dialect, record=recorder, implicit=False)
+    client = recording_client(start, "mini-swe-agent", recorded_name)
     config = configuration(start)
     program = client.program(start.program_id)
-    try:
+    with ending(program):
         model = MODELS[config["model_class"]](
             client=client,
             program=program,
@@ -193,13 +163,6 @@ def run(start: Start, channel: Channel) -> Done:
         agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
         info: dict[str, Any] = agent.run(start.task)
         return Done(str(info.get("exit_status")), str(info.get("submission") or ""), model.turns)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is told undisturbed; who cannot wait sends SIGKILL
-        program.close()
-
-
-def _content(start: Start) -> Any:
-    return start.content
 
 
 def warm_up() -> None:
@@ -212,33 +175,5 @@ def warm_up() -> None:
         litellm.completion(model="openai/none", client=client, **ask)  # nobody answers there
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped
-
-
-def main() -> int:
-    """0: over or not needed; 1: an error, told and on stderr; 130: stopped."""
-    channel = Channel()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness gets it and decides
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        warm_up()
-        channel.say(Ready(minisweagent.__version__))
-        start = channel.wait_for_start()
-        if start is None:
-            return 0
-        channel.say(run(start, channel))
-    except Stopped:
-        channel.say(Done("Stopped"))
-        return 130
-    except Exception as error:  # noqa: BLE001 - the edge of the process: it fails this program
-        traceback.print_exc()
-        channel.say(Failed(f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)  # all is written; the libraries' own tidying takes seconds
+    serve(minisweagent.__version__, warm_up, run)
