@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from continuum_server.policy.base import Policy, Rank
@@ -118,8 +119,8 @@ class Core:
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
-        context = min(turn.program.context_tokens, turn.prompt_tokens)
-        evicted = hit_tokens < (context // block_size - 1) * block_size
+        repeated = min(turn.program.prompt_tokens, turn.prompt_tokens)
+        evicted = hit_tokens < (repeated // block_size - 1) * block_size
         self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted))
         return True
 
@@ -137,7 +138,7 @@ class Core:
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
-        program.context_tokens = context_tokens
+        program.context_tokens, program.prompt_tokens = context_tokens, turn.prompt_tokens
         root.served_s = max(root.served_s, turn.chain_s + turn.served(now_s))
         root.waited_s += turn.waited(now_s)
         if turn.is_last:
@@ -180,7 +181,7 @@ class Core:
 
     def _forget_idle_programs(self) -> None:
         excess = len(self._programs) - self.guards.max_programs
-        for program_id in list(self._programs)[: max(0, excess)]:
+        for program_id in list(islice(self._programs, max(0, excess))):
             state = self._programs[program_id]
             if state.requests_in_engine == 0 and program_id not in self.pins:
                 self._forget(program_id)
@@ -248,12 +249,6 @@ class Core:
             if self.pins.get(pin.program.program_id) is pin and pin.program.requests_in_engine == 0:
                 out.append(pin)
         return out
-
-    def check_deadline_again(self, program_id: str) -> None:
-        """A returned program left without being scheduled (abort): its pin's deadline counts again."""
-        pin = self.pins.get(program_id)
-        if pin is not None:
-            heapq.heappush(self._deadlines, (pin.deadline_s, self.next_sequence(), pin))
 
     def _next_expiry_s(self) -> float | None:
         """The earliest instant after which ``expired`` may answer something new."""

@@ -46,11 +46,9 @@ def test_a_pin_expires_after_its_deadline_not_at_it() -> None:
 def test_a_returned_program_keeps_its_pin_past_the_deadline() -> None:
     core = core_with(ttl_s=2.0)
     play_turn(core, "a", 0.0, 1.0)
-    back = turn_of(core, "a", 2.5)
+    turn_of(core, "a", 2.5)
     assert core.expired(100.0) == []
-    core.abort(back)
-    core.check_deadline_again("a")
-    assert [pin.program.program_id for pin in core.expired(100.0)] == ["a"]
+    assert core.has_pin("a")
 
 
 def test_the_last_step_holds_nothing_and_ends_the_program() -> None:
@@ -122,6 +120,17 @@ def test_delay_counts_only_evicted_returns() -> None:
     evicted = turn_of(core, "a", 7.0)
     core.start(evicted, 11.0, hit_tokens=0, block_size=16)
     assert policy.delay.mean_s == 4.0
+
+
+def test_an_answer_the_next_prompt_drops_is_no_eviction() -> None:
+    core = core_with("continuum")
+    policy = core.policy
+    assert isinstance(policy, Continuum)
+    first = turn_of(core, "a", 0.0)
+    core.start(first, 0.0, 0, 16)
+    core.finish(first, 1.0, 900, 800, "ls")  # 800 tokens of reasoning that never come back
+    core.start(turn_of(core, "a", 2.0), 5.0, hit_tokens=96, block_size=16)
+    assert policy.delay.mean_s == 0.0
 
 
 def test_resuming_after_preemption_is_no_second_start() -> None:
