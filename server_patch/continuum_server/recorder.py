@@ -42,13 +42,13 @@ class Recorder:
 
     Args:
         folder: made if absent; a file that is there is continued.
-        preview: also write the preview's ``scheduler_timestamps`` JSON at ``close``.
+        preview: folder that gets the preview's ``scheduler_timestamps`` JSON at ``close``; None: no such file.
 
     Raises:
         RunDirError: the folder cannot be made or written at start, or another process writes there.
     """
 
-    def __init__(self, folder: Path, preview: bool = False) -> None:
+    def __init__(self, folder: Path, preview: Path | None = None) -> None:
         self.folder = folder
         self.dropped = 0
         """Events lost to failed writes."""
@@ -89,10 +89,11 @@ class Recorder:
         self._queue.put(None)
         self._thread.join(timeout=10.0)
         os.close(self._fd)
-        if self._preview:
+        if self._preview is not None:
             try:
-                write_preview(self.folder / PREVIEW_EVENTS, read_events(self.folder))
-            except RunDirError as error:
+                self._preview.mkdir(parents=True, exist_ok=True)
+                write_preview(self._preview / PREVIEW_EVENTS, read_events(self.folder))
+            except (OSError, RunDirError) as error:
                 logger.warning("continuum: %s", error)
 
     def _run(self) -> None:

@@ -109,11 +109,25 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     assert events[-1] == event(2)
 
 
-def test_the_previews_file_is_written_at_close(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, preview=True)
+def test_the_previews_file_is_written_at_close_into_its_own_folder(tmp_path: Path) -> None:
+    record, preview = tmp_path / "record", tmp_path / "preview"
+    recorder = Recorder(record, preview)
     recorder.write(event(0))
     recorder.close()
-    assert json.loads((tmp_path / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
+    assert json.loads((preview / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
+    assert not (record / PREVIEW_EVENTS).exists()
+    assert len(list(read_events(record))) == 1
+
+
+def test_a_preview_folder_that_cannot_be_made_costs_only_that_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = Recorder(tmp_path / "record", tmp_path / "file")
+    recorder.write(event(0))
+    recorder.close()
+    assert "file" in caplog.text
+    assert len(list(read_events(tmp_path / "record"))) == 1
 
 
 def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 UTILITY = "continuum"
+"""Name of the engine core's utility method that reaches ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 
 

@@ -22,13 +22,12 @@ from continuum_traces.schema import SchedulerEvent
 from continuum_server.recorder import Recorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
+from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("continuum")
 
-UTILITY = "continuum"
-"""Name of the engine core's utility method that reaches ``Online.call``."""
 STATISTICS_EVERY_S = 30.0
 
 
@@ -136,17 +135,19 @@ class Online:
     # ----------------------------------------------------------------------------- files
 
     def _make_recorder(self) -> Recorder | None:
-        preview = os.environ.get("RUN_OUTPUT_DIR")
+        preview = os.environ.get("RUN_OUTPUT_DIR") or None
         folder = self._settings.record_path or preview
         if not folder:
             return None
-        rank = touch_points.data_parallel_rank(self._scheduler)
-        path = Path(folder) / f"rank{rank}" if rank else Path(folder)
         try:
-            return Recorder(path, preview=bool(preview))
+            return Recorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
         except RunDirError as error:
             logger.warning("continuum: no record is kept: %s", error)
             return None
+
+    def _folder_of_rank(self, folder: str | Path) -> Path:
+        rank = touch_points.data_parallel_rank(self._scheduler)
+        return Path(folder) / f"rank{rank}" if rank else Path(folder)
 
     def _statistics_file(self) -> Path | None:
         path = self._settings.statistics_path
