@@ -10,6 +10,7 @@ from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.core import Core, Guards
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Job
+from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,3 +219,19 @@ def test_a_run_has_a_step_cap() -> None:
     with pytest.raises(EngineError, match="gave up after 3"):
         loop.run()
     assert isinstance(scheduler.core, Core)
+
+
+def test_hints_of_an_in_process_caller_are_read_and_xargs_outweigh_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv_hints = pytest.importorskip("vllm.v1.kv_hints")  # none before 0.32 or so
+    action = kv_hints.KvHintAction("1", "kv.retain", "1.0", {"ttl_s": 7.0})
+    arrived = ForeseeingScheduler.add_request
+
+    def add_request(self: Any, request: Any) -> None:
+        request.kv_hints = kv_hints.KvHintsEnvelope("1", "1", [action])
+        if request.request_id.endswith("/1"):
+            request.sampling_params.extra_args["kv_ttl_s"] = 3.0
+        arrived(self, request)
+
+    monkeypatch.setattr(ForeseeingScheduler, "add_request", add_request)
+    played = play([Job(program("p", turns=3), 0.0)], "static-ttl", {"ttl_s": 2.0})
+    assert [event.ttl_s for event in played.of("pin")] == [7.0, 3.0]

@@ -25,7 +25,7 @@ from continuum_server.policy.facts import Machine, Step, TurnState
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, hints_to_xargs
 from continuum_server.vllm_plugin.settings import read_settings
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.versions import PluginError
@@ -129,7 +129,8 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _arrived(self, request: Request) -> None:
         now_s = self.clock()
-        read = tags_from_xargs(touch_points.extra_args(request), touch_points.session_id(request))
+        xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
+        read = tags_from_xargs(xargs, touch_points.session_id(request))
         if read.rejected:
             self.note_rejected(read.rejected)
         turn = self._new_turn(request, read.tags, now_s)

@@ -154,6 +154,14 @@ def session_id(request: Request) -> str | None:
     return getattr(request, "session_id", None)
 
 
+def kv_hints(request: Request) -> dict[str, Any] | None:
+    """Upstream's hints envelope as a client would send it in JSON; versions before 0.32 or so have none."""
+    envelope = getattr(request, "kv_hints", None)
+    if envelope is None:
+        return None
+    return {"actions": [{"action_type": each.action_type, "payload": each.payload} for each in envelope.actions]}
+
+
 def refuse_what_cannot_work(scheduler: Scheduler) -> None:
     """Fail at start where the configuration leaves nothing to hold."""
     if not scheduler.cache_config.enable_prefix_caching:
