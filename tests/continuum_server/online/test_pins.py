@@ -125,7 +125,7 @@ def test_a_disconnect_in_mid_stream_leaves_nothing(emulated: Live) -> None:
     assert program not in emulated.pins()
 
 
-def test_a_turn_aborted_while_it_waits_gives_its_programs_pin_its_deadline_back(emulated: Live) -> None:
+def test_a_turn_aborted_while_it_waits_leaks_no_pin(emulated: Live) -> None:
     program, seed = fresh("abort-waiting")
     prompt = tokens(3000, seed)
     first = emulated.complete(prompt, program_id=program, kv_ttl_s=3)
