@@ -18,7 +18,8 @@ from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 
-from continuum_bench.experiment import Experiment, Outcome, cells_for, prepare, run
+from continuum_bench.cell_pool import Outcome
+from continuum_bench.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.options import RunOptions
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict

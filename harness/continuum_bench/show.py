@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from continuum_bench.experiment import Experiment, Report
+from continuum_bench.cell_pool import Report
+from continuum_bench.experiment import Experiment
 
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)

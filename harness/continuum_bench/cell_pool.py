@@ -1,0 +1,118 @@
+"""Runs in processes of their own on this machine: vLLM is imported once, in a fork server they all start from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+ENGINE_MODULE = "continuum_server.virtual.engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """News of a cell, from its process."""
+
+    cell: str
+    virtual_s: float = 0.0
+    programs_done: int = 0
+    programs_total: int = 0
+    pins_held: int = 0
+    state: str = "running"
+    """loading, running, done or failed."""
+    error: str = ""
+
+
+Listener = Callable[[Report], None]
+
+
+class Task(Protocol):
+    """One run. It is pickled on its way to its process."""
+
+    @property
+    def name(self) -> str: ...
+
+    def play(self, tell: Listener) -> None:
+        """Run; tell how far it is, and at last that it is done or failed."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
+    """Play every task, at most ``jobs`` at once. Ctrl-C stops what runs and keeps what is done."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([ENGINE_MODULE])
+    pending, live, outcome = list(tasks), dict[Connection, tuple[Task, BaseProcess]](), Outcome()
+    try:
+        _start_forkserver()
+        while pending or live:
+            while pending and len(live) < jobs:
+                task = pending.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(target=_body, args=(task, sender), daemon=True)
+                process.start()
+                sender.close()
+                live[receiver] = (task, process)
+                on_report(Report(task.name, state="loading"))
+            for ready in wait(list(live)):
+                _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        for _, process in live.values():
+            process.kill()
+            process.join()
+    return outcome
+
+
+def _start_forkserver() -> None:
+    """Start it deaf to Ctrl-C: stopping is this process's business, and a traceback from there helps nobody.
+
+    Blocked, not ignored: it inherits the mask, and a Ctrl-C in this very moment reaches us afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _listen(
+    ready: Connection,
+    live: dict[Connection, tuple[Task, BaseProcess]],
+    outcome: Outcome,
+    on_report: Listener,
+) -> None:
+    task, process = live[ready]
+    try:
+        report: Report = ready.recv()
+    except EOFError:
+        process.join()
+        report = Report(task.name, state="failed", error=f"its process ended with exit code {process.exitcode}")
+    if report.state in ("done", "failed"):
+        process.join()
+        ready.close()
+        del live[ready]
+    if report.state == "done":
+        outcome.done.append(task.name)
+    elif report.state == "failed":
+        outcome.failed[task.name] = report.error
+    on_report(report)
+
+
+def _body(task: Task, sender: Connection) -> None:
+    """Body of a run's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    task.play(sender.send)
