@@ -1,6 +1,7 @@
 """Write agents/continuum_agents/pins/NAME.txt from NAME.in, for every Python there is. Run by `make lock`.
 
-A first line `# Python >=3.12,...` says where a framework's Pythons begin.
+A first line `# Python >=3.12,...` says where a framework's Pythons begin. NAME.overrides, where there is one, names
+what is left out; environments are made of exactly what is in NAME.txt.
 """
 
 import re
@@ -30,6 +31,9 @@ def main() -> None:
             "--no-header",
             "--no-annotate",
         ]
+        overrides = source.with_suffix(".overrides")
+        if overrides.exists():
+            command += ["--override", str(overrides)]
         done = subprocess.run([*command, *extra, str(source)], check=True, capture_output=True, text=True)
         head = f"# Every version pinned; made by `make lock` from {source.name}.\n"
         source.with_suffix(".txt").write_text(head + done.stdout)
