@@ -38,7 +38,7 @@ def demand(programs: Sequence[ProgramTimes]) -> Demand:
     """A program counts from its first arrival to its last finish, tools included: with its prompt from each turn's
     arrival and with its output too from the turn's finish."""
     changes: list[tuple[float, int]] = []
-    for program in programs:
+    for program in (program for program in programs if program.turns):
         held = 0
         for turn in program.turns:
             changes.append((turn.arrive_s, turn.prompt_tokens - held))

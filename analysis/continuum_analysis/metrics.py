@@ -5,38 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, floor, inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_traces.run_dir import MANIFEST, read_manifest
 
-from continuum_analysis.timeline import FAILED, PinTimes, ProgramTimes, State, TurnTimes, read_run
+from continuum_analysis.facts import RunFacts, facts_of
+from continuum_analysis.misses import reusable_tokens
+from continuum_analysis.timeline import FAILED, TurnTimes, read_run
 
 Value = float | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """A run's records, sorted out once for all metrics."""
-
-    programs: tuple[ProgramTimes, ...]
-    """Finished ones, in order of arrival."""
-    everyone: tuple[ProgramTimes, ...]
-    unfinished: tuple[str, ...]
-    failed: tuple[str, ...]
-    turns: tuple[TurnTimes, ...]
-    """Of finished programs."""
-    pins: tuple[PinTimes, ...]
-    """Of all programs."""
-    gaps: tuple[float, ...]
-    """Seconds between a turn's finish and the next one's arrival, of finished programs; requests of one program that
-    overlap have no gap."""
-
-    @property
-    def wall_s(self) -> float:
-        if not self.programs:
-            return 0.0
-        return max(p.finish_s for p in self.programs) - min(p.arrive_s for p in self.programs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +38,10 @@ class RunMetrics:
     facts: RunFacts
 
 
-def facts_of(programs: Sequence[ProgramTimes]) -> RunFacts:
-    by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
-    for program in programs:
-        by_state[program.state].append(program)
-    done = tuple(by_state["finished"])
-    return RunFacts(
-        programs=done,
-        everyone=tuple(programs),
-        unfinished=tuple(p.program_id for p in by_state["unfinished"]),
-        failed=tuple(p.program_id for p in by_state["failed"]),
-        turns=tuple(turn for p in done for turn in p.turns),
-        pins=tuple(pin for p in programs for pin in p.pins),
-        gaps=tuple(
-            after.arrive_s - before.finish_s
-            for p in done
-            for before, after in zip(p.turns, p.turns[1:], strict=False)
-            if before.finish_s is not None and after.arrive_s >= before.finish_s
-        ),
-    )
-
-
 def analyze_run(path: Path) -> RunMetrics:
     """All metrics of a run directory (or of a directory or file in the preview's format)."""
-    return measure(facts_of(read_run(path)))
+    manifest = read_manifest(path) if (path / MANIFEST).exists() else None
+    return measure(facts_of(read_run(path), manifest))
 
 
 def measure(facts: RunFacts) -> RunMetrics:
@@ -96,6 +56,24 @@ def _jct(statistic: Callable[[Any], Any]) -> Callable[[RunFacts], Value]:
 
 def _percentile(q: float) -> Callable[[Any], Any]:
     return lambda values: np.percentile(values, q)
+
+
+def _jct_percentile(q: float) -> Callable[[RunFacts], Value]:
+    """Programs that did not finish count as slower than any that did."""
+
+    def compute(facts: RunFacts) -> Value:
+        times = sorted(p.jct_s for p in facts.programs) + [inf] * (len(facts.everyone) - len(facts.programs))
+        place = q / 100 * (len(times) - 1)
+        if not times or times[ceil(place)] == inf:
+            return None
+        return _at(times, place)
+
+    return compute
+
+
+def _at(ordered: Sequence[float], place: float) -> float:
+    below = floor(place)
+    return ordered[below] + (place - below) * (ordered[ceil(place)] - ordered[below])
 
 
 def _number(statistic: Callable[[Any], Any], values: Sequence[float]) -> Value:
@@ -124,6 +102,31 @@ def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
     """Prompt tokens found in cache, and all of them, over turns whose hits were recorded."""
     known = [(t.hit_tokens, t.prompt_tokens) for t in facts.turns if t.hit_tokens is not None]
     return sum(hit for hit, _ in known), sum(prompt for _, prompt in known)
+
+
+def _ideal_tokens(facts: RunFacts) -> int:
+    """Prompt tokens a cache of unlimited size would have given, over the same turns."""
+    first = [(p.turns[0], None) for p in facts.programs]
+    later = [pair for p in facts.programs for pair in zip(p.turns[1:], p.turns, strict=False)]
+    known = [(turn, before) for turn, before in [*first, *later] if turn.hit_tokens is not None]
+    return sum(reusable_tokens(turn, before, facts.block_tokens) for turn, before in known)
+
+
+def _ideal_ratio(facts: RunFacts) -> Value:
+    return _ratio(_ideal_tokens(facts), _prefix_tokens(facts)[1])
+
+
+def _missed(facts: RunFacts) -> Value:
+    return _ratio(sum(not found.hit for found in facts.returns), len(facts.returns))
+
+
+def _per_gpu(facts: RunFacts) -> Value:
+    jobs = _rate(lambda f: len(f.programs), 3600.0)(facts)
+    return None if jobs is None or facts.gpus is None else jobs / facts.gpus
+
+
+def _reloads(facts: RunFacts) -> list[TurnTimes]:
+    return [t for t in facts.turns if t.reload_bytes]
 
 
 def _reused(facts: RunFacts) -> Value:
@@ -173,23 +176,35 @@ METRICS: tuple[Metric, ...] = (
         "mean over finished programs of last turn's finish - first turn's arrival",
         _jct(np.mean),
     ),
-    Metric("jct_p50_s", "s", "median of the same", _jct(np.median)),
-    Metric("jct_p90_s", "s", "90th percentile, linear interpolation", _jct(_percentile(90))),
-    Metric("jct_p95_s", "s", "95th percentile", _jct(_percentile(95))),
-    Metric("jct_p99_s", "s", "99th percentile", _jct(_percentile(99))),
-    Metric("jct_min_s", "s", "fastest program", _jct(np.min)),
-    Metric("jct_max_s", "s", "slowest program", _jct(np.max)),
+    Metric(
+        "jct_p50_s",
+        "s",
+        "median over all programs; one that did not finish is slower than any that did (null where it falls there)",
+        _jct_percentile(50),
+    ),
+    Metric("jct_p90_s", "s", "90th percentile of the same", _jct_percentile(90)),
+    Metric("jct_p95_s", "s", "95th percentile of the same", _jct_percentile(95)),
+    Metric("jct_p99_s", "s", "99th percentile of the same", _jct_percentile(99)),
+    Metric("jct_min_s", "s", "fastest finished program", _jct(np.min)),
+    Metric("jct_max_s", "s", "slowest finished program", _jct(np.max)),
+    Metric("programs", "", "all programs: finished, failed and unfinished", lambda f: len(f.everyone)),
+    Metric(
+        "programs_finished_share",
+        "",
+        "finished programs / all programs",
+        lambda f: _ratio(len(f.programs), len(f.everyone)),
+    ),
     Metric("programs_finished", "", "programs whose every turn ended, the last one well", lambda f: len(f.programs)),
     Metric(
         "programs_unfinished",
         "",
-        "programs with a turn that did not end, or whose client was still to send one; pins apart, in no other metric",
+        "programs with a turn that did not end, or whose client was still to send one; in the denominators, in no time",
         lambda f: len(f.unfinished),
     ),
     Metric(
         "programs_failed",
         "",
-        "programs whose last turn ended in an abort or an error; pins apart, in no other metric",
+        "programs whose last turn ended in an abort or an error; in the denominators, in no time",
         lambda f: len(f.failed),
     ),
     Metric(
@@ -198,8 +213,15 @@ METRICS: tuple[Metric, ...] = (
         "turns of any program that ended in an abort or an error",
         lambda f: sum(t.status in FAILED for p in f.everyone for t in p.turns),
     ),
-    Metric("wall_s", "s", "last finish - first arrival, finished programs", lambda f: f.wall_s),
+    Metric("wall_s", "s", "last event - first arrival, all programs", lambda f: f.wall_s),
     Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", _rate(lambda f: len(f.programs))),
+    Metric("throughput_jobs_per_hour", "1/h", "the same by the hour", _rate(lambda f: len(f.programs), 3600.0)),
+    Metric(
+        "throughput_jobs_per_hour_per_gpu",
+        "1/h",
+        "the same / GPUs (tensor parallel * replicas, from the manifest)",
+        _per_gpu,
+    ),
     Metric(
         "throughput_steps_per_min",
         "1/min",
@@ -239,6 +261,26 @@ METRICS: tuple[Metric, ...] = (
         "prompt tokens found in cache / prompt tokens, over all turns",
         lambda f: _ratio(*_prefix_tokens(f)),
     ),
+    Metric(
+        "prefix_hit_ratio_ideal",
+        "",
+        "the same with a cache of unlimited size: what a replay says was there before, in whole blocks; elsewhere "
+        "the prompt of the turn before (replies left out), and never less than was found",
+        _ideal_ratio,
+    ),
+    Metric(
+        "returns_missed_share",
+        "",
+        "turns after a program's first that did not find all they could have (to within a block) / those turns, of all "
+        "programs; causes under `analyze --misses`",
+        _missed,
+    ),
+    Metric(
+        "prefill_repeated_tokens",
+        "",
+        "prompt tokens such turns had to compute again",
+        lambda f: sum(r.lost_tokens for r in f.returns) if f.returns else None,
+    ),
     Metric("prefill_saved_tokens", "", "prompt tokens found in cache", _reused),
     Metric("pins", "", "holds of a finished turn's KV", lambda f: len(f.pins)),
     Metric(
@@ -254,7 +296,14 @@ METRICS: tuple[Metric, ...] = (
         "mean time from pin to unpin",
         _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
     ),
-    Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
+    Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(len(t.preempted_s) for t in f.turns)),
+    Metric("reloads", "", "turns for which KV came back from a lower tier", lambda f: len(_reloads(f))),
+    Metric(
+        "reload_bytes",
+        "bytes",
+        "KV that came back for them; null where none did",
+        lambda f: sum(t.reload_bytes for t in _reloads(f)) or None,
+    ),
     Metric(
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),

@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, TURNS, read_events, read_turns
+from continuum_traces.run_dir import (
+    ARRIVALS,
+    EVENTS,
+    PREVIEW_EVENTS,
+    TURNS,
+    read_arrivals,
+    read_events,
+    read_turns,
+)
 from continuum_traces.scheduler_timestamps import read_preview
-from continuum_traces.schema import SchedulerEvent, TurnRecord
+from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
 State = Literal["finished", "failed", "unfinished"]
 
@@ -35,10 +43,14 @@ class TurnTimes:
     tool: str | None = None
     status: str | None = None
     """How it ended: stop, length, abort, error."""
-    requeue_s: float = 0.0
-    """Waiting again after being preempted."""
-    preemptions: int = 0
-    preempted_at_s: float | None = None
+    preempted_s: list[float] = field(default_factory=list)
+    """Instants it lost its KV while running."""
+    resumed_s: list[float] = field(default_factory=list)
+    """Instants it was scheduled again, one for each preemption that ended."""
+    reload_bytes: int = 0
+    """KV that came back from a lower tier for it."""
+    reload_end_s: float | None = None
+    """When the last of them was there."""
     client: TurnRecord | None = None
     """The same turn on its client's clock."""
 
@@ -46,6 +58,25 @@ class TurnTimes:
     def wait_s(self) -> float | None:
         """Arrival to first scheduled."""
         return None if self.start_s is None else self.start_s - self.arrive_s
+
+    @property
+    def requeues(self) -> list[tuple[float, float]]:
+        """Waits after a preemption: from, until."""
+        return list(zip(self.preempted_s, self.resumed_s, strict=False))
+
+    @property
+    def requeue_s(self) -> float:
+        """Waiting again after being preempted."""
+        return sum(until_s - since_s for since_s, until_s in self.requeues)
+
+    @property
+    def first_token_s(self) -> float | None:
+        """The first token on the scheduler's clock: as long after the arrival as the client's is after its sending."""
+        record = self.client
+        if record is None or record.first_token_s is None or self.start_s is None:
+            return None
+        instant_s = self.arrive_s + record.first_token_s - record.sent_s
+        return min(max(instant_s, self.start_s), instant_s if self.finish_s is None else self.finish_s)
 
     @property
     def ttft_s(self) -> float | None:
@@ -85,6 +116,10 @@ class ProgramTimes:
     program_id: str
     turns: list[TurnTimes] = field(default_factory=list)
     pins: list[PinTimes] = field(default_factory=list)
+    counted: bool = True
+    """False in a run's warm-up and cool-down: load on the machine, in no metric."""
+    due_from_arrival_s: float | None = None
+    """When its client meant to start it, where only its arrival was recorded."""
 
     @property
     def state(self) -> State:
@@ -108,6 +143,7 @@ class ProgramTimes:
 
     @property
     def finish_s(self) -> float:
+        """The last thing known of it."""
         return max(turn.arrive_s if turn.finish_s is None else turn.finish_s for turn in self.turns)
 
     @property
@@ -128,22 +164,25 @@ class ProgramTimes:
     @property
     def due_s(self) -> float | None:
         """When its client meant to send the first turn, on the client's clock."""
-        return self.turns[0].client.due_s if self.turns[0].client else None
+        record = self.turns[0].client if self.turns else None
+        return record.due_s if record else self.due_from_arrival_s
 
 
 def read_run(path: Path) -> list[ProgramTimes]:
     """Programs of a run directory in order of arrival: the scheduler's records, the preview's own file, or, from a
-    server that is not ours, the client's records alone.
+    server that is not ours, the client's records alone. Programs that a load generator started and nobody saw again
+    come last.
 
     Raises:
         AnalysisError: no records there.
         RunDirError: a fault in a file, with its line and field.
     """
-    if (path / EVENTS).exists():
-        records = read_turns(path) if (path / TURNS).exists() else ()
-        return add_client_records(order_events(read_events(path)), records)
-    if (path / TURNS).exists():
-        return add_client_records(order_events(client_events(read_turns(path))), read_turns(path))
+    has_turns = (path / TURNS).exists()
+    if has_turns or (path / EVENTS).exists():
+        records = list(read_turns(path)) if has_turns else []
+        events = read_events(path) if (path / EVENTS).exists() else client_events(records)
+        programs = add_client_records(order_events(events), records)
+        return add_arrivals(programs, read_arrivals(path)) if (path / ARRIVALS).exists() else programs
     for candidate in (path, path / PREVIEW_EVENTS):
         if candidate.is_file():
             return order_events(read_preview(candidate))
@@ -199,11 +238,12 @@ def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
         turn.finish_s, turn.tool, turn.status = event.t, event.tool, event.status
         turn.output_tokens = event.output_tokens or 0
     elif event.event == "preempt":
-        turn.preempted_at_s = event.t
-        turn.preemptions += 1
-    elif event.event == "resume" and turn.preempted_at_s is not None:
-        turn.requeue_s += event.t - turn.preempted_at_s
-        turn.preempted_at_s = None
+        turn.preempted_s.append(event.t)
+    elif event.event == "resume" and len(turn.resumed_s) < len(turn.preempted_s):
+        turn.resumed_s.append(event.t)
+    elif event.event == "reload":
+        turn.reload_bytes += event.bytes or 0
+        turn.reload_end_s = event.t
 
 
 def _name_endings(program: ProgramTimes) -> None:
@@ -227,3 +267,16 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
             if turn.start_s is None:
                 turn.hit_tokens = record.cached_tokens
     return programs
+
+
+def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]) -> list[ProgramTimes]:
+    """The programs, those outside the measured window marked; and programs that left no other trace."""
+    by_id = {program.program_id: program for program in programs}
+    lost = []
+    for arrival in arrivals:
+        program = by_id.get(arrival.program_id)
+        if program is None:
+            program = ProgramTimes(arrival.program_id)
+            lost.append(program)
+        program.counted, program.due_from_arrival_s = arrival.counted, arrival.due_s
+    return [*programs, *lost]

@@ -1,0 +1,139 @@
+"""Why a returning turn found its KV or did not: one by one, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from continuum_analysis.facts import facts_of
+from continuum_analysis.metrics import analyze_run, measure
+from continuum_analysis.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain
+from continuum_analysis.timeline import add_arrivals, add_client_records, order_events
+from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
+from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
+
+E = SchedulerEvent
+BLOCK = Limits(block_tokens=16)
+
+
+def first(tool: str | None = "ls", status: str = "stop", program: str = "p") -> list[SchedulerEvent]:
+    """100 tokens in, 20 out, 1 s to 3 s."""
+    return [
+        E(0.0, "arrive", program, 0, prompt_tokens=100),
+        E(1.0, "start", program, 0, prompt_tokens=100, hit_tokens=0),
+        E(3.0, "finish", program, 0, output_tokens=20, tool=tool, status=status),
+    ]
+
+
+def second(arrive_s: float, hit_tokens: int, prompt_tokens: int = 200, program: str = "p") -> list[SchedulerEvent]:
+    return [
+        E(arrive_s, "arrive", program, 1, prompt_tokens=prompt_tokens),
+        E(arrive_s + 0.5, "start", program, 1, prompt_tokens=prompt_tokens, hit_tokens=hit_tokens),
+        E(arrive_s + 2, "finish", program, 1, output_tokens=10, status="stop"),
+    ]
+
+
+def pin(until_s: float, reason: str, program: str = "p") -> list[SchedulerEvent]:
+    return [
+        E(3.0, "pin", program, 0, ttl_s=2.0, tokens=112),
+        E(until_s, "unpin", program, 0, reason=reason),  # type: ignore[arg-type]
+    ]
+
+
+OTHER_PINS = [*first(program="q"), *pin(5.0, "expired", "q")]
+
+
+def cause_of(events: Sequence[SchedulerEvent], limits: Limits = BLOCK) -> Return:
+    (found,) = [found for found in explain(order_events(events), limits) if found.program_id == "p"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cause", "events"),
+    [
+        ("pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
+        ("cached", [*first(), *second(4.0, 96)]),
+        ("cached", [*first(), *pin(5.0, "expired"), *second(9.0, 112)]),  # expired, and nobody took the blocks
+        ("reloaded", [*first(), *second(4.0, 112), E(4.2, "reload", "p", 1, bytes=1000)]),
+        ("expired", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
+        ("pressure", [*first(), *pin(3.5, "pressure"), *second(4.0, 16)]),
+        ("dropped", [*first(), *pin(3.5, "shutdown"), *second(4.0, 0)]),
+        ("no pins", [*first(), *second(4.0, 0)]),
+        ("no tool", [*first(tool=None), *second(4.0, 0), *OTHER_PINS]),
+        ("ttl 0", [*first(), *second(4.0, 0), *OTHER_PINS]),
+        ("failed before", [*first(status="abort"), *second(4.0, 0), *OTHER_PINS]),
+        ("overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
+        ("rewritten", [*first(), *second(4.0, 32, prompt_tokens=80)]),
+    ],
+)
+def test_each_cause(cause: Cause, events: list[SchedulerEvent]) -> None:
+    found = cause_of(events)
+    assert found.cause == cause
+    assert found.hit == (cause in HITS) == CAUSES[cause].startswith("hit")
+
+
+def test_how_late_and_how_much() -> None:
+    found = cause_of([*first(), *pin(5.0, "expired"), *second(6.25, 16)])
+    assert found.late_s == 1.25
+    assert found.tool_s == 3.25
+    assert found.reusable_tokens == 96  # the first prompt, in whole blocks; whether its reply came back is not recorded
+    assert found.lost_tokens == 80
+
+
+def test_a_full_pool_of_pins_is_told_from_a_ttl_of_zero() -> None:
+    events = [*first(), *second(4.0, 0), *OTHER_PINS]
+    assert cause_of(events, Limits(16, pinned_tokens=119)).cause == "guard"  # p would have held 120 at 3.0
+    assert cause_of(events, Limits(16, pinned_tokens=120)).cause == "ttl 0"
+
+
+def test_a_replay_knows_what_was_there_before() -> None:
+    """History cut to 48 tokens: 48 found is all there was; without the replay's word it would look rewritten."""
+    programs = order_events([*first(), *second(4.0, 48, prompt_tokens=90)])
+    assert explain(programs, BLOCK)[0].cause == "rewritten"
+    add_client_records(programs, [TurnRecord("p", 1, 4.0, 4.0, finish_s=6.0, reusable_tokens=50, is_last=True)])
+    (found,) = explain(programs, BLOCK)
+    assert (found.cause, found.reusable_tokens, found.lost_tokens) == ("cached", 48, 0)
+
+
+def test_the_previews_records_do_not_say_why(tmp_path: Path) -> None:
+    events = [replace(event, tool=None, status=None) for event in [*first(), *second(4.0, 0)]]
+    assert cause_of(events).cause == "unknown"
+
+
+def test_rows_add_up() -> None:
+    programs = order_events(
+        [*first(), *pin(5.0, "expired"), *second(6.25, 16), *OTHER_PINS, *second(6.0, 112, program="q")]
+    )
+    rows = cause_rows(explain(programs, BLOCK))
+    assert [(row["cause"], row["turns"], row["share"]) for row in rows] == [("cached", 1, 0.5), ("expired", 1, 0.5)]
+    assert rows[1]["lost_tokens"] == 80
+    assert rows[1]["late_p50_s"] == 1.25
+    assert rows[1]["wait_mean_s"] == 0.5
+
+
+def test_a_machine_of_two_gpus_and_a_window() -> None:
+    """Jobs by the hour and GPU; a warm-up's program is in no metric, one that never came back in the denominator."""
+    programs = order_events([*first(), *second(4.0, 96), *first(program="warm")])
+    arrivals = [
+        ArrivalRecord("warm", 0, 0.0, counted=False),
+        ArrivalRecord("p", 1, 0.0),
+        ArrivalRecord("lost", 2, 1.0),
+    ]
+    manifest = Manifest(hardware={"tensor_parallel": 2}, engine_options={"block_size": 16})
+    run = measure(facts_of(add_arrivals(programs, arrivals), manifest))
+    assert run.unfinished == ("lost",)
+    assert run.values["programs"] == 2
+    assert run.values["programs_finished_share"] == 0.5
+    assert run.values["wall_s"] == 6.0
+    assert run.values["throughput_jobs_per_hour_per_gpu"] == 3600 / 6 / 2
+    assert run.values["jct_p50_s"] is None
+    assert [p.program_id for p in run.facts.machine] == ["p", "warm"]
+
+
+def test_programs_that_arrived_and_left_nothing_else_are_counted(tmp_path: Path) -> None:
+    write_rows(tmp_path / EVENTS, [*first(), *second(4.0, 96)])
+    write_rows(tmp_path / TURNS, [TurnRecord("p", 1, 4.0, 4.0, finish_s=6.0, is_last=True)])
+    write_rows(tmp_path / ARRIVALS, [ArrivalRecord("p", 0, 0.0), ArrivalRecord("lost", 1, 1.0)])
+    assert analyze_run(tmp_path).unfinished == ("lost",)
