@@ -23,6 +23,8 @@ class ProgramState:
     last_tool: str | None = None
     context_tokens: int = 0
     """Prompt plus output of the last finished turn."""
+    prompt_tokens: int = 0
+    """Prompt of the last finished turn: what the next one surely repeats, where history is only added to."""
     parent_id: str | None = None
     family: ProgramState | None = None
     """The oldest ancestor known when it arrived (a sub-agent's caller's caller); None: itself."""
@@ -95,7 +97,8 @@ class TurnStart:
     now_s: float
     hit_tokens: int
     kv_was_evicted: bool
-    """The program had a context and part of it was no longer in GPU memory."""
+    """Part of the last turn's prompt was no longer in GPU memory. Of its output many agents drop the reasoning, so that
+    a next prompt that misses there has lost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
