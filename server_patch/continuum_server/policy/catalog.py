@@ -39,23 +39,36 @@ POLICIES: dict[str, type[Policy]] = {
 }
 
 
+OFFLOAD = "+offload"
+"""Behind a policy's name: the arm of an experiment that runs it with tiers below GPU memory."""
+
+
 class PolicyError(ValueError):
     """An unknown policy or option; the message lists what exists."""
 
 
+def split_arm(arm: str) -> tuple[str, bool]:
+    """``continuum+offload`` -> (``continuum``, True); a plain policy -> (policy, False)."""
+    return arm.removesuffix(OFFLOAD), arm.endswith(OFFLOAD)
+
+
 def make_policy(name: str, options: Mapping[str, Any], machine: Machine) -> Policy:
-    """The policy of that name.
+    """The policy of that name, which is no arm's: tiers are the engine's.
 
     Raises:
         PolicyError: unknown name or option, or a value of the wrong type.
     """
-    policy_type = find_policy(name)
+    if name not in POLICIES:
+        raise PolicyError(f"unknown policy {name!r}; there are: {', '.join(POLICIES)}")
+    policy_type = POLICIES[name]
     return policy_type(machine, policy_type.options_type(**read_options(policy_type, options)))
 
 
-def find_policy(name: str) -> type[Policy]:
+def find_policy(arm: str) -> type[Policy]:
+    """The policy of an arm: ``continuum`` and ``continuum+offload`` are one."""
+    name, _ = split_arm(arm)
     if name not in POLICIES:
-        raise PolicyError(f"unknown policy {name!r}; there are: {', '.join(POLICIES)}")
+        raise PolicyError(f"unknown policy {name!r}; there are: {', '.join(POLICIES)}; each also as NAME{OFFLOAD}")
     return POLICIES[name]
 
 

@@ -13,6 +13,7 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
+from continuum_server.virtual.offload import Offload
 from continuum_server.vllm_plugin.versions import check_version
 
 
@@ -51,6 +52,8 @@ class EngineConfig:
     """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
     pins_yield_to: str = "never"
     """Who may take a pin while others run: never, later (a program that arrived earlier), anyone."""
+    offload: Offload | None = None
+    """Tiers of memory below the GPU's; None: KV that leaves the GPU is gone."""
     profile: str | None = None
     """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
     max_ttl_s: float = 600.0
@@ -107,6 +110,10 @@ class EngineShape:
     block_size: int
     max_num_seqs: int
     chunk_tokens: int
+    kv_layers: int | None = None
+    """Layers whose KV grows with the context; None: all."""
+    gpus: int = 1
+    offload: Offload | None = None
 
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
@@ -158,4 +165,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         chunk_tokens=config.chunk_tokens,
+        kv_layers=model.layers - model.window_layers,
+        gpus=config.tensor_parallel,
+        offload=config.offload,
     )

@@ -17,6 +17,7 @@ from continuum_server.policy.core import Guards
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, fit_prefill, shape_of, times_of
 from continuum_server.virtual.loop import Job, Progress, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
+from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import FILE
@@ -64,6 +65,7 @@ def simulate(
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
         loop = VirtualLoop(scheduler, times, jobs, turns.write, max_stretch=512 if config.event_skipping else 1)
         scheduler.attach(loop.clock, events)
+        loop.transfers = transfers_of(scheduler, shape, loop.clock)
         loop.run(on_progress)
         scheduler.release_all("shutdown")
     leaked = free_at_start - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -74,7 +76,13 @@ def simulate(
         write_json(out / FILE, statistics)
     write_json(
         out / ENGINE,
-        {**asdict(loop.counters), "virtual_s": loop.now_s, "seed": seed, "blocks_leaked": leaked},
+        {
+            **asdict(loop.counters),
+            "virtual_s": loop.now_s,
+            "seed": seed,
+            "blocks_leaked": leaked,
+            "transfers": loop.transfers.facts() if loop.transfers is not None else None,
+        },
     )
 
 

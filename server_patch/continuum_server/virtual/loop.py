@@ -12,12 +12,13 @@ from continuum_traces.schema import Program, Tags, TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
+from continuum_server.virtual.vllm_offload import Transfers
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside
 
@@ -68,7 +69,20 @@ class Play:
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
-    hit_tokens: int | None = None
+    prompted: int = -1
+    """The turn whose prompt is made; a turn that is sent again keeps it."""
+
+    @property
+    def over(self) -> bool:
+        return self.conversation.turn == len(self.job.program.turns)
+
+    def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
+        """When the turn after this one is due if it gets nothing but steps as short as they come."""
+        turns, index = self.job.program.turns, self.conversation.turn
+        if index == len(turns) - 1:
+            return inf
+        done = len(self.request._output_token_ids) if self.request is not None else 0
+        return now_s + (turns[index].output_tokens - done) * least_step_s + turns[index].gap_s
 
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
@@ -122,15 +136,22 @@ class VirtualLoop:
         """Nothing that waits can run before; an arrival may come first."""
         self._jobs_total = len(jobs)
         self._events: list[tuple[float, int, Play]] = []
-        self.on_return: Callable[[Play], None] = self._come_back
-        """Told of a play that waits for its tools now, to arrive again at ``due_s``; by default in this engine."""
+        self.on_answer: Callable[[Play], None] = self._come_back
+        """Told of a play whose turn ended; by default the next one arrives in this engine, at its ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
         """No arrival that this loop does not know of comes before; by default it knows all."""
+        self.transfers: Transfers | None = None
+        """KV on its way between tiers; None: there are no tiers."""
         for play in plays_of(jobs, self._block_size):
-            self.deliver(play, play.number)
+            self.deliver(play, play.due_s, play.number)
 
     def clock(self) -> float:
         return self.now_s
+
+    @property
+    def idle(self) -> bool:
+        """No turn is here, and none is known to come."""
+        return not (self._plays or self._events)
 
     def progress(self) -> Progress:
         pins = len(self._scheduler.core.pins)
@@ -138,24 +159,28 @@ class VirtualLoop:
 
     def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
         """Play every job to its end."""
-        while self._events or self._plays:
+        while not self.idle:
             self.advance()
             if on_progress is not None and self.counters.scheduler_calls % every_calls == 0:
                 on_progress(self.progress())
-            if self.counters.scheduler_calls >= self._max_calls:
-                raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
         if on_progress is not None:
             on_progress(self.progress())
 
     def next_s(self) -> float:
         """When ``advance`` has something to do; infinite where only an arrival can change anything."""
-        instant_s = self._idle_until_s if self._plays else inf
+        instant_s = self._idle_until_s if self._plays or self._must_step() else inf
         if self._events:
             instant_s = min(instant_s, self._events[0][0])
         return max(self.now_s, instant_s)
 
+    def _must_step(self) -> bool:
+        """A server's engine goes on while KV is on its way, though no request is there."""
+        return self.transfers is not None and self.transfers.pending
+
     def advance(self) -> None:
         """One turn of the loop: let the clock run to the next thing to do, admit what is due, one scheduler call."""
+        if self.counters.scheduler_calls >= self._max_calls:
+            raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
         next_s = self.next_s()
         if next_s == inf:
             waiting = ", ".join(list(self._plays)[:3])
@@ -164,10 +189,8 @@ class VirtualLoop:
         self._admit_due()
         steps = self._stretch() if self._max_stretch > 1 else 1
         if steps > 1:
-            for play in self._plays.values():
-                request = play.request
-                if request is not None and request.num_computed_tokens:
-                    request.spec_token_ids = [0] * (steps - 1)
+            for request in self._scheduler.running:
+                request.spec_token_ids = [0] * (steps - 1)
         output = self._scheduler.schedule()
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
@@ -177,12 +200,30 @@ class VirtualLoop:
 
     # -------------------------------------------------------------------------------- arrivals
 
-    def deliver(self, play: Play, order: int) -> None:
-        """Let the play arrive at its ``due_s``; of those due at one instant the lowest order first."""
-        heapq.heappush(self._events, (play.due_s, order, play))
+    def deliver(self, play: Play, arrival_s: float, order: int) -> None:
+        """Let the play's next turn arrive then; of those at one instant the lowest order first."""
+        heapq.heappush(self._events, (arrival_s, order, play))
 
     def _come_back(self, play: Play) -> None:
-        self.deliver(play, self._jobs_total + self.turns_done)
+        if not play.over:
+            self.deliver(play, play.due_s, self._jobs_total + self.turns_done)
+
+    def earliest_return_s(self, least_step_s: float) -> float:
+        """An instant before which no program now here sends its next turn, if no step is shorter than that."""
+        returns_s = [play.due_s_at_best(self.now_s, least_step_s) for play in self._plays.values()]
+        returns_s += [play.due_s_at_best(max(self.now_s, due_s), least_step_s) for due_s, _, play in self._events]
+        return min(returns_s, default=inf)
+
+    def abandon(self) -> list[Play]:
+        """The engine dies: everything in it is aborted, and handed back as it was before the turn was sent."""
+        lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
+        self._scheduler.finish_requests(list(self._plays), RequestStatus.FINISHED_ABORTED)
+        self._scheduler.release_all("shutdown")
+        self._plays.clear()
+        self._events.clear()
+        for play in lost:
+            play.request = None
+        return lost
 
     def _admit_due(self) -> None:
         while self._events and self._events[0][0] <= self.now_s:
@@ -192,7 +233,9 @@ class VirtualLoop:
     def _send(self, play: Play) -> None:
         conversation = play.conversation
         index = conversation.turn
-        conversation.next_prompt()
+        if play.prompted < index:
+            conversation.next_prompt()
+            play.prompted = index
         turn = play.job.program.turns[index]
         tool = turn.tool_calls[0].name if turn.tool_calls else None
         tags = Tags(
@@ -218,10 +261,23 @@ class VirtualLoop:
         self._scheduler.add_request(play.request)
 
     def _wait_for_something(self, output: SchedulerOutput) -> None:
-        """Nothing could be scheduled, and nothing will be before a deadline or an arrival."""
-        self._scheduler.update_from_output(output, ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+        """Nothing could be scheduled, and nothing will be before a deadline, an arrival or the end of a transfer."""
+        moved = self._move_kv(output)
+        result = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
+        self._scheduler.update_from_output(output, result)
+        if self.transfers is not None and not self.transfers.quiet:
+            return  # the next call may find something new at once
         deadline_s = self._scheduler.core.next_deadline_s()
         self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))
+        if self.transfers is not None:
+            self._idle_until_s = min(self._idle_until_s, self.transfers.next_s())
+
+    def _move_kv(self, output: SchedulerOutput) -> KVConnectorOutput | None:
+        """Begin this call's transfers and report those that ended; the clock runs on where the GPU must wait."""
+        if self.transfers is None:
+            return None
+        moved, self.now_s = self.transfers.run_step(output)
+        return moved
 
     # ------------------------------------------------------------------------------------ steps
 
@@ -247,10 +303,11 @@ class VirtualLoop:
             sampled.append(new)
             if done + len(new) >= request.max_tokens:
                 finished.append(play)
+        moved = self._move_kv(output)
         self._take_time(batch, steps)
         if batch.chunks:
             self._note_first_tokens(index)
-        runner_output = ModelRunnerOutput(list(scheduled), index, sampled)
+        runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
         self._scheduler.update_from_output(output, runner_output)
         self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids
         for play in finished:
@@ -306,22 +363,23 @@ class VirtualLoop:
         play.request = None
         if is_last:
             self.programs_done += 1
-            return
-        play.due_s = self.now_s + turn.gap_s
-        self.on_return(play)
+        else:
+            play.due_s = self.now_s + turn.gap_s
+        self.on_answer(play)
 
     # ---------------------------------------------------------------------------- event skipping
 
     def _stretch(self) -> int:
         """How many decode steps may be taken in one scheduler call without changing anything observable.
 
-        The running requests must all be decoding, none may finish, the pool must have the blocks, and no arrival
-        or pin deadline may fall before the last of the steps starts. A request that waits must have been passed
-        over by the step before: with fewer free blocks and the same batch it stays where it is.
+        The running requests must all be decoding, none may finish, the pool must have the blocks, and no arrival,
+        pin deadline or end of a transfer may fall before the last of the steps starts. A request that waits must have
+        been passed over by the step before: with fewer free blocks and the same batch it stays where it is.
         """
         scheduler = self._scheduler
         running = scheduler.running
-        if not running or (scheduler.waiting and not self._settled) or has_set_aside(scheduler):
+        waits = scheduler.waiting or has_set_aside(scheduler)
+        if not running or (waits and not self._settled) or not (self.transfers is None or self.transfers.quiet):
             return 1
         steps = min(self._max_stretch, self._chunk_tokens // len(running))
         context = 0
@@ -348,14 +406,16 @@ class VirtualLoop:
         return steps
 
     def _fit_events(self, decodes: int, context_tokens: int, steps: int) -> int:
-        """Steps that start before the next arrival and not after the next pin deadline."""
+        """Steps that start before the next arrival or end of a transfer and not after the next pin deadline."""
         deadline_s = self._scheduler.core.next_deadline_s()
-        arrival_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
-        if deadline_s is None and arrival_s == inf:
+        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
+        if self.transfers is not None:
+            news_s = min(news_s, self.transfers.next_s())
+        if deadline_s is None and news_s == inf:
             return steps
         now_s = self.now_s
         for number, seconds in enumerate(self._stretch_times(decodes, context_tokens, steps)):
-            if arrival_s <= now_s or (deadline_s is not None and deadline_s < now_s):
+            if news_s <= now_s or (deadline_s is not None and deadline_s < now_s):
                 return max(1, number)
             now_s += seconds
         return steps

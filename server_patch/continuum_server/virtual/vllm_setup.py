@@ -16,6 +16,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.structured_output import StructuredOutputManager
 
 from continuum_server.virtual.config import EngineShape
+from continuum_server.virtual.vllm_offload import transfer_config
 from continuum_server.vllm_plugin.settings import Settings
 
 
@@ -31,7 +32,7 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
     kv_config = KVCacheConfig(
         num_blocks=shape.num_blocks,
         kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        kv_cache_groups=[KVCacheGroupSpec([f"layer.{n}" for n in range(shape.kv_layers or shape.layers)], spec)],
     )
     return scheduler_type(
         vllm_config=vllm_config,
@@ -61,6 +62,7 @@ def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
         cache_config=cache,
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
+        kv_transfer_config=transfer_config(shape.offload, shape.gpus),
         additional_config=settings.to_config(),
     )
 

@@ -1,0 +1,95 @@
+"""Tiers below GPU memory as a configuration: capacity, bandwidth, latency, presets. Needs no vLLM.
+
+Numbers and where they come from: docs/server/offload.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from continuum_server.step_times.catalog import find_gpu
+
+PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800")
+"""The papers' sizes, GB per GPU; any other sizes in the same form work too."""
+
+PCIE4_GB_S, PCIE5_GB_S = 25.0, 50.0
+"""Pinned memory over 16 lanes, one direction: nvbandwidth shows 25.1 on an A100, 52.8 to 55.6 on an H100."""
+NVME_READ_GB_S, NVME_WRITE_GB_S = 6.5, 3.5
+"""Sequential, one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 data sheet)."""
+DRAM_LATENCY_S, NVME_LATENCY_S = 50e-6, 200e-6
+"""Before a transfer's first byte: assumptions, a launch and a synchronisation; a read request of a file."""
+
+_PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?")
+_OLDER_LINK = ("a100", "l40s")
+
+
+class OffloadError(ValueError):
+    """Tiers that cannot be; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Memory below the GPU's. Every figure is for one GPU of the replica, which has a link and a share of its own."""
+
+    gb: float
+    """Capacity, 1e9 bytes."""
+    read_gb_s: float
+    """Towards the GPU, 1e9 bytes a second."""
+    write_gb_s: float
+    latency_s: float = 0.0
+    """From the start of a transfer to its first byte."""
+
+    def __post_init__(self) -> None:
+        for name in ("gb", "latency_s"):
+            if not getattr(self, name) >= 0.0:
+                raise OffloadError(f"{name} = {getattr(self, name):g}: must not be negative")
+        for name in ("read_gb_s", "write_gb_s"):
+            if not getattr(self, name) > 0.0:
+                raise OffloadError(f"{name} = {getattr(self, name):g}: must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """DRAM, and below it perhaps an SSD: as in vLLM, what the SSD holds reaches the GPU through DRAM."""
+
+    dram: Tier
+    ssd: Tier | None = None
+    blocks_per_chunk: int = 1
+    """KV blocks that are moved and evicted as one (vLLM's ``blocks_per_chunk``)."""
+
+    def __post_init__(self) -> None:
+        if self.blocks_per_chunk < 1:
+            raise OffloadError(f"blocks_per_chunk = {self.blocks_per_chunk}: must be at least 1")
+        if self.ssd is not None and self.ssd.gb > 0.0 and self.dram.gb <= 0.0:
+            raise OffloadError("an SSD tier needs a DRAM tier above it: its KV reaches the GPU through DRAM")
+        if math.isinf(self.dram.gb) or (self.ssd is not None and math.isinf(self.ssd.gb)):
+            raise OffloadError("a tier's capacity must be finite")
+
+    @property
+    def name(self) -> str:
+        """In the form of a preset."""
+        return f"dram-{self.dram.gb:g}" + (f"+ssd-{self.ssd.gb:g}" if self.ssd is not None else "")
+
+
+def read_offload(preset: str, gpu: str) -> Offload:
+    """Tiers of a preset's sizes with the GPU's usual links.
+
+    Raises:
+        OffloadError: not of the form ``dram-GB`` or ``dram-GB+ssd-GB``.
+        UnknownPair: no such GPU.
+    """
+    found = _PRESET.fullmatch(preset.strip().lower())
+    if found is None:
+        raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or other sizes in that form (GB per GPU)")
+    dram_gb, ssd_gb = float(found[1]), found[2]
+    link_gb_s = PCIE4_GB_S if find_gpu(gpu).name.startswith(_OLDER_LINK) else PCIE5_GB_S
+    dram = Tier(dram_gb, link_gb_s, link_gb_s, DRAM_LATENCY_S)
+    ssd = Tier(float(ssd_gb), NVME_READ_GB_S, NVME_WRITE_GB_S, NVME_LATENCY_S) if ssd_gb is not None else None
+    return Offload(dram, ssd)
+
+
+def default_preset(gpu: str) -> str:
+    """The papers' DRAM: 100 GB beside an A100 (or an older card), 200 GB per GPU beside newer ones."""
+    return "dram-100" if find_gpu(gpu).name.startswith(_OLDER_LINK) else "dram-200"

@@ -1,0 +1,317 @@
+"""vLLM's own KV offloading, with modelled transfers. Every place where the virtual engine touches it is in here.
+
+Real: ``OffloadingConnector`` on both its sides, ``CPUOffloadingManager`` (LRU), ``TieringOffloadingManager``. Modelled,
+behind vLLM's own interfaces: the copies between GPU and DRAM (``OffloadingWorker``) and the SSD
+(``SecondaryTierManager``). docs/decisions/0004-offload-tiers.md says what each place relies on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+from vllm.config import KVTransferConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_offload.base import (
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    LookupResult,
+    Medium,
+    OffloadingManager,
+    OffloadingWorker,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    TransferResult,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, TieringOffloadingManager
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+from vllm.v1.outputs import KVConnectorOutput
+
+from continuum_server.virtual.config import EngineShape
+from continuum_server.virtual.links import InFlight, Link
+from continuum_server.virtual.offload import Offload
+
+GB = 1e9
+Clock = Callable[[], float]
+
+
+def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | None:
+    """vLLM's configuration of these tiers for a replica of so many GPUs; None: there is nothing to configure."""
+    if offload is None or offload.dram.gb <= 0.0:
+        return None
+    extra: dict[str, Any] = {
+        "cpu_bytes_to_use": int(offload.dram.gb * gpus * GB),
+        "blocks_per_chunk": offload.blocks_per_chunk,
+        "spec_name": "CPUOffloadingSpec",
+    }
+    if offload.ssd is not None and offload.ssd.gb > 0.0:
+        extra |= {
+            "spec_name": TwoTiers.__name__,
+            "spec_module_path": __name__,
+            "ssd_bytes_to_use": int(offload.ssd.gb * gpus * GB),
+        }
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector",
+        kv_role="kv_both",
+        engine_id="virtual",  # the default is drawn at random
+        kv_connector_extra_config=extra,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the SSD
+
+
+class TwoTiers(TieringOffloadingSpec):
+    """vLLM's DRAM tier over a modelled SSD. No KV exists here, so no memory is mapped for it."""
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        self._tiers: TieringOffloadingManager | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        if self._tiers is None:
+            primary = CPUPrimaryTierOffloadingManager(
+                num_chunks=self.num_chunks,
+                mmap_region=_NoMemory(self.kv_bytes_per_chunk),  # type: ignore[arg-type]
+                cache_policy=self.eviction_policy,
+            )
+            chunks = int(self.extra_config["ssd_bytes_to_use"]) // self.kv_bytes_per_chunk
+            ssd = ModelledSsd(self, primary.get_kv_memoryview(), chunks)
+            self._tiers = TieringOffloadingManager(primary, [ssd])
+        return self._tiers
+
+
+class _NoMemory:
+    """In place of the mapped memory of the DRAM tier: of its view only the size of a row is read."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self._row: Any = np.zeros((1, chunk_bytes), dtype=np.int8)
+
+    def create_kv_memoryview(self) -> memoryview:
+        return memoryview(self._row)
+
+    def cleanup(self) -> None:
+        return
+
+
+class ModelledSsd(SecondaryTierManager):
+    """Chunks by least recent use, read and written in modelled time."""
+
+    medium = Medium.STORAGE
+
+    def __init__(self, spec: TwoTiers, primary_view: memoryview, chunks: int) -> None:
+        super().__init__(offloading_spec=spec, primary_kv_view=primary_view, tier_type="modelled-ssd")
+        self.capacity = chunks
+        self.acted = False
+        """A transfer was asked for since ``acted`` was last cleared."""
+        self.read = Link(float("inf"), 0.0)
+        self.write = Link(float("inf"), 0.0)
+        self.in_flight = InFlight()
+        self._clock: Clock = lambda: 0.0
+        self._held: OrderedDict[OffloadKey, bool] = OrderedDict()
+        """Least recently used first; False while it is being written."""
+        self._reading: dict[OffloadKey, int] = {}
+        self._stores: dict[int, list[OffloadKey]] = {}
+        self._loads: dict[int, list[OffloadKey]] = {}
+
+    def attach(self, clock: Clock, read: Link, write: Link) -> None:
+        self._clock, self.read, self.write = clock, read, write
+
+    @property
+    def chunks_held(self) -> int:
+        return len(self._held)
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        ready = self._held.get(key)
+        if ready is None:
+            return LookupResult.MISS
+        return LookupResult.HIT if ready else LookupResult.RETRY
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        """Write what is not there yet and finds room; what is being read or written is not evicted for it."""
+        position = job_metadata.req_context.get_offload_key_position
+        keys = sorted(job_metadata.keys, key=lambda key: (position(key) or 0, key))  # they come as a set
+        new = [key for key in keys if key not in self._held]
+        for key in reversed(keys):  # a prefix outlives its continuation
+            if key in self._held:
+                self._held.move_to_end(key)
+        kept = new[: self._make_room(len(new))]
+        for key in reversed(kept):
+            self._held[key] = False
+        self._stores[job_metadata.job_id] = kept
+        self._submit(job_metadata.job_id, self.write, len(kept))
+
+    def _make_room(self, wanted: int) -> int:
+        """Evict until so many more fit; how many do."""
+        excess = len(self._held) + wanted - self.capacity
+        if excess > 0:
+            idle = [key for key, ready in self._held.items() if ready and key not in self._reading]
+            for key in idle[:excess]:
+                del self._held[key]
+        return max(0, min(wanted, self.capacity - len(self._held)))
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        keys = list(job_metadata.keys)
+        for key in reversed(keys):
+            self._held.move_to_end(key)
+            self._reading[key] = self._reading.get(key, 0) + 1
+        self._loads[job_metadata.job_id] = keys
+        self._submit(job_metadata.job_id, self.read, len(keys))
+
+    def _submit(self, job_id: int, link: Link, chunks: int) -> None:
+        self.acted = True
+        now_s = self._clock()
+        self.in_flight.add(link.send(now_s, chunks * self.block_size_bytes) if chunks else now_s, job_id)
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        ended = self.in_flight.ended(self._clock())
+        self.acted = self.acted or bool(ended)
+        for job_id in ended:
+            for key in self._stores.pop(job_id, ()):
+                self._held[key] = True
+            for key in self._loads.pop(job_id, ()):
+                self._reading[key] -= 1
+                if not self._reading[key]:
+                    del self._reading[key]
+        return [JobResult(job_id, success=True) for job_id in ended]
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def drain_jobs(self) -> None:
+        """vLLM asks for it when caches are reset, which no replay does."""
+        raise NotImplementedError("the virtual engine resets no offload tier")
+
+
+# ------------------------------------------------------------------------------------- GPU <-> DRAM, and a step
+
+
+class ModelledCopies(OffloadingWorker):
+    """The copies between GPU memory and DRAM: one link each way, full duplex."""
+
+    def __init__(self, clock: Clock, block_bytes: int, read: Link, write: Link) -> None:
+        self.read, self.write = read, write
+        self.in_flight = InFlight()
+        self.stall_until_s = 0.0
+        """The forward pass may not begin before: it would overwrite blocks that are still being copied away."""
+        self._clock = clock
+        self._block_bytes = block_bytes
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
+        self._submit(job_id, self.write, src_spec)
+        return True
+
+    def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
+        self._submit(job_id, self.read, dst_spec)
+        return True
+
+    def _submit(self, job_id: int, link: Link, blocks: GPULoadStoreSpec) -> None:
+        self.in_flight.add(link.send(self._clock(), len(blocks.block_ids) * self._block_bytes), job_id)
+
+    def get_finished(self) -> list[TransferResult]:
+        return [TransferResult(job_id, success=True) for job_id in self.in_flight.ended(self._clock())]
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        self.stall_until_s = max(self.stall_until_s, self.in_flight.end_of(set(job_ids)) or 0.0)
+
+
+def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers | None:
+    """The transfers of a scheduler built for this shape; None: it has no tiers."""
+    if shape.offload is None or scheduler.connector is None:
+        return None
+    return Transfers(scheduler, shape.offload, shape.gpus, clock)
+
+
+class Transfers:
+    """What the workers of a server do for the connector, in the order of vLLM's model runner, in virtual time.
+
+    Args:
+        scheduler: built with ``transfer_config``'s result.
+        offload: the same tiers.
+        gpus: of the replica; each has links of its own.
+        clock: the loop's.
+    """
+
+    def __init__(self, scheduler: Any, offload: Offload, gpus: int, clock: Clock) -> None:
+        vllm_config: VllmConfig = scheduler.vllm_config
+        self._scheduler = scheduler
+        self._clock = clock
+        self._connector: Any = OffloadingConnector(vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config)
+        (group,) = scheduler.kv_cache_config.kv_cache_groups
+        self.block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
+        dram = offload.dram
+        self.copies = ModelledCopies(
+            clock,
+            self.block_bytes,
+            Link(dram.read_gb_s * gpus * GB, dram.latency_s),
+            Link(dram.write_gb_s * gpus * GB, dram.latency_s),
+        )
+        side: Any = self._connector.connector_worker
+        side.worker = self.copies
+        self.manager: Any = scheduler.connector.connector_scheduler.manager
+        self.ssd: ModelledSsd | None = None
+        if offload.ssd is not None and isinstance(self.manager, TieringOffloadingManager):
+            ssd: Any = self.manager.secondary_tiers[0]
+            self.ssd, tier = ssd, offload.ssd
+            ssd.attach(
+                clock,
+                Link(tier.read_gb_s * gpus * GB, tier.latency_s),
+                Link(tier.write_gb_s * gpus * GB, tier.latency_s),
+            )
+        self._acted = False
+
+    def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:
+        """A step's transfers: what the workers report of it, and when its forward pass may begin.
+
+        Completions are seen when a forward pass is launched, as on a GPU: one that falls inside a pass is reported by
+        the next.
+        """
+        worker = self._connector
+        metadata: Any = output.kv_connector_metadata
+        self.copies.stall_until_s = self._clock()
+        worker.handle_preemptions(metadata)
+        worker.bind_connector_metadata(metadata)
+        worker.start_load_kv(None)
+        _, received = worker.get_finished(output.finished_req_ids)
+        worker.wait_for_save()
+        report = KVConnectorOutput(
+            finished_recving=received, kv_connector_worker_meta=worker.build_connector_worker_meta()
+        )
+        worker.clear_connector_metadata()
+        jobs = metadata.load_jobs or metadata.store_jobs or metadata.jobs_to_flush
+        self._acted = bool(jobs or report.kv_connector_worker_meta or output.finished_req_ids)
+        if self.ssd is not None:
+            self._acted, self.ssd.acted = self._acted or self.ssd.acted, False
+        return report, self.copies.stall_until_s
+
+    @property
+    def quiet(self) -> bool:
+        """The last step began, reported and left over nothing: the next differs only once a transfer ends."""
+        connector = self._scheduler.connector.connector_scheduler
+        return not (self._acted or self._scheduler.finished_req_ids or connector._block_id_to_pending_jobs)
+
+    @property
+    def pending(self) -> bool:
+        """The engine has to go on stepping though nobody waits for it."""
+        return bool(self._scheduler.has_requests())
+
+    def next_s(self) -> float:
+        """When the next transfer ends; infinite where none is on its way."""
+        ends = [self.copies.in_flight.next_s()]
+        if self.ssd is not None:
+            ends.append(self.ssd.in_flight.next_s())
+        return min(ends)
+
+    def facts(self) -> dict[str, Any]:
+        """What moved, for engine.json."""
+        links = {"gpu_to_dram": self.copies.write, "dram_to_gpu": self.copies.read}
+        if self.ssd is not None:
+            links |= {"dram_to_ssd": self.ssd.write, "ssd_to_dram": self.ssd.read}
+        return {name: {"bytes": link.moved_bytes, "busy_s": link.busy_s} for name, link in links.items()}
