@@ -82,6 +82,8 @@ class Done:
     exit_status: str
     submission: str = ""
     turns: int = 0
+    passed: bool | None = None
+    """By the framework's own scorer; None where it has none, or it was not run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Batch:
     out: Path
     workers: int
     time_limit_s: float
+    answers: bool = False
+    """Programs end in an answer that their framework scores; they have no folder of code and no test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class ProgramRecord:
     tool_s: float = 0.0
     """Seconds of all tools together."""
     passed: bool | None = None
-    """Of the task's own test; None where it has none, or the program did not finish."""
+    """By the task's own test or the framework's scorer; None where it has none, or the program did not finish."""
     error: str | None = None
     submission: str = field(default="", repr=False)
 
@@ -145,7 +147,8 @@ class Runner:
         try:
             try:
                 async with self._loading:
-                    await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
+                    if not self._batch.answers:
+                        await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
                     process = await self._spawn(arrival)
                     await process.wait_until_ready(READY_TIMEOUT_S)
             finally:
@@ -202,6 +205,7 @@ class Runner:
         except asyncio.TimeoutError:
             record.status = TIME_LIMIT
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
+            record.passed = False if self._batch.answers else None
         finally:
             record.end_s = self._sink.offset_s()  # its process takes a moment longer to go
 
@@ -219,7 +223,7 @@ async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
             record.tools = (*record.tools, event.name)
             record.tool_s = round(record.tool_s + event.seconds, 6)
         elif isinstance(event, Done):
-            record.status, record.submission = event.exit_status, event.submission
+            record.status, record.submission, record.passed = event.exit_status, event.submission, event.passed
             return
         elif isinstance(event, Failed):
             record.status, record.error = ERROR, event.message

@@ -41,6 +41,7 @@ START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config
         TurnEnded(0, 10, 5, 0),
         ToolEnded(1, "pytest", 0.5, 1),
         Done("Submitted", "diff\n--- a", 7),
+        Done("Answered", "42", 3, passed=True),
         Failed("ValueError: x", {"where": "y"}),
     ],
 )
