@@ -12,10 +12,12 @@ import typer
 
 from continuum_bench.agent_commands import add_agent_commands
 from continuum_bench.options import (
+    ApiKeyEnv,
     Arrivals,
     BaseUrl,
     BlockSize,
     ChunkTokens,
+    CoolDown,
     Dialect,
     Format,
     Gpu,
@@ -24,19 +26,26 @@ from continuum_bench.options import (
     Json,
     KvBlocks,
     Label,
+    LiveOptions,
     MaxSeqs,
     Model,
     NoReport,
     NumPrograms,
+    OffloadPreset,
     Out,
     Overhead,
     PinsYieldTo,
     PolicyNames,
     PolicyOptions,
+    Processes,
     ProfileFile,
     ProgramLimit,
     Prompts,
+    RayAddress,
+    RequestLimit,
+    Resume,
     Retries,
+    RunLimit,
     RunOptions,
     SchedulerRecords,
     Seed,
@@ -48,6 +57,8 @@ from continuum_bench.options import (
     Traces,
     TurnScale,
     Utilization,
+    WarmUp,
+    only_live,
 )
 
 app = typer.Typer(
@@ -95,6 +106,7 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         gpu_memory_utilization: Utilization = 0.9,
         step_overhead_ms: Overhead = 1.0,
         pins_yield_to: PinsYieldTo = "never",
+        offload: OffloadPreset = None,
         profile: ProfileFile = None,
         tokens_reading: TokensReading = "context",
         turn_scale: TurnScale = 1,
@@ -107,7 +119,14 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         dialect: Dialect = None,
         prompts: Prompts = None,
         retries: Retries = 3,
+        request_limit_s: RequestLimit = 3600.0,
         program_limit_s: ProgramLimit = None,
+        time_limit_s: RunLimit = None,
+        warm_up: WarmUp = "0",
+        cool_down: CoolDown = "0",
+        processes: Processes = 1,
+        api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+        resume: Resume = None,
         scheduler_records: SchedulerRecords = None,
         out: Out = None,
         no_report: NoReport = False,
@@ -115,21 +134,29 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
     ) -> None:
         given = dict(locals())
         options = RunOptions(**{field.name: given[field.name] for field in fields(RunOptions)})
+        live = LiveOptions(**{field.name: given[field.name] for field in fields(LiveOptions)})
         if base_url is not None:
-            from continuum_bench.live.command import LiveOptions, run_live  # noqa: PLC0415
+            from continuum_bench.live.command import run_live  # noqa: PLC0415
 
-            live = LiveOptions(**{field.name: given[field.name] for field in fields(LiveOptions)})
             _exit(lambda: run_live(name, options, live))
             return
-        from continuum_bench.run_command import run_policies  # noqa: PLC0415
-
-        _exit(lambda: run_policies(name, options))
+        _exit(lambda: _run_virtual(name, options, live))
 
     if positional:
         command.__annotations__["traces"] = Annotated[Path, typer.Argument(help="Trace file, any known format.")]
         command.__defaults__ = (..., *(command.__defaults__ or ())[1:])
     command.__doc__ = what
     app.command(name)(command)
+
+
+def _run_virtual(name: str, options: RunOptions, live: LiveOptions) -> int:
+    from continuum_bench.run_command import run_policies  # noqa: PLC0415
+    from continuum_bench.workload import BenchError  # noqa: PLC0415
+
+    unused = only_live(options, live)
+    if unused is not None:
+        raise BenchError(f"{unused}: needs --base-url")
+    return run_policies(name, options)
 
 
 _workload_command(
@@ -230,6 +257,28 @@ def profile(
     from continuum_bench.profile_command import write_profile_file  # noqa: PLC0415
 
     _exit(lambda: write_profile_file(out, base_url, served_model, repeats, gpu, model, tp, step_overhead_ms))
+
+
+@app.command()
+def sweep(
+    grid: Annotated[Path | None, typer.Argument(help="Grid (YAML): axes and their values.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="AXIS=A,B, repeatable; over the file, or instead of one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory; default runs/NAME. What is done there stays.")] = None,
+    jobs: Jobs = None,
+    ray_address: RayAddress = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
+    no_report: NoReport = False,
+    json_output: Json = False,
+) -> None:
+    """Play every cell of a grid of run options; the same command again plays what is missing."""
+    from continuum_bench.sweep_command import SweepOptions, run_sweep  # noqa: PLC0415
+    from continuum_bench.sweep_run import Players  # noqa: PLC0415
+
+    players = Players(jobs, ray_address)
+    given = SweepOptions(grid, overrides or (), out, players, dry_run, no_report, json_output)
+    _exit(lambda: run_sweep(given))
 
 
 traces_app = typer.Typer(no_args_is_help=True, help="Trace files: import, make, fit, look at, check, convert.")

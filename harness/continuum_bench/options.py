@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,10 @@ NumPrograms = Annotated[
 ]
 Arrivals = Annotated[
     str,
-    typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR, recorded.", rich_help_panel=_WORKLOAD),
+    typer.Option(
+        help="poisson, constant, gamma:CV (bursty), ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S].",
+        rich_help_panel=_WORKLOAD,
+    ),
 ]
 TokensReading = Annotated[
     str,
@@ -37,7 +40,8 @@ PolicyNames = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="Policies, repeated or separated by commas; default vllm,program-fcfs,static-ttl,continuum.",
+        help="Policies, repeated or separated by commas; default vllm,program-fcfs,static-ttl,continuum. "
+        "NAME+offload runs with the tiers of --offload.",
         rich_help_panel=_RUN,
     ),
 ]
@@ -48,6 +52,10 @@ PolicyOptions = Annotated[
 Seed = Annotated[int, typer.Option(help="First seed, of arrivals and order.", rich_help_panel=_RUN)]
 Seeds = Annotated[int, typer.Option(help="Arrival sequences; 2 or more give intervals.", rich_help_panel=_RUN)]
 Jobs = Annotated[int | None, typer.Option(help="Runs at once; default all cores.", rich_help_panel=_RUN)]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="Play on this Ray cluster (auto, HOST:PORT, ray://...); local: one here.", rich_help_panel=_RUN),
+]
 Gpu = Annotated[str, typer.Option(help="GPU; doctor lists them.", rich_help_panel=_ENGINE)]
 Model = Annotated[str, typer.Option(help="Model; doctor lists them.", rich_help_panel=_ENGINE)]
 TensorParallel = Annotated[int, typer.Option("--tp", help="GPUs of one replica.", rich_help_panel=_ENGINE)]
@@ -64,6 +72,15 @@ PinsYieldTo = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+OffloadPreset = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        help="Tiers of NAME+offload, GB per GPU: dram-100, dram-200, dram-100+ssd-400, dram-200+ssd-800, other sizes "
+        "alike; default by GPU. Where no policy is named so, all run with them.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 BaseUrl = Annotated[
     str | None,
     typer.Option(help="Play against this server (up to /v1) instead of the virtual engine.", rich_help_panel=_SERVER),
@@ -76,8 +93,28 @@ Dialect = Annotated[
 Prompts = Annotated[
     str | None, typer.Option(help="tokens (exact; vLLM's default) or text (about).", rich_help_panel=_SERVER)
 ]
-Retries = Annotated[int, typer.Option(help="Tries again per turn, ids kept.", rich_help_panel=_SERVER)]
+Retries = Annotated[
+    int, typer.Option(help="Tries again per turn, ids kept, Retry-After honoured.", rich_help_panel=_SERVER)
+]
+RequestLimit = Annotated[float, typer.Option(help="A request that takes longer has failed.", rich_help_panel=_SERVER)]
 ProgramLimit = Annotated[float | None, typer.Option(help="Give a program up after so long.", rich_help_panel=_SERVER)]
+RunLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit-s", help="Stop the run then; what runs is unfinished.", rich_help_panel=_SERVER),
+]
+WarmUp = Annotated[
+    str,
+    typer.Option(help="Load only, in no metric: first N programs, or arriving in Ns.", rich_help_panel=_SERVER),
+]
+CoolDown = Annotated[str, typer.Option(help="The same for the last programs, or seconds.", rich_help_panel=_SERVER)]
+Processes = Annotated[int, typer.Option(help="Processes that share the load.", rich_help_panel=_SERVER)]
+ApiKeyEnv = Annotated[
+    str, typer.Option(help="Environment variable with the API key; never written down.", rich_help_panel=_SERVER)
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="Go on with this run: finished programs are kept, the others played.", rich_help_panel=_SERVER),
+]
 SchedulerRecords = Annotated[
     Path | None,
     typer.Option(help="The server's --record folder, for its side of the run.", rich_help_panel=_SERVER),
@@ -113,6 +150,7 @@ class RunOptions:
     gpu_memory_utilization: float = 0.9
     step_overhead_ms: float = 1.0
     pins_yield_to: str = "never"
+    offload: str | None = None
     profile: Path | None = None
     tokens_reading: str = "context"
     turn_scale: int = 1
@@ -122,3 +160,32 @@ class RunOptions:
     out: Path | None = None
     no_report: bool = False
     json_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What only a run against a server needs; the defaults are those of the command line."""
+
+    base_url: str
+    served_model: str | None = None
+    label: str | None = None
+    dialect: str | None = None
+    prompts: str | None = None
+    retries: int = 3
+    request_limit_s: float = 3600.0
+    program_limit_s: float | None = None
+    time_limit_s: float | None = None
+    warm_up: str = "0"
+    cool_down: str = "0"
+    processes: int = 1
+    api_key_env: str = "OPENAI_API_KEY"
+    resume: Path | None = None
+    scheduler_records: Path | None = None
+
+
+def only_live(options: RunOptions, live: LiveOptions) -> str | None:
+    """The first option given that needs a live server; None where there is none."""
+    for field in fields(LiveOptions):
+        if field.name != "base_url" and getattr(live, field.name) != field.default:
+            return f"--{field.name.replace('_', '-')}"
+    return f"--arrivals {options.arrivals}" if options.arrivals.startswith("concurrency") else None

@@ -14,7 +14,7 @@ from continuum_traces.jsonl import TooLong, too_long
 from continuum_traces.schema import Program
 from continuum_traces.synth import BUNDLED, Reading, bundled, bundled_path, load_profile, scale_turns, synthesize
 
-from continuum_bench.arrival_times import arrival_times
+from continuum_bench.arrival_times import arrival_times, uses_rate
 from continuum_bench.bench_error import BenchError
 
 __all__ = ["BenchError", "Play", "Workload", "WorkloadRequest", "arrivals", "load_workload"]
@@ -127,7 +127,7 @@ def _facts(
         "synthetic": any(program.synthetic for program in programs),
         "tokens_reading": request.reading,
         "turn_scale": request.turn_scale,
-        "jps": request.jps,
+        **({"jps": request.jps} if uses_rate(request.arrivals) else {}),
         "arrivals": request.arrivals,
         "last_step": "known when the last request is sent (replay)",
         "skipped": [str(problem) for problem in skipped],
@@ -139,7 +139,7 @@ def arrivals(workload: Workload, jps: float, seed: int) -> list[Play]:
     rng = np.random.default_rng(seed)
     number = int(workload.facts["programs"])
     order = [i % len(workload.programs) for i in range(number)]
-    if workload.facts["arrivals"] != "recorded":
+    if not workload.facts["arrivals"].startswith("recorded"):
         rng.shuffle(order)
     times = arrival_times(workload.facts["arrivals"])(rng, jps, [workload.programs[i] for i in order])
     played: dict[int, int] = {}

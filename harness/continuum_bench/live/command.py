@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
 import sys
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,83 +17,134 @@ from typing import Any, cast
 
 import numpy as np
 from continuum_analysis.compare import write_summary
-from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, RunDirError, create, read_events, write_json
+from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
-from continuum_traces.schema import Manifest, TurnRecord
+from continuum_traces.schema import Manifest
 
-from continuum_bench.live.driver import LivePlay, LoadCounters, LoadDriver, LoadOptions, Prompts
+from continuum_bench.live.driver import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.endpoint import Endpoint, look_at
-from continuum_bench.options import RunOptions
+from continuum_bench.live.plan import Plan, Window, make_plan
+from continuum_bench.live.processes import play
+from continuum_bench.live.recording import Recorder, finished_programs, keep_finished, locked, take_scheduler_records
+from continuum_bench.options import LiveOptions, RunOptions
 from continuum_bench.show import print_notice, print_summary
-from continuum_bench.workload import BenchError, Workload, arrivals
+from continuum_bench.workload import BenchError, Workload
 from continuum_bench.workload_options import workload_of
 from continuum_client.dialects import DIALECTS
 
-LATE_S = 0.010
-"""A generator later than this at its 99th percentile is named in the manifest's notes."""
+MUST_AGREE = ("policy", "seed", "workload", "engine_options")
+"""Manifest fields that a resumed run shares with what it goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """What only a run against a server needs."""
+class _LiveRun:
+    """Everything that is settled before the load starts."""
 
-    base_url: str
-    served_model: str | None = None
-    label: str | None = None
-    dialect: str | None = None
-    prompts: str | None = None
-    retries: int = 3
-    program_limit_s: float | None = None
-    scheduler_records: Path | None = None
+    endpoint: Endpoint
+    load: LoadOptions
+    workload: Workload
+    plans: Mapping[int, Plan]
+    """By seed."""
+    label: str
+    out: Path
+    processes: int
+    scheduler_records: Path | None
+    quiet: bool
+
+    def manifest(self, seed: int) -> Manifest:
+        endpoint, load = self.endpoint, self.load
+        state = endpoint.state
+        generator = (f"generator: {self.processes} processes",) if self.processes > 1 else ()
+        guards = (f"guards: {state['guards']}",) if "guards" in state else ()
+        return Manifest(
+            created=_now().isoformat(timespec="milliseconds"),
+            command=tuple(["continuum-bench", *sys.argv[1:]]),
+            continuum_version=version("continuum-ttl"),
+            versions={"vllm": endpoint.vllm_version or "not said", "python": platform.python_version()},
+            engine="endpoint",
+            policy=self.label,
+            policy_options=dict(state.get("policy_options", {})),
+            seed=seed,
+            workload=self.workload.facts,
+            hardware={**_hardware(endpoint), "model": load.model},
+            engine_options=_engine_options(load),
+            modelled=() if endpoint.emulated is None else MODELLED,
+            notes=(f"server: {endpoint.base_url}", *generator, *guards),
+        )
 
 
 def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
-    api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = look_at(live.base_url, api_key)
-    workload = workload_of(name, options, endpoint.max_model_len or 131072)
-    load = _load_options(endpoint, live, api_key)
-    label = live.label or endpoint.state.get("policy") or ("vllm" if endpoint.vllm_version else "server")
-    out = create(options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
-    seeds = list(range(options.seed, options.seed + options.seeds))
-    manifests = [_manifest(endpoint, load, workload, options.jps, label, seed) for seed in seeds]
-    write_run_manifest(out, manifests[0])
-    print_notice(f"{workload.facts['programs']} programs at {options.jps:g}/s against {endpoint.base_url}, into {out}")
-    failed, done = 0, 0
-    for seed, manifest in zip(seeds, manifests, strict=True):
-        folder = create(out / f"{label}-seed{seed}")
-        write_run_manifest(folder, manifest)
-        plays = [
-            LivePlay(play.program, _program_id(play.program.program_id, play.salt), play.arrival_s, number)
-            for number, play in enumerate(arrivals(workload, options.jps, seed))
-        ]
-        started_s = time.time()  # noqa: TID251 - the server's records carry its wall clock
-        counters = _play(load, plays, folder, quiet=options.json_output)
-        if live.scheduler_records is not None:
-            _take_scheduler_records(live.scheduler_records, folder, started_s)
-        if counters is None:
-            print_notice(f"stopped; {done} of {len(seeds)} runs are complete in {out}")
-            return 130
-        _report_generator(counters)
-        done, failed = done + 1, failed + counters.programs_failed
-    summary = write_summary(out)
-    if not options.no_report:
-        from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
-
-        write_report(out)
-    if options.json_output:
-        sys.stdout.write(json.dumps({**summary, "out": str(out)}, indent=2) + "\n")
-    else:
-        print_summary(summary, f"{workload.facts['name']}, {workload.facts['programs']} programs, {endpoint.base_url}")
+    run = _settle(name, options, live)
+    with locked(run.out):
+        _open(run, live.resume is not None)
+        where = f"against {run.endpoint.base_url}, into {run.out}"
+        print_notice(f"{run.workload.facts['programs']} programs{_rate(run.workload)} {where}")
+        failed = 0
+        for number, seed in enumerate(run.plans):
+            try:
+                counters = _play_seed(run, seed)
+            except RunDirError:
+                print_notice(f"stopped; when there is room again: the same command with --resume {run.out}")
+                raise
+            if counters is None:
+                print_notice(f"stopped; {number} of {len(run.plans)} runs are complete; go on with --resume {run.out}")
+                return 130
+            failed += counters.programs_failed
+        _conclude(run, options)
     return 1 if failed else 0
 
 
+def _rate(workload: Workload) -> str:
+    facts = workload.facts
+    return f" at {facts['jps']:g}/s" if "jps" in facts else f", arrivals {facts['arrivals']}"
+
+
+def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
+    _check(options, live)
+    api_key = os.environ.get(live.api_key_env) or None
+    endpoint = look_at(live.base_url, api_key)
+    window = Window(live.warm_up, live.cool_down)
+    workload = workload_of(name, options, endpoint.max_model_len or 131072)
+    workload = replace(workload, facts={**workload.facts, **window.facts})
+    seeds = range(options.seed, options.seed + options.seeds)
+    plans = {seed: make_plan(workload, options.jps, seed, window) for seed in seeds}
+    lanes = plans[options.seed].lanes
+    if lanes is not None and lanes.number < live.processes:
+        raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
+    return _LiveRun(
+        endpoint=endpoint,
+        load=_load_options(endpoint, live, api_key),
+        workload=workload,
+        plans=plans,
+        label=live.label or endpoint.state.get("policy") or ("vllm" if endpoint.vllm_version else "server"),
+        out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
+        processes=live.processes,
+        scheduler_records=live.scheduler_records,
+        quiet=options.json_output,
+    )
+
+
+def _check(options: RunOptions, live: LiveOptions) -> None:
+    if live.processes < 1:
+        raise BenchError(f"--processes {live.processes}: must be at least 1")
+    if live.retries < 0:
+        raise BenchError(f"--retries {live.retries}: must not be negative")
+    for name in ("request_limit_s", "program_limit_s", "time_limit_s"):
+        value = getattr(live, name)
+        if value is not None and not value > 0:
+            raise BenchError(f"--{name.replace('_', '-')} {value:g}: must be above 0")
+    if live.resume is not None and options.out is not None:
+        raise BenchError("--resume and --out: --resume names the directory already")
+    if live.resume is not None and not (live.resume / MANIFEST).exists():
+        raise BenchError(f"--resume {live.resume}: holds no run")
+
+
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
-    is_vllm = endpoint.vllm_version is not None
-    dialect = live.dialect or ("vllm" if is_vllm else "headers")
+    dialect = live.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
-    prompts = live.prompts or ("tokens" if is_vllm else "text")
+    prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
     if prompts not in ("tokens", "text"):
         raise BenchError(f"--prompts {prompts}: there are tokens and text")
     model = live.served_model or endpoint.models[0]
@@ -108,29 +158,23 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
         api_key=api_key,
         salt=uuid.uuid4().hex,
         retries=live.retries,
+        request_limit_s=live.request_limit_s,
         program_limit_s=live.program_limit_s,
+        time_limit_s=live.time_limit_s,
+        release=bool(endpoint.state) or dialect == "thunderagent",
     )
 
 
-def _manifest(endpoint: Endpoint, load: LoadOptions, workload: Workload, jps: float, label: str, seed: int) -> Manifest:
-    server = {name: endpoint.state[name] for name in ("policy", "policy_options", "guards") if name in endpoint.state}
-    options = {"model": load.model, "dialect": load.dialect.name, "prompts": load.prompts, "retries": load.retries}
-    versions = {"vllm": endpoint.vllm_version or "not said", "python": platform.python_version()}
-    return Manifest(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=tuple(["continuum-bench", *sys.argv[1:]]),
-        continuum_version=version("continuum-ttl"),
-        versions=versions,
-        engine="endpoint",
-        policy=label,
-        policy_options=dict(server.get("policy_options", {})),
-        seed=seed,
-        workload=workload.facts,
-        hardware={**_hardware(endpoint), "model": load.model},
-        engine_options=options,
-        modelled=() if endpoint.emulated is None else MODELLED,
-        notes=(f"server: {endpoint.base_url}", *((f"guards: {server['guards']}",) if "guards" in server else ())),
-    )
+def _engine_options(load: LoadOptions) -> dict[str, Any]:
+    limits = {name: getattr(load, name) for name in ("program_limit_s", "time_limit_s", "request_limit_s")}
+    given = {name: value for name, value in limits.items() if value not in (None, REQUEST_LIMIT_S)}
+    return {
+        "model": load.model,
+        "dialect": load.dialect.name,
+        "prompts": load.prompts,
+        "retries": load.retries,
+        **given,
+    }
 
 
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
@@ -142,69 +186,150 @@ def _hardware(endpoint: Endpoint) -> dict[str, Any]:
     return {"endpoint": "a server with an emulated GPU", "emulated": endpoint.emulated}
 
 
-def _program_id(program_id: str, salt: int) -> str:
-    return program_id if salt == 0 else f"{program_id}#{salt}"
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
-def _play(load: LoadOptions, plays: Sequence[LivePlay], folder: Path, quiet: bool) -> LoadCounters | None:
-    """Drive one run; None where Ctrl-C cut it short."""
-    total, finished = len(plays), 0
-    with JsonLines(folder / TURNS, flush_every=1) as turns:
-        driver: LoadDriver
+# ------------------------------------------------------------------------------------------ directories
 
-        def on_turn(record: TurnRecord) -> None:
-            nonlocal finished
-            turns.write(record)
-            if record.is_last or record.error is not None:
-                finished += 1
-                if not quiet and sys.stderr.isatty():
-                    sys.stderr.write(f"\r{finished}/{total} programs, {driver.now_s():.0f} s ")
 
-        driver = LoadDriver(load, on_turn)
-        try:
-            asyncio.run(driver.run(plays))
-        except KeyboardInterrupt:
-            return None
-        seconds = driver.now_s()
-    if not quiet and sys.stderr.isatty():
+def _open(run: _LiveRun, resumed: bool) -> None:
+    """Make the directory, or see that what is there is this run.
+
+    Raises:
+        RunDirError: a run is there already.
+        BenchError: a run to resume that was another one.
+    """
+    if not resumed:
+        write_run_manifest(create(run.out), run.manifest(next(iter(run.plans))))
+        return
+    _check_same(run, run.out)
+    for seed in run.plans:
+        if (_folder(run, seed) / MANIFEST).exists():
+            _check_same(run, _folder(run, seed), seed)
+
+
+def _check_same(run: _LiveRun, folder: Path, seed: int | None = None) -> None:
+    before, now = read_manifest(folder), run.manifest(next(iter(run.plans)) if seed is None else seed)
+    for name in MUST_AGREE:
+        ours, theirs = getattr(now, name), getattr(before, name)
+        if json.loads(json.dumps(ours)) != theirs:
+            raise BenchError(f"--resume {folder}: {name} differs: {theirs!r} there, {ours!r} now")
+
+
+def _folder(run: _LiveRun, seed: int) -> Path:
+    return run.out / f"{run.label}-seed{seed}"
+
+
+# ------------------------------------------------------------------------------------------------ a run
+
+
+def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
+    """Play one seed, or what is left of it. None where Ctrl-C cut it short."""
+    folder = _folder(run, seed)
+    if (folder / ENGINE).exists():
+        print_notice(f"{folder}: complete already")
+        return LoadCounters()
+    done = finished_programs(folder) if (folder / MANIFEST).exists() else frozenset()
+    manifest, plan, elapsed_s, now = _begin(run, seed, folder, done)
+    counters, total = LoadCounters(), len(plan.plays)
+
+    def on_progress(ended: int) -> None:
+        if not run.quiet and sys.stderr.isatty():
+            sys.stderr.write(f"\r{ended}/{total} programs, {(_now() - now).total_seconds():.0f} s ")
+
+    with Recorder(folder, on_progress) as recorder:
+        whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
+    if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
-    write_json(folder / ENGINE, {**_generator_facts(driver.counters), "wall_s": seconds})
-    return driver.counters
+    if run.scheduler_records is not None:
+        time.sleep(1.0)  # the server's record is a quarter of a second behind
+        began_s = datetime.fromisoformat(manifest.created).timestamp()
+        take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
+    if not whole:
+        return None
+    facts = _generator_facts(counters, recorder.lateness_s)
+    wall_s = elapsed_s + (_now() - now).total_seconds()
+    write_json(folder / ENGINE, {**facts, "programs_finished_before": len(done), "wall_s": wall_s})
+    _report_generator(counters, facts)
+    return counters
 
 
-def _generator_facts(counters: LoadCounters) -> dict[str, Any]:
-    lateness = counters.lateness_s or [0.0]
+def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
+    """The run's manifest, what there is to play, the instant it begins at, and that instant's date."""
+    manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
+    if not (folder / MANIFEST).exists():
+        write_run_manifest(create(folder), manifest)
+        return manifest, plan, 0.0, now
+    before = read_manifest(folder)
+    elapsed_s = keep_finished(folder, done)
+    left = [play for play in plan.plays if play.program_id not in done]
+    shift_s = elapsed_s - min((play.arrival_s for play in left), default=0.0)
+    plays = [replace(play, arrival_s=play.arrival_s + shift_s, again=True) for play in left]
+    note = (
+        f"resumed {now.isoformat(timespec='seconds')}: {len(done)} of {len(plan.plays)} programs had finished and are "
+        f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"
+    )
+    manifest = replace(before, notes=(*before.notes, note))
+    write_run_manifest(folder, manifest)
+    print_notice(f"{folder}: {len(done)} of {len(plan.plays)} programs had finished; {len(left)} are left")
+    return manifest, replace(plan, plays=tuple(plays)), elapsed_s, now
+
+
+# ----------------------------------------------------------------------------------------------- results
+
+
+def _conclude(run: _LiveRun, options: RunOptions) -> None:
+    summary = write_summary(run.out)
+    if not options.no_report:
+        from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
+
+        write_report(run.out)
+    if options.json_output:
+        sys.stdout.write(json.dumps({**summary, "out": str(run.out)}, indent=2) + "\n")
+        return
+    facts = run.workload.facts
+    print_summary(summary, f"{facts['name']}, {facts['programs']} programs, {run.endpoint.base_url}")
+    print_notice(client_side(next(iter(summary["policies"].values()))))
+
+
+def client_side(row: Mapping[str, Any]) -> str:
+    """One line of what the clients measured."""
+    parts = [f"{label} {row[key] * 1e3:.1f} ms" for label, key in _CLIENT_SIDE if row.get(key) is not None]
+    return "client's side: " + (", ".join(parts) or "no turn was answered")
+
+
+_CLIENT_SIDE = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
+
+
+def _generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
+    lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
     return {
         "requests": counters.requests,
         "retries": counters.retries,
         "errors": dict(counters.errors),
         "programs_done": counters.programs_done,
         "programs_failed": counters.programs_failed,
+        "programs_stopped": counters.programs_stopped,
         "send_lateness_p50_s": float(np.percentile(lateness, 50)),
         "send_lateness_p99_s": float(np.percentile(lateness, 99)),
         "send_lateness_max_s": float(max(lateness)),
+        "loop_lag_p99_s": float(np.percentile(lag, 99)),
+        "loop_lag_max_s": float(max(lag)),
     }
 
 
-def _report_generator(counters: LoadCounters) -> None:
-    facts = _generator_facts(counters)
-    if facts["send_lateness_p99_s"] > LATE_S:
+LATE_S = 0.010
+"""A generator later than this at its 99th percentile says so."""
+
+
+def _report_generator(counters: LoadCounters, facts: Mapping[str, Any]) -> None:
+    late_s = max(facts["send_lateness_p99_s"], facts["loop_lag_p99_s"])
+    if late_s > LATE_S:
         print_notice(
-            f"warning: the generator itself was late by {facts['send_lateness_p99_s'] * 1e3:.0f} ms at the 99th "
-            "percentile; latencies count from the intended instant and include it"
+            f"warning: the generator itself was late by {late_s * 1e3:.0f} ms at the 99th percentile; latencies count "
+            "from the intended instant and include it (more --processes, or a quieter machine)"
         )
     if counters.errors:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())
         print_notice(f"errors: {kinds}; {counters.retries} tries again, {counters.programs_failed} programs failed")
-
-
-def _take_scheduler_records(source: Path, folder: Path, started_s: float) -> None:
-    """The server's own record of this run's programs, beside the client's; it is a quarter of a second behind."""
-    time.sleep(1.0)
-    try:
-        with JsonLines(folder / EVENTS, flush_every=512) as events:
-            for event in read_events(source):
-                if event.t >= started_s:
-                    events.write(event)
-    except RunDirError as error:
-        raise BenchError(f"--scheduler-records: {error}") from error

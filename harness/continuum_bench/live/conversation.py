@@ -6,14 +6,17 @@ other play shares. Prefixes therefore match exactly where a real agent's would.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+import numpy as np
 from continuum_traces.schema import Program
 
-LOWEST_ID, HIGHEST_ID = 300, 8000
-"""Ids that are ordinary tokens in every vocabulary in use; special tokens lie outside."""
+LOWEST_ID, HIGHEST_ID = 1000, 8000
+"""Ids that are ordinary tokens in every vocabulary in use; special tokens lie outside. All have four digits."""
 
 
 @dataclass(slots=True)
@@ -27,6 +30,9 @@ class Answer:
 class TokenConversation:
     """Exact lengths: prompts as token ids, for ``/v1/completions``.
 
+    The prompt is kept as the text it is sent as (``"1234,5678,"``): a turn costs its new tokens and one copy, not an
+    encoding of the whole context.
+
     Args:
         program: the trace.
         key: seeds the fresh tokens; equal keys give equal prompts, different ones share none.
@@ -38,27 +44,28 @@ class TokenConversation:
     def __init__(self, program: Program, key: str, shared_key: str) -> None:
         self._program = program
         self._key = key
-        self._prompt: list[int] = []
+        self._prompt = bytearray()
         if program.shared_prefix_id is not None:
-            self._prompt = _ids(f"{shared_key}/{program.shared_prefix_id}", program.shared_prefix_tokens)
+            self._prompt += _ids(f"{shared_key}/{program.shared_prefix_id}", program.shared_prefix_tokens)
 
     def body(self, index: int) -> dict[str, Any]:
         """The request of turn ``index``; call once per turn, in order."""
         turn = self._program.turns[index]
         if turn.kept_tokens is not None:
-            del self._prompt[turn.kept_tokens :]
-        new = turn.new_input_tokens - (len(self._prompt) if index == 0 else 0)
+            _cut(self._prompt, turn.kept_tokens)
+        new = turn.new_input_tokens - (self._program.shared_prefix_tokens if index == 0 else 0)
         self._prompt += _ids(f"{self._key}/{index}", max(0, new))
         lengths = {"max_tokens": turn.output_tokens, "min_tokens": turn.output_tokens, "ignore_eos": True}
-        return {"prompt": self._prompt, "return_token_ids": True, **lengths}
+        return {"prompt": msgspec.Raw(b"[" + self._prompt[:-1] + b"]"), "return_token_ids": True, **lengths}
 
     def answered(self, index: int, answer: Answer) -> None:
         """Go on from what the model generated; where the server gives no ids, stand-ins of the same length."""
         turn = self._program.turns[index]
-        ids = answer.token_ids
-        if len(ids) != turn.output_tokens:
-            ids = _ids(f"{self._key}/{index}/answer", turn.output_tokens)
-        self._prompt += ids[turn.output_tokens - turn.carried :]
+        carried = turn.output_tokens - turn.carried
+        if len(answer.token_ids) == turn.output_tokens:
+            self._prompt += b"".join(b"%d," % token for token in answer.token_ids[carried:])
+        else:
+            self._prompt += _ids(f"{self._key}/{index}/answer", turn.carried)
 
 
 class TextConversation:
@@ -100,8 +107,22 @@ class TextConversation:
 Conversation = TokenConversation | TextConversation
 
 
-def _ids(key: str, count: int) -> list[int]:
-    return random.Random(key).choices(range(LOWEST_ID, HIGHEST_ID), k=count)
+def _ids(key: str, count: int) -> bytes:
+    """``count`` ids drawn with ``key``, as JSON text: four digits and a comma each."""
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
+    ids = np.random.default_rng(seed).integers(LOWEST_ID, HIGHEST_ID, count)
+    text = np.empty((count, 5), np.uint8)
+    for place in range(4):
+        text[:, 3 - place] = ids // 10**place % 10 + ord("0")
+    text[:, 4] = ord(",")
+    return text.tobytes()
+
+
+def _cut(prompt: bytearray, tokens: int) -> None:
+    """Keep the first ``tokens`` ids."""
+    commas = np.flatnonzero(np.frombuffer(bytes(prompt), np.uint8) == ord(","))
+    if tokens < len(commas):
+        del prompt[commas[tokens - 1] + 1 if tokens > 0 else 0 :]
 
 
 _TEXT = """

@@ -1,4 +1,4 @@
-"""The load generator: programs arrive as drawn, each plays its turns in a closed loop, tool gaps are slept.
+"""The load generator: programs arrive as planned, each plays its turns in a closed loop, tool gaps are slept.
 
 Latency counts from the instant a turn was due, not from when it was sent: a generator that falls behind shows as
 lateness, never as a faster server.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from random import Random
+from typing import Any, Literal, Protocol
 
 import aiohttp
-from continuum_traces.schema import Program, Tags, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Program, Tags, TurnRecord
 
 from continuum_bench.live.conversation import TextConversation, TokenConversation
 from continuum_bench.live.http import Reply, RequestFailed, stream
@@ -22,6 +24,17 @@ from continuum_client.dialects import Dialect
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 Prompts = Literal["tokens", "text"]
+
+KEEPALIVE_S = 4.0
+"""Idle connections are dropped before the server drops them (uvicorn, and so vLLM and SGLang: after 5 s)."""
+
+PROBE_S = 0.02
+"""The event loop is asked this often whether it keeps up."""
+
+MAX_RETRY_AFTER_S = 600.0
+REQUEST_LIMIT_S = 3600.0
+EXACT_LENGTHS = ("vllm", "sglang")
+"""Dialects whose servers take ``ignore_eos`` and ``min_tokens`` in chat requests too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +46,23 @@ class LoadOptions:
     model: str
     dialect: Dialect
     prompts: Prompts = "tokens"
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     salt: str = ""
     """Part of every fresh token's seed: runs with different salts share no prefix in the server's cache."""
     hints: bool = True
     """Send which tool the trace says comes next (``this_func_call``): a replayed output does not name it."""
     retries: int = 3
     backoff_s: float = 0.5
-    request_timeout_s: float = 3600.0
+    """Before the first retry, doubled for each further one, up to a quarter more by chance; ``Retry-After`` counts
+    where it asks for more."""
+    request_limit_s: float = REQUEST_LIMIT_S
+    """A request that takes longer has failed with kind ``timeout``."""
     program_limit_s: float | None = None
     """A program that takes longer is given up and counted as failed."""
+    time_limit_s: float | None = None
+    """After so long the run stops: programs under way stay unfinished, others do not start."""
+    release: bool = False
+    """Tell the server of programs that were given up, so that it holds nothing for them."""
 
 
 @dataclass(slots=True)
@@ -52,11 +72,29 @@ class LoadCounters:
     requests: int = 0
     retries: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """Failed tries by kind, the ones that a retry made good included."""
-    lateness_s: list[float] = field(default_factory=list)
-    """Sent - due of every turn."""
+    """Failed tries by kind, the ones that a retry made good included; programs over a limit."""
     programs_done: int = 0
     programs_failed: int = 0
+    programs_stopped: int = 0
+    """Under way when the run was stopped."""
+    loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
+    """How late the event loop woke up, probed all along: answers are read that late at worst."""
+
+    def add(self, other: LoadCounters) -> None:
+        """Another process's counts."""
+        for name in ("requests", "retries", "programs_done", "programs_failed", "programs_stopped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.errors += other.errors
+        self.loop_lag_s.extend(other.loop_lag_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Fixed concurrency: so many programs at a time, the next starts when one ends."""
+
+    number: int
+    ramp_s: float = 0.0
+    """The first programs start evenly over this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +105,28 @@ class LivePlay:
     program_id: str
     arrival_s: float
     number: int
+    counted: bool = True
+    again: bool = False
+    """A resumed run plays it anew: what the server holds of the first attempt is let go before the run starts."""
+
+
+class Sink(Protocol):
+    """Where records go, as they come."""
+
+    def arrived(self, record: ArrivalRecord) -> None: ...
+
+    def turn(self, record: TurnRecord) -> None: ...
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A program being played; ``turn`` while a request is out."""
+
+    play: LivePlay
+    due_s: float
+    index: int = 0
+    turn: TurnRecord | None = None
+    failed_tries: tuple[str, ...] = ()
 
 
 class LoadDriver:
@@ -74,96 +134,193 @@ class LoadDriver:
 
     Args:
         options: where and how.
-        on_turn: called with each turn's record as it ends.
-        clock: seconds; the run starts at 0.
+        sink: gets each program's arrival and each turn's end.
+        clock: seconds.
     """
 
     def __init__(
         self,
         options: LoadOptions,
-        on_turn: Callable[[TurnRecord], None],
+        sink: Sink,
         clock: Callable[[], float] = time.perf_counter,  # noqa: TID251 - the default of an injected clock
     ) -> None:
         self._options = options
-        self._on_turn = on_turn
-        self._raw_clock = clock
-        self._start_s = clock()
+        self._sink = sink
+        self._clock = clock
+        self._zero_s = clock()
         self.counters = LoadCounters()
         self._url = options.base_url.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession
+        self._abandoned: list[str] = []
 
     def now_s(self) -> float:
-        return self._raw_clock() - self._start_s
+        return self._clock() - self._zero_s
 
-    async def run(self, plays: Sequence[LivePlay]) -> None:
-        """Play everything. Cancelling it (Ctrl-C) leaves what was recorded as it is."""
-        timeout = aiohttp.ClientTimeout(total=self._options.request_timeout_s, sock_connect=30.0)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=600.0)
+    async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, zero_s: float | None = None) -> None:
+        """Play everything. Cancelling it (Ctrl-C) records what was under way as unfinished.
+
+        Args:
+            plays: in order of arrival; with ``lanes`` their arrival times do not count.
+            lanes: None where programs arrive by themselves.
+            zero_s: the clock's reading at the run's instant 0; None: now.
+        """
+        timeout = aiohttp.ClientTimeout(total=self._options.request_limit_s, sock_connect=30.0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=2**20) as session:
             self._session = session
-            self._start_s = self._raw_clock()
-            async with asyncio.TaskGroup() as group:
-                for play in plays:
-                    group.create_task(self._play(play))
+            await asyncio.gather(*(self._release(play.program_id) for play in plays if play.again))
+            self._zero_s = self._clock() if zero_s is None else zero_s
+            try:
+                async with asyncio.timeout(self._options.time_limit_s):
+                    await self._run(plays, lanes)
+            except TimeoutError:
+                if self.counters.programs_stopped:
+                    self.counters.errors["time-limit"] += self.counters.programs_stopped
+            finally:
+                await asyncio.gather(*(self._release(program_id) for program_id in self._abandoned))
 
-    async def _play(self, play: LivePlay) -> None:
-        await self._sleep_until(play.arrival_s)
+    async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
+        """The first error ends everything and comes out."""
+        if lanes is None:
+            played = [self._play(play, play.arrival_s) for play in plays]
+        else:
+            waiting, start_s = iter(plays), max(0.0, self.now_s())
+            step_s = lanes.ramp_s / lanes.number
+            played = [self._lane(waiting, start_s + lane * step_s) for lane in range(lanes.number)]
+        probe, tasks = asyncio.create_task(self._probe()), [asyncio.create_task(one) for one in played]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in (probe, *tasks):
+                task.cancel()
+            await asyncio.gather(probe, *tasks, return_exceptions=True)
+
+    async def _lane(self, waiting: Iterator[LivePlay], first_s: float) -> None:
+        """One place among the concurrent programs; all lanes take from one line."""
+        await self._sleep_until(first_s)
+        due_s = first_s
+        for play in waiting:
+            await self._play(play, due_s)
+            due_s = self.now_s()
+
+    async def _probe(self) -> None:
+        while True:
+            before_s = self.now_s()
+            await asyncio.sleep(PROBE_S)
+            self.counters.loop_lag_s.append(self.now_s() - before_s - PROBE_S)
+
+    # ------------------------------------------------------------------------------------- one program
+
+    async def _play(self, play: LivePlay, due_s: float) -> None:
+        await self._sleep_until(due_s)
+        self._sink.arrived(ArrivalRecord(play.program_id, play.number, due_s, play.counted))
+        under_way = _UnderWay(play, due_s)
         try:
             async with asyncio.timeout(self._options.program_limit_s):
-                done = await self._turns(play)
+                done = await self._turns(under_way)
         except TimeoutError:
-            self.counters.errors["program-limit"] += 1
+            self._give_up(under_way)
             done = False
+        except asyncio.CancelledError:
+            self._stop(under_way)
+            raise
         if done:
             self.counters.programs_done += 1
         else:
             self.counters.programs_failed += 1
+            await self._release(play.program_id)
 
-    async def _turns(self, play: LivePlay) -> bool:
-        options, program = self._options, play.program
+    def _give_up(self, under_way: _UnderWay) -> None:
+        """The program took too long: its turn failed, or, between turns, the next one was never sent."""
+        self.counters.errors["program-limit"] += 1
+        now_s = self.now_s()
+        record = under_way.turn or TurnRecord(under_way.play.program_id, under_way.index, now_s, now_s)
+        error = f"program-limit: the program took over {self._options.program_limit_s:g} s"
+        self._sink.turn(replace(record, finish_s=now_s, error=error, failed_tries=under_way.failed_tries))
+
+    def _stop(self, under_way: _UnderWay) -> None:
+        """The run ends here: a turn that is out has no end."""
+        self.counters.programs_stopped += 1
+        self._abandoned.append(under_way.play.program_id)
+        if under_way.turn is not None:
+            tries = under_way.failed_tries
+            self._sink.turn(replace(under_way.turn, error="stopped: the run ended", failed_tries=tries))
+
+    async def _turns(self, under_way: _UnderWay) -> bool:
+        options, play = self._options, under_way.play
+        program, last = play.program, len(play.program.turns) - 1
         kind = TokenConversation if options.prompts == "tokens" else TextConversation
         conversation = kind(program, f"{options.salt}/{play.number}", options.salt)
-        due_s, reusable = play.arrival_s, program.reusable_tokens()
+        due_s, reusable = under_way.due_s, program.reusable_tokens()
         for index, turn in enumerate(program.turns):
+            under_way.index = index
             await self._sleep_until(due_s)
-            sent_s = self.now_s()
-            self.counters.lateness_s.append(sent_s - due_s)
-            record = TurnRecord(play.program_id, index, due_s, sent_s, is_last=index == len(program.turns) - 1)
+            content = conversation.body(index)
+            record = TurnRecord(play.program_id, index, due_s, self.now_s(), is_last=index == last)
             if options.prompts == "tokens":  # text has other lengths than the trace
                 record = replace(record, reusable_tokens=reusable[index])
+            under_way.turn, under_way.failed_tries = record, ()
             try:
-                reply = await self._request(play, index, conversation.path, conversation.body(index))
+                reply = await self._request(under_way, conversation.path, content)
             except RequestFailed as error:
-                self._on_turn(replace(record, finish_s=self.now_s(), error=str(error)))
+                text = self._without_key(str(error))
+                tries = under_way.failed_tries
+                self._sink.turn(replace(record, finish_s=self.now_s(), error=text, failed_tries=tries))
                 return False
+            under_way.turn = None
             conversation.answered(index, reply.answer)
             if isinstance(conversation, TextConversation) and reply.prompt_tokens:
                 conversation.measured(index, reply.prompt_tokens)
-            self._on_turn(_ended(record, reply, turn, options.prompts))
+            ended = _ended(record, reply, turn, options.prompts)
+            self._sink.turn(replace(ended, failed_tries=under_way.failed_tries))
             due_s = reply.finish_s + turn.gap_s
         return True
 
-    async def _request(self, play: LivePlay, index: int, path: str, content: dict[str, Any]) -> Reply:
+    async def _request(self, under_way: _UnderWay, path: str, content: dict[str, Any]) -> Reply:
         """One turn's request, tried again with the same ids where that may help."""
-        options = self._options
+        options, play, index = self._options, under_way.play, under_way.index
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
+        body = _lengths(body, options.dialect.name)
         tags = self._tags(play, index)
-        body = merged_body(body, tag_body(tags, options.dialect, path), ())
-        headers = {"Content-Type": "application/json", **tag_headers(tags)}
-        if options.api_key is not None:
-            headers["Authorization"] = f"Bearer {options.api_key}"
-        assert self._session is not None
+        body = merged_body(body, tag_body(tags, options.dialect, path, body.get("max_tokens")), ())
+        headers = {"Content-Type": "application/json", **tag_headers(tags), **self._authorization()}
+        chance = Random(f"{options.salt}/{play.number}/{index}")
         for attempt in range(options.retries + 1):
             self.counters.requests += 1
             try:
                 return await stream(self._session, self._url + path, body, headers, self.now_s)
             except RequestFailed as error:
                 self.counters.errors[error.kind] += 1
+                under_way.failed_tries += (error.kind,)
                 if not error.again or attempt == options.retries:
                     raise
                 self.counters.retries += 1
-                await asyncio.sleep(options.backoff_s * 2**attempt)
+                asked_s = min(error.retry_after_s or 0.0, MAX_RETRY_AFTER_S)
+                backoff_s = max(asked_s, options.backoff_s * 2**attempt)
+                await asyncio.sleep(backoff_s * chance.uniform(1.0, 1.25))
         raise AssertionError("unreachable")
+
+    def _authorization(self) -> dict[str, str]:
+        key = self._options.api_key
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def _without_key(self, text: str) -> str:
+        """Some servers repeat the key they refuse."""
+        key = self._options.api_key
+        return text if key is None else text.replace(key, "***")
+
+    async def _release(self, program_id: str) -> None:
+        """Best effort: a server that is gone holds nothing either."""
+        release = self._options.dialect.release(program_id) if self._options.release else None
+        if release is None:
+            return
+        url, limit = self._url.removesuffix("/v1") + release.path, aiohttp.ClientTimeout(total=5.0)
+        try:
+            headers = self._authorization()
+            async with self._session.post(url, json=release.body, headers=headers, timeout=limit) as response:
+                await response.read()
+        except (aiohttp.ClientError, TimeoutError):
+            self.counters.errors["release"] += 1
 
     def _tags(self, play: LivePlay, index: int) -> Tags:
         turn = play.program.turns[index]
@@ -179,6 +336,17 @@ class LoadDriver:
         """To within the event loop's resolution: a timer for most of it, then short ones."""
         while (remaining := instant_s - self.now_s()) > 0:
             await asyncio.sleep(remaining)
+
+
+def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:
+    """The answer's length as the server takes it: exact where it can be, under OpenAI's newer name there."""
+    if "messages" not in body:
+        return body
+    if dialect in EXACT_LENGTHS:
+        return {**body, "min_tokens": body["max_tokens"], "ignore_eos": True}
+    if dialect == "openai":
+        return {("max_completion_tokens" if name == "max_tokens" else name): value for name, value in body.items()}
+    return body
 
 
 def _ended(record: TurnRecord, reply: Reply, turn: Any, prompts: Prompts) -> TurnRecord:

@@ -7,8 +7,10 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from continuum_bench.workload import BenchError
+from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,19 @@ class Endpoint:
     """The first engine's Continuum state; empty without the plugin."""
     emulated: dict[str, Any] | None = None
     """Settings of an emulated GPU; None where the server does not say that it has one."""
+    owner: str | None = None
+    """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
 
     @property
     def root(self) -> str:
         return self.base_url.removesuffix("/v1")
+
+    @property
+    def dialect(self) -> Dialect:
+        """By what the server is; headers alone where it is not known."""
+        if self.vllm_version is not None:
+            return DIALECTS["vllm"]
+        return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
 
 def look_at(base_url: str, api_key: str | None) -> Endpoint:
@@ -39,11 +50,13 @@ def look_at(base_url: str, api_key: str | None) -> Endpoint:
     """
     if not base_url.startswith(("http://", "https://")):
         raise BenchError(f"--base-url {base_url}: expected http:// or https://")
+    if urlsplit(base_url).username is not None:
+        raise BenchError("--base-url: a password in it would be written to the records; use --api-key-env")
     base = base_url.rstrip("/")
     try:
         listed = _get(f"{base}/models", api_key)
     except urllib.error.HTTPError as error:
-        hint = "; is OPENAI_API_KEY set?" if error.code in (401, 403) else "; does the URL end in /v1?"
+        hint = "; is the API key set (--api-key-env)?" if error.code in (401, 403) else "; does the URL end in /v1?"
         raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models{hint}") from error
     except (OSError, ValueError) as error:
         raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {error}") from error
@@ -55,7 +68,8 @@ def look_at(base_url: str, api_key: str | None) -> Endpoint:
     state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
     version = _maybe(f"{root}/version", api_key).get("version")
     emulated = _maybe(f"{root}/continuum/engine", api_key).get("emulated")
-    return Endpoint(base, names, models[0].get("max_model_len"), version, state, emulated)
+    first = models[0]
+    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"))
 
 
 def _get(url: str, api_key: str | None) -> Any:

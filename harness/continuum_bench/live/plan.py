@@ -1,0 +1,84 @@
+"""Which programs a live run plays, when, and which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from continuum_bench.arrival_times import lanes_of
+from continuum_bench.live.driver import Lanes, LivePlay
+from continuum_bench.workload import BenchError, Workload, arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Programs at the start and the end that are load only, by order of arrival: equal for all policies of a seed.
+
+    Each is a number of programs (``10``), or seconds (``60s``): those that arrive in the first, or before the last
+    arrival in the last, so many seconds. All programs are played to their ends either way.
+    """
+
+    warm_up: str = "0"
+    cool_down: str = "0"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """For the manifest's workload; nothing where every program counts."""
+        given = {"warm_up": self.warm_up, "cool_down": self.cool_down}
+        return {name: value for name, value in given.items() if value != "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One seed's run."""
+
+    plays: tuple[LivePlay, ...]
+    """In order of arrival."""
+    lanes: Lanes | None
+    """Fixed concurrency; None where programs arrive by themselves."""
+
+
+def make_plan(workload: Workload, jps: float, seed: int, window: Window) -> Plan:
+    """Equal arguments give equal plans.
+
+    Raises:
+        BenchError: a window that cannot be, or leaves no program to count.
+    """
+    drawn = arrivals(workload, jps, seed)
+    found = lanes_of(workload.facts["arrivals"])
+    plays = [
+        LivePlay(play.program, _program_id(play.program.program_id, play.salt), play.arrival_s, 0) for play in drawn
+    ]
+    plays.sort(key=lambda play: play.arrival_s)
+    first, end = _counted(window, [play.arrival_s for play in plays], found is None)
+    if first >= end:
+        raise BenchError(f"--warm-up {window.warm_up}, --cool-down {window.cool_down}: no program is left to count")
+    numbered = (replace(play, number=n, counted=first <= n < end) for n, play in enumerate(plays))
+    return Plan(tuple(numbered), None if found is None else Lanes(*found))
+
+
+def _program_id(program_id: str, salt: int) -> str:
+    return program_id if salt == 0 else f"{program_id}#{salt}"
+
+
+def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple[int, int]:
+    """First program that counts, and the first after those."""
+    warm, warm_is_time = _amount("--warm-up", window.warm_up)
+    cool, cool_is_time = _amount("--cool-down", window.cool_down)
+    if (warm_is_time or cool_is_time) and not open_loop:
+        raise BenchError("--warm-up, --cool-down: with fixed concurrency give a number of programs, not seconds")
+    first = sum(time_s < warm for time_s in times_s) if warm_is_time else int(warm)
+    last = sum(time_s > times_s[-1] - cool for time_s in times_s) if cool_is_time else int(cool)
+    return first, len(times_s) - last
+
+
+def _amount(option: str, text: str) -> tuple[float, bool]:
+    """(number, whether it is seconds)."""
+    seconds = text.endswith("s")
+    try:
+        number = float(text[:-1]) if seconds else float(int(text))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise BenchError(f"{option} {text}: expected a number of programs (10) or seconds (60s)")
+    return number, seconds

@@ -1,0 +1,170 @@
+"""One run by several processes: programs are dealt out, the parent alone writes records.
+
+All processes share one clock and one instant 0. With fixed concurrency each has its share of the lanes and of the
+programs. A process whose parent is gone stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from continuum_traces.schema import ArrivalRecord, TurnRecord
+
+from continuum_bench.live.driver import Lanes, LivePlay, LoadCounters, LoadDriver, LoadOptions, Sink
+from continuum_bench.live.plan import Plan
+from continuum_bench.workload import BenchError
+
+START_S = 0.2
+"""From the moment all are ready to instant 0."""
+STOP_S = 10.0
+"""A process told to stop has so long to say what was under way."""
+
+
+def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
+    """Play it all.
+
+    Args:
+        load: how.
+        plan: what.
+        sink: gets every record, in this process.
+        counters: added to.
+        processes: 1 plays in this one.
+        elapsed_s: instant of the run's clock at which this begins; above 0 where a run is resumed.
+
+    Returns:
+        False where Ctrl-C cut it short.
+
+    Raises:
+        RunDirError: from the sink.
+        BenchError: a process died.
+    """
+    if processes == 1:
+        driver = LoadDriver(load, sink)
+        driver.counters = counters
+        try:
+            asyncio.run(driver.run(plan.plays, plan.lanes, _clock() - elapsed_s))
+        except KeyboardInterrupt:
+            return False
+        return True
+    return _Team(load, plan, processes, sink, counters).play(elapsed_s)
+
+
+def _clock() -> float:
+    """Shared by all processes of a machine."""
+    return time.perf_counter()  # noqa: TID251 - a process edge
+
+
+class _Team:
+    def __init__(self, load: LoadOptions, plan: Plan, number: int, sink: Sink, counters: LoadCounters) -> None:
+        self._sink, self._counters = sink, counters
+        self._live: dict[Connection, BaseProcess] = {}
+        context = multiprocessing.get_context("spawn")
+        for index in range(number):
+            ours, theirs = context.Pipe()
+            share = plan.plays[index::number], _share(plan.lanes, index, number)
+            process = context.Process(target=_member, args=(load, *share, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._live[ours] = process
+
+    def play(self, elapsed_s: float) -> bool:
+        try:
+            for connection in self._live:
+                self._receive(connection)  # ready
+            zero_s = _clock() + START_S - elapsed_s
+            for connection in self._live:
+                connection.send(zero_s)
+            self._listen(None)
+            return True
+        except KeyboardInterrupt:
+            for connection in self._live:
+                with suppress(OSError):
+                    connection.send(None)
+            self._listen(_clock() + STOP_S)
+            return False
+        finally:
+            for process in self._live.values():
+                process.kill()
+                process.join()
+
+    def _listen(self, until_s: float | None) -> None:
+        while self._live:
+            left_s = None if until_s is None else until_s - _clock()
+            if left_s is not None and left_s <= 0:
+                return
+            for ready in wait(list(self._live), left_s):
+                assert isinstance(ready, Connection)
+                self._take(ready, self._receive(ready))
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            return connection.recv()
+        except EOFError:
+            process = self._live[connection]
+            process.join()
+            raise BenchError(f"a load process ended with exit code {process.exitcode}") from None
+
+    def _take(self, connection: Connection, message: Any) -> None:
+        if isinstance(message, TurnRecord):
+            self._sink.turn(message)
+        elif isinstance(message, ArrivalRecord):
+            self._sink.arrived(message)
+        elif isinstance(message, LoadCounters):
+            self._counters.add(message)
+            self._live.pop(connection).join()
+            connection.close()
+
+
+def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
+    if lanes is None:
+        return None
+    return Lanes(lanes.number // number + (index < lanes.number % number), lanes.ramp_s)
+
+
+class _Pipe:
+    """The sink of a member: its parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def arrived(self, record: ArrivalRecord) -> None:
+        self._connection.send(record)
+
+    def turn(self, record: TurnRecord) -> None:
+        self._connection.send(record)
+
+
+def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, connection: Connection) -> None:
+    """Body of a process. Ctrl-C is its parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    driver = LoadDriver(load, _Pipe(connection))
+    connection.send("ready")
+    try:
+        zero_s = connection.recv()
+        with suppress(asyncio.CancelledError):
+            asyncio.run(_until_told(driver, plays, lanes, zero_s, connection))
+        connection.send(driver.counters)
+    except (OSError, EOFError):
+        return  # the parent is gone
+
+
+async def _until_told(
+    driver: LoadDriver, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float, connection: Connection
+) -> None:
+    """A word of the parent, or its end, ends the run."""
+    run, loop = asyncio.ensure_future(driver.run(plays, lanes, zero_s)), asyncio.get_running_loop()
+
+    def stop() -> None:
+        loop.remove_reader(connection.fileno())
+        run.cancel()
+
+    loop.add_reader(connection.fileno(), stop)
+    await run

@@ -1,0 +1,144 @@
+"""A live run's directory while it runs: one writer, arrivals and turns on disk as they come, and what a resumed run
+finds there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from continuum_traces.run_dir import (
+    ARRIVALS,
+    EVENTS,
+    TURNS,
+    JsonLines,
+    RunDirError,
+    read_arrivals,
+    read_events,
+    read_turns,
+    write_rows,
+)
+from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
+
+LOCK = ".lock"
+INTERRUPTED = "interrupted.jsonl"
+"""Turns of programs that a resumed run played again."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder``, made where it is not there, against every other live run; a killed holder's lock is gone.
+
+    Raises:
+        RunDirError: another run writes there, or nothing can be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunDirError(f"{folder}: cannot create: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise RunDirError(f"{folder}: another run is writing there; choose another --out") from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+class Recorder:
+    """The sink of one run. Every record is on disk when its method returns.
+
+    Args:
+        folder: the run's.
+        on_progress: called with the number of programs that ended so far.
+
+    Raises:
+        RunDirError: a file cannot be written; what was recorded before stays readable.
+    """
+
+    def __init__(self, folder: Path, on_progress: Callable[[int], None]) -> None:
+        self._arrivals = JsonLines(folder / ARRIVALS)
+        self._turns = JsonLines(folder / TURNS)
+        self._on_progress = on_progress
+        self.programs_ended = 0
+        self.lateness_s: list[float] = []
+        """Sent - due of every turn."""
+
+    def arrived(self, record: ArrivalRecord) -> None:
+        self._arrivals.write(record)
+
+    def turn(self, record: TurnRecord) -> None:
+        self._turns.write(record)
+        self.lateness_s.append(record.sent_s - record.due_s)
+        if record.is_last or record.error is not None:
+            self.programs_ended += 1
+            self._on_progress(self.programs_ended)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._arrivals.close()
+        self._turns.close()
+
+
+def finished_programs(folder: Path) -> frozenset[str]:
+    """Programs whose last turn got its whole answer."""
+    if not (folder / TURNS).exists():
+        return frozenset()
+    return frozenset(record.program_id for record in read_turns(folder) if record.is_last and record.error is None)
+
+
+def keep_finished(folder: Path, finished: frozenset[str]) -> float:
+    """Leave only finished programs in the records; turns of others move to interrupted.jsonl.
+
+    Returns:
+        The last instant that was recorded, on the client's clock: the resumed run's clock goes on from there.
+
+    Raises:
+        RunDirError: a fault in a file, or one that cannot be written.
+    """
+    last_s = 0.0
+    if (folder / TURNS).exists():
+        turns = list(read_turns(folder))
+        last_s = max((max(t.due_s, t.sent_s, t.finish_s or 0.0) for t in turns), default=0.0)
+        write_rows(folder / INTERRUPTED, (turn for turn in turns if turn.program_id not in finished))
+        _replace(folder / TURNS, [turn for turn in turns if turn.program_id in finished])
+    if (folder / ARRIVALS).exists():
+        arrivals = list(read_arrivals(folder))
+        last_s = max([last_s, *(arrival.due_s for arrival in arrivals)])
+        _replace(folder / ARRIVALS, [arrival for arrival in arrivals if arrival.program_id in finished])
+    return last_s
+
+
+def _replace(file: Path, rows: list[TurnRecord] | list[ArrivalRecord] | list[SchedulerEvent]) -> None:
+    """All of it or nothing."""
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    write_rows(temporary, rows)
+    temporary.replace(file)
+
+
+def take_scheduler_records(source: Path, folder: Path, began_s: float, resumed_s: float, kept: frozenset[str]) -> None:
+    """The server's own record of this run's programs, beside the client's.
+
+    Args:
+        source: the server's record folder.
+        folder: the run's.
+        began_s: server's (wall) clock when the run began; events before it are another run's.
+        resumed_s: the same when it was last resumed.
+        kept: programs that had finished before; of others only what came after ``resumed_s`` counts.
+
+    Raises:
+        RunDirError: a fault in a file.
+    """
+    events = [e for e in read_events(source) if e.t >= (began_s if e.program_id in kept else resumed_s)]
+    _replace(folder / EVENTS, events)
