@@ -33,11 +33,11 @@ def run_policies(name: str, options: RunOptions) -> int:
     """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
     policies = _policies(options.policy)
     policy_options = read_policy_options(options.policy_option or [], policies)
-    _check(options)
+    check_engine_options(options)
     model = find_model(options.model)
     find_gpu(options.gpu)
     workload = workload_of(name, options, model.max_context_tokens)
-    engine, description = _engine(options)
+    engine, description = engine_of(options)
     seeds = range(options.seed, options.seed + options.seeds)
     out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     experiment = Experiment(
@@ -108,7 +108,7 @@ def _policies(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check(options: RunOptions) -> None:
+def check_engine_options(options: RunOptions) -> None:
     if options.pins_yield_to not in get_args(Yielding):
         raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(Yielding))}")
     if options.jobs is not None and options.jobs < 1:
@@ -121,7 +121,7 @@ def _check(options: RunOptions) -> None:
         raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative or infinite")
 
 
-def _engine(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
+def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
     """The engine's configuration and its part of the manifest.
 
     Raises:

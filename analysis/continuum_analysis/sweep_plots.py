@@ -1,0 +1,203 @@
+"""Plots of a sweep, like the papers': a metric against an axis, a line a policy, intervals over seeds. SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from continuum_traces.run_dir import RunDirError
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.sweep_tables import GroupSummary, Sweep
+from continuum_analysis.timeline import AnalysisError
+
+COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
+"""Okabe and Ito's palette, grey first, as in the reports of single experiments."""
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+PANEL_INCHES = (4.2, 3.1)
+AXIS_TITLES = {
+    "jps": "programs per second",
+    "chunk_tokens": "chunk size, tokens",
+    "max_num_seqs": "most requests at once",
+    "turn_scale": "turns, times",
+    "kv_blocks": "KV blocks",
+}
+mpl.rcParams["svg.hashsalt"] = "continuum"  # equal data, equal bytes
+mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small files, searchable
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What is drawn of a sweep."""
+
+    x: str = "jps"
+    """The axis along which lines run."""
+    y: tuple[str, ...] = ("jct_mean_s",)
+    """Metrics; each makes panels of its own."""
+    panels: tuple[str, ...] | None = None
+    """Axes that make panels; None: all that vary but ``x``."""
+    log: bool = False
+    """Logarithmic y."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One policy in one panel. ``low`` and ``high`` are the points themselves where there is no interval."""
+
+    name: str
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    title: str
+    x_title: str
+    y_title: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    steps: bool = False
+    """Lines without marks: distributions, and values over time."""
+    log_x: bool = False
+
+
+def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
+    """A plot's description as it stands in sweep.json.
+
+    Raises:
+        AnalysisError: a word or a metric that does not exist.
+    """
+    where = f"{sweep.path / 'sweep.json'}: plot"
+    unknown = sorted(set(given) - set(Plot.__dataclass_fields__))
+    if unknown:
+        raise AnalysisError(f"{where}: {unknown[0]}: unknown; there are {', '.join(Plot.__dataclass_fields__)}")
+    y = given.get("y", "jct_mean_s")
+    metrics, panels = tuple([y] if isinstance(y, str) else y), given.get("panels")
+    names = {metric.name for metric in METRICS}
+    for name in metrics:
+        if name not in names:
+            raise AnalysisError(f"{where}: y: {name}: no such metric; docs/metrics.md lists them")
+    chosen = None if panels is None else tuple(panels)
+    return Plot(str(given.get("x", "jps")), metrics, chosen, bool(given.get("log", False)))
+
+
+def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:
+    """Panels with something in them."""
+    others = plot.panels if plot.panels is not None else tuple(axis for axis in sweep.varying() if axis != plot.x)
+    keys = list(dict.fromkeys(_key(group, others) for group in sweep.groups))
+    panels = []
+    for metric in plot.y:
+        for key in keys:
+            groups = [group for group in sweep.groups if _key(group, others) == key]
+            lines = tuple(line for policy in sweep.policies if (line := _line(policy, metric, groups, plot.x)).x)
+            if lines:
+                title = ", ".join(part for part in key if part)
+                x_title = AXIS_TITLES.get(plot.x, plot.x)
+                panels.append(Panel(title, x_title, _axis_title(metric), lines, plot.log))
+    return panels
+
+
+def _key(group: GroupSummary, axes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_named(axis, group.axes[axis]) for axis in axes if axis in group.axes)
+
+
+def _named(axis: str, value: Any) -> str:
+    """GPUs, models and workloads speak for themselves; numbers need their axis' name."""
+    return f"{axis} {value}" if isinstance(value, int | float) else str(value)
+
+
+def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> Line:
+    line = Line(policy)
+    found = [(float(group.axes.get(x, 0)), group.policies[policy]) for group in groups if policy in group.policies]
+    for at, row in sorted(found, key=lambda pair: pair[0]):
+        if row[metric] is not None:
+            low, high = row["intervals"][metric] or (row[metric], row[metric])
+            line.x.append(at)
+            line.y.append(row[metric])
+            line.low.append(low)
+            line.high.append(high)
+    return line
+
+
+def _axis_title(metric: str) -> str:
+    words = {
+        "jct_mean_s": "mean JCT",
+        "throughput_jobs_per_s": "programs finished",
+        "throughput_steps_per_min": "steps",
+        "bubble_mean_s": "time in the queue per program",
+    }
+    unit = next(m.unit for m in METRICS if m.name == metric)
+    name = words.get(metric) or metric.removesuffix("_s").replace("jct_p", "JCT, P").replace("_", " ")
+    return f"{name}, {unit}" if unit else name
+
+
+def draw(panels: Sequence[Panel]) -> Figure:
+    """The panels, two beside each other, one legend above."""
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    for panel, axis in zip(panels, axes, strict=False):
+        _draw_panel(axis, panel, names)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    known = [name for name in names if name in handles]
+    figure.legend([handles[n] for n in known], known, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+    for line in panel.lines:
+        number = names.index(line.name)
+        colour = COLOURS[number % len(COLOURS)]
+        if panel.steps:
+            axis.plot(line.x, line.y, color=colour, label=line.name, linewidth=1.2)
+            continue
+        below = [max(0.0, y - low) for y, low in zip(line.y, line.low, strict=True)]
+        above = [max(0.0, high - y) for y, high in zip(line.y, line.high, strict=True)]
+        mark = MARKS[number % len(MARKS)]
+        style: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "linewidth": 1.3, "capsize": 2}
+        axis.errorbar(line.x, line.y, yerr=[below, above], label=line.name, **style)
+    axis.set_title(panel.title, fontsize=9)
+    axis.set_xlabel(panel.x_title, fontsize=8)
+    axis.set_ylabel(panel.y_title, fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.grid(visible=True, alpha=0.3, linewidth=0.5)
+    if panel.log_x:
+        axis.set_xscale("log")
+    if panel.log:
+        axis.set_yscale("log")
+    elif min((y for line in panel.lines for y in line.y), default=0.0) >= 0:
+        axis.set_ylim(bottom=0)
+        _leave_wide_intervals(axis, panel)
+
+
+def _leave_wide_intervals(axis: Axes, panel: Panel) -> None:
+    """An interval far beyond every point (two seeds) would flatten the lines: it runs out of the picture."""
+    top = max((y for line in panel.lines for y in line.y), default=1.0)
+    if axis.get_ylim()[1] > 1.6 * top > 0:
+        axis.set_ylim(top=1.6 * top)
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """``name.svg`` and ``name.png`` in ``folder``."""
+    made = []
+    for suffix, options in (("svg", {"metadata": {"Date": None, "Creator": None}}), ("png", {"dpi": 150})):
+        target = folder / f"{name}.{suffix}"
+        try:
+            figure.savefig(target, **options)
+        except OSError as error:
+            raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
+        made.append(target)
+    return made
