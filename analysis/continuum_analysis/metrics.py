@@ -13,6 +13,7 @@ import numpy as np
 from continuum_traces.run_dir import MANIFEST, read_manifest
 
 from continuum_analysis.facts import RunFacts, facts_of
+from continuum_analysis.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.misses import reusable_tokens
 from continuum_analysis.timeline import FAILED, TurnTimes, read_run
 
@@ -35,6 +36,7 @@ class RunMetrics:
     pins_by_ending: dict[str, int]
     unfinished: tuple[str, ...]
     failed: tuple[str, ...]
+    errors_by_kind: dict[str, int]
     facts: RunFacts
 
 
@@ -47,7 +49,9 @@ def analyze_run(path: Path) -> RunMetrics:
 def measure(facts: RunFacts) -> RunMetrics:
     values = {metric.name: metric.compute(facts) for metric in METRICS}
     endings = Counter(pin.reason for pin in facts.pins)
-    return RunMetrics(values, dict(sorted(endings.items())), facts.unfinished, facts.failed, facts)
+    return RunMetrics(
+        values, dict(sorted(endings.items())), facts.unfinished, facts.failed, errors_by_kind(facts), facts
+    )
 
 
 def _jct(statistic: Callable[[Any], Any]) -> Callable[[RunFacts], Value]:
@@ -157,8 +161,8 @@ def _mean(values: Callable[[RunFacts], Iterable[float | None]]) -> Callable[[Run
     return lambda facts: _number(np.mean, _known(values(facts)))
 
 
-def _high(values: Callable[[RunFacts], Iterable[float | None]]) -> Callable[[RunFacts], Value]:
-    return lambda facts: _number(_percentile(95), _known(values(facts)))
+def _high(values: Callable[[RunFacts], Iterable[float | None]], q: float = 95) -> Callable[[RunFacts], Value]:
+    return lambda facts: _number(_percentile(q), _known(values(facts)))
 
 
 def _waits(facts: RunFacts) -> list[float | None]:
@@ -167,6 +171,15 @@ def _waits(facts: RunFacts) -> list[float | None]:
 
 def _ttfts(facts: RunFacts) -> list[float | None]:
     return [t.ttft_s for t in facts.turns]
+
+
+def _tpots(facts: RunFacts) -> list[float | None]:
+    return [t.tpot_s for t in facts.turns]
+
+
+def _tries_failed(facts: RunFacts) -> Value:
+    records = client_records(facts)
+    return sum(len(record.failed_tries) for record in records) if records else None
 
 
 METRICS: tuple[Metric, ...] = (
@@ -307,12 +320,23 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),
-    Metric("ttft_p95_s", "s", "95th percentile of the same", _high(_ttfts)),
+    Metric("ttft_p50_s", "s", "median of the same", _high(_ttfts, 50)),
+    Metric("ttft_p95_s", "s", "95th percentile", _high(_ttfts)),
+    Metric("ttft_p99_s", "s", "99th percentile", _high(_ttfts, 99)),
     Metric(
         "tpot_mean_s",
         "s",
         "mean over turns of (finish - first token) / (output tokens - 1), on the client's clock",
-        _mean(lambda f: [t.tpot_s for t in f.turns]),
+        _mean(_tpots),
+    ),
+    Metric("tpot_p50_s", "s", "median of the same", _high(_tpots, 50)),
+    Metric("tpot_p95_s", "s", "95th percentile", _high(_tpots)),
+    Metric("tries_failed", "", "requests that failed, those that a retry made good included", _tries_failed),
+    Metric(
+        "send_lateness_p99_s",
+        "s",
+        "99th percentile over all turns sent of sent - due: the load generator's own lateness, which all times include",
+        lambda f: send_lateness_s(f, 99),
     ),
     Metric(
         "tool_time_slowest_tenth_share",

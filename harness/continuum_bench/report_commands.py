@@ -1,15 +1,17 @@
-"""``analyze``, ``report``, ``compare``: recorded files in, words out."""
+"""``analyze``, ``report``, ``compare``: recorded files in, words, tables and pages out."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from continuum_analysis.compare import summarize
-from continuum_analysis.metrics import METRICS, analyze_run
-from continuum_analysis.report import write_report
+from continuum_analysis.compare import Run, by_load, load_all, read_run_metrics, summarize_runs
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.misses import cause_rows
+from continuum_analysis.timeline import AnalysisError
 from continuum_analysis.words import verdict
 from continuum_traces.run_dir import ENGINE, MANIFEST, runs_below
 from rich.console import Console
@@ -19,51 +21,131 @@ from continuum_bench.show import print_notice, print_summary, print_verdict
 
 
 def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
-    runs = {str(run): analyze_run(run) for path in paths for run in (runs_below(path) or [path])}
-    for name in runs:
-        if (Path(name) / MANIFEST).exists() and not (Path(name) / ENGINE).exists():
-            print_notice(f"{name}: this run was cut short; it is in no summary, and its metrics cover a part")
+    runs = _runs(paths)
     if as_json:
         data = {
-            name: {
-                **run.values,
-                "pins_by_ending": run.pins_by_ending,
-                "unfinished": run.unfinished,
-                "failed": run.failed,
+            str(run.path): {
+                **run.metrics.values,
+                "pins_by_ending": run.metrics.pins_by_ending,
+                "misses": [dict(row) for row in cause_rows(run.metrics.facts.returns)],
+                "unfinished": run.metrics.unfinished,
+                "failed": run.metrics.failed,
             }
-            for name, run in runs.items()
+            for run in runs
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0
-    for name, run in runs.items():
-        table = Table(title=name, title_justify="left")
-        for heading in ("metric", "value", "unit", "what it is"):
-            table.add_column(heading)
-        for metric in METRICS:
-            value = run.values[metric.name]
-            table.add_row(metric.name, "-" if value is None else f"{value:.6g}", metric.unit, metric.formula)
-        Console(highlight=False).print(table)
-        if run.pins_by_ending:
-            print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in run.pins_by_ending.items()))
-        if run.unfinished:
-            print_notice(f"unfinished programs: {', '.join(run.unfinished)}")
-        if run.failed:
-            print_notice(f"failed programs: {', '.join(run.failed)}")
+    for run in runs:
+        _print_metrics(run)
     return 0
 
 
-def write_reports(paths: Sequence[Path]) -> int:
-    for path in paths:
-        print_notice(f"report: {write_report(path)}")
+def _runs(paths: Sequence[Path]) -> list[Run]:
+    """Every run there, whole or cut short, each read once."""
+    folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
+    for folder in folders:
+        if (folder / MANIFEST).exists() and not (folder / ENGINE).exists():
+            print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
+    return [read_run_metrics(folder) for folder in folders]
+
+
+def _print_metrics(run: Run) -> None:
+    measured = run.metrics
+    table = Table(title=str(run.path), title_justify="left")
+    for heading in ("metric", "value", "unit", "what it is"):
+        table.add_column(heading)
+    for metric in METRICS:
+        value = measured.values[metric.name]
+        table.add_row(metric.name, "-" if value is None else f"{value:.6g}", metric.unit, metric.formula)
+    Console(highlight=False).print(table)
+    if measured.pins_by_ending:
+        print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
+    if measured.unfinished:
+        print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
+    if measured.failed:
+        print_notice(f"failed programs: {', '.join(measured.failed)}")
+
+
+def show_misses(paths: Sequence[Path]) -> int:
+    """Why returning turns hit or missed, a table a run."""
+    for run in _runs(paths):
+        rows = cause_rows(run.metrics.facts.returns)
+        if not rows:
+            print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
+            continue
+        table = Table(title=f"{run.path}: {len(run.metrics.facts.returns)} returning turns", title_justify="left")
+        for heading in ("cause", "turns", "share", "tokens again", "mean wait, s", "late, median s"):
+            table.add_column(heading, justify="left" if heading == "cause" else "right", no_wrap=True)
+        table.add_column("meaning")
+        for row in rows:
+            table.add_row(row["cause"], str(row["turns"]), *_miss_cells(row), row["meaning"])
+        Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
+    return 0
+
+
+def _miss_cells(row: Mapping[str, Any]) -> list[str]:
+    wait, late = row["wait_mean_s"], row["late_p50_s"]
+    seconds = ["-" if value is None else f"{value:.2f}" for value in (wait, late)]
+    return [f"{row['share']:.1%}", f"{row['lost_tokens']:,}", *seconds]
+
+
+def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None) -> int:
+    """A table of runs for another program: see ``continuum_analysis.tables``."""
+    from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
+
+    if name not in TABLES:
+        raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
+    return _wrote(write_table(TABLES[name](_runs(paths)), form, out), out)
+
+
+def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
+    """A page for each directory, or one page of them all where ``out`` names it."""
+    from continuum_analysis.report import write_joint_report, write_report  # noqa: PLC0415 - plotly is slow to import
+
+    written = [write_joint_report(paths, out)] if out is not None else [write_report(path) for path in paths]
+    for page in written:
+        print_notice(f"report: {page}")
+    if images:
+        from continuum_analysis.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
+
+        for group in [list(paths)] if out is not None else [[path] for path in paths]:
+            folder = (out.parent if out is not None else group[0]) / "images"
+            print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
     return 0
 
 
 def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
-    for path in paths:
-        summary = summarize(path)
-        if as_json:
-            sys.stdout.write(json.dumps(summary, indent=2) + "\n")
-        else:
-            print_summary(summary, str(path))
-            print_verdict(verdict(summary))
+    """Runs of all the directories side by side: seeds merged, a table for each load."""
+    summaries = _summaries(paths)
+    if as_json:
+        data = [{"jps": jps, **summary} for jps, summary in summaries.items()]
+        sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
+        return 0
+    for jps, summary in summaries.items():
+        caption = ", ".join(map(str, paths))
+        print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
+        for warning in summary["warnings"]:
+            print_notice(f"warning: {warning}")
+        print_verdict(verdict(summary))
+    return 0
+
+
+def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
+    from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
+
+    summaries = _summaries(paths)
+    table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
+    return _wrote(write_table(table, form, out), out)
+
+
+def _summaries(paths: Sequence[Path]) -> dict[float | None, dict[str, Any]]:
+    loads = by_load(load_all(paths))
+    whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
+    return {jps: summarize_runs(whole, runs) for jps, runs in loads.items()}
+
+
+def _wrote(text: str, out: Path | None) -> int:
+    sys.stdout.write(text)
+    if out is not None:
+        print_notice(f"table: {out}")
     return 0

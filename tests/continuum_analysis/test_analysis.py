@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.compare import mean_interval, summarize, verdict, write_summary
 from continuum_analysis.demand import demand
+from continuum_analysis.generator import lateness_warning
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.report import write_report
 from continuum_analysis.timeline import AnalysisError, order_events, read_run
@@ -41,7 +42,14 @@ EVENTS_BY_HAND = [
 TURNS_BY_HAND = [
     TurnRecord("a", 0, 100.0, 100.0, first_token_s=101.5, finish_s=103.0, output_tokens=20, gap_s=1.5),
     TurnRecord("a", 1, 104.5, 104.5, is_last=True),
-    TurnRecord("b", 0, 104.0, 104.0, first_token_s=104.25, finish_s=108.0, output_tokens=10, is_last=True),
+    TurnRecord(
+        *("b", 0, 104.0, 104.2),  # sent late
+        first_token_s=104.25,
+        finish_s=108.0,
+        output_tokens=10,
+        is_last=True,
+        failed_tries=("http-429",),
+    ),
 ]
 EXPECTED = {
     "jct_mean_s": (6.0 + 4.0) / 2,
@@ -81,8 +89,14 @@ EXPECTED = {
     "jct_p95_s": None,
     "jct_p99_s": None,
     "ttft_mean_s": (1.5 + 0.25) / 2,
+    "ttft_p50_s": (1.5 + 0.25) / 2,
     "ttft_p95_s": 0.25 + 0.95 * 1.25,
+    "ttft_p99_s": 0.25 + 0.99 * 1.25,
     "tpot_mean_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
+    "tpot_p50_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
+    "tpot_p95_s": 0.05 * (3.0 - 1.5) / 19 + 0.95 * (8.0 - 4.25) / 9,
+    "tries_failed": 1,
+    "send_lateness_p99_s": 0.98 * 0.2,  # of 0, 0, 0.2
     "tool_time_slowest_tenth_share": None,  # one gap has no slowest tenth
 }
 
@@ -113,6 +127,10 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
     assert set(EXPECTED) == set(run.values) == {metric.name for metric in METRICS}
     assert run.pins_by_ending == {"hit": 1}
     assert run.unfinished == ("c",)
+    assert run.errors_by_kind == {"http-429": 1}
+    late = lateness_warning(run.facts)
+    assert late is not None
+    assert "sent 196 ms late at the 99th percentile, 22.4% of the mean TTFT" in late
 
 
 def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
