@@ -42,7 +42,6 @@ from continuum_bench.options import (
     ProgramLimit,
     Prompts,
     RayAddress,
-    RayAddress,
     RequestLimit,
     Resume,
     Retries,
@@ -258,28 +257,6 @@ def profile(
     from continuum_bench.profile_command import write_profile_file  # noqa: PLC0415
 
     _exit(lambda: write_profile_file(out, base_url, served_model, repeats, gpu, model, tp, step_overhead_ms))
-
-
-@app.command()
-def sweep(
-    grid: Annotated[Path | None, typer.Argument(help="Grid (YAML): axes and their values.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="AXIS=A,B, repeatable; over the file, or instead of one.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory; default runs/NAME. What is done there stays.")] = None,
-    jobs: Jobs = None,
-    ray_address: RayAddress = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
-    no_report: NoReport = False,
-    json_output: Json = False,
-) -> None:
-    """Play every cell of a grid of run options; the same command again plays what is missing."""
-    from continuum_bench.sweep_command import SweepOptions, run_sweep  # noqa: PLC0415
-    from continuum_bench.sweep_run import Players  # noqa: PLC0415
-
-    players = Players(jobs, ray_address)
-    given = SweepOptions(grid, overrides or (), out, players, dry_run, no_report, json_output)
-    _exit(lambda: run_sweep(given))
 
 
 @app.command()

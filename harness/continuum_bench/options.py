@@ -56,10 +56,6 @@ RayAddress = Annotated[
     str | None,
     typer.Option(help="Play on this Ray cluster (auto, HOST:PORT, ray://...); local: one here.", rich_help_panel=_RUN),
 ]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="Play on this Ray cluster (auto, HOST:PORT, ray://...); local: one here.", rich_help_panel=_RUN),
-]
 Gpu = Annotated[str, typer.Option(help="GPU; doctor lists them.", rich_help_panel=_ENGINE)]
 Model = Annotated[str, typer.Option(help="Model; doctor lists them.", rich_help_panel=_ENGINE)]
 TensorParallel = Annotated[int, typer.Option("--tp", help="GPUs of one replica.", rich_help_panel=_ENGINE)]
