@@ -165,6 +165,22 @@ class Program:
             self._expected[checked] = check_seconds(expect_s, "expect_s")
         return Tool(checked, self._ran, self._clock)
 
+    def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
+        """A tool that was measured elsewhere, in a framework's events say. As ``tool``, told with the next call.
+
+        Args:
+            name: of the tool.
+            seconds: it took.
+            ended_ago_s: seconds since it ended.
+
+        Raises:
+            InvalidTag: an impossible name or number.
+            ProgramClosed: it is closed.
+        """
+        self._open()
+        end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
+        self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
+
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """A sub-agent's program; this one is its parent. Options as in ``client.program``.
 

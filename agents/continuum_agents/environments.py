@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,15 +21,20 @@ DISTRIBUTION = "continuum-ttl"
 VARIABLES = {
     "MSWEA_COST_TRACKING": "ignore_errors",
     "MSWEA_SILENT_STARTUP": "1",
+    "OPENHANDS_SUPPRESS_BANNER": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Of mini-swe-agent and LiteLLM: unknown models are no error, no banner, no download of prices."""
+"""Of the frameworks and LiteLLM: unknown models are no error, no banner, no download of prices."""
 
 Say = Callable[[str], None]
 
 
 class AgentEnvironmentError(Exception):
     """An environment that is missing or cannot be made; the message says what to do."""
+
+
+class NoPython(AgentEnvironmentError):
+    """No Python on this machine that the framework runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,20 @@ class Framework:
     """Module that the harness starts in its environment."""
     distribution: str
     """Its package, for the version in the manifest."""
+    pythons: tuple[tuple[int, int], tuple[int, int]] = ((3, 10), (3, 15))
+    """The oldest Python it runs on, and the first it does not."""
+    config: tuple[str, ...] = ()
+    """Its configuration where the user names none."""
 
     def variables(self) -> dict[str, str]:
         """Environment its process needs: no questions, no look-ups, no files in the user's home."""
-        config = environments_folder() / f"{self.name}-config"
-        return {"MSWEA_GLOBAL_CONFIG_DIR": str(config), **VARIABLES}
+        config = str(environments_folder() / f"{self.name}-config")
+        return {
+            "MSWEA_GLOBAL_CONFIG_DIR": config,
+            "BFCL_PROJECT_ROOT": config,
+            "OH_PERSISTENCE_DIR": config,
+            **VARIABLES,
+        }
 
     @property
     def pins(self) -> Path:
@@ -64,7 +78,12 @@ class Framework:
 
 
 FRAMEWORKS = {
-    framework.name: framework for framework in (Framework("mini-swe", "continuum_agents.mini_swe", "mini-swe-agent"),)
+    framework.name: framework
+    for framework in (
+        Framework("mini-swe", "continuum_agents.mini_swe", "mini-swe-agent", config=("swebench.yaml",)),
+        Framework("bfcl", "continuum_agents.bfcl", "bfcl-eval", ((3, 10), (3, 13))),
+        Framework("openhands", "continuum_agents.openhands", "openhands-sdk", ((3, 12), (3, 14))),
+    )
 }
 
 
@@ -129,28 +148,70 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
         anew: make it even so.
 
     Raises:
-        AgentEnvironmentError: an installer failed; with the end of what it said.
+        AgentEnvironmentError: there is no Python for it (``NoPython``), or an installer failed; with the end of what it
+            said.
     """
     folder = environments_folder() / framework.name
     if is_current(framework) and not anew:
         say(f"{framework.name}: {folder} is current")
         return _python_in(folder)
+    base = find_python(framework)
     say(f"{framework.name}: making {folder} ({framework.distribution} {framework.pinned_version})")
     if folder.exists():
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     uv = _uv()
-    _run(
-        [*uv, "venv", "-q", "--python", sys.executable, str(folder)]
-        if uv
-        else [sys.executable, "-m", "venv", str(folder)]
-    )
+    _run([*uv, "venv", "-q", "--python", base, str(folder)] if uv else [base, "-m", "venv", str(folder)])
     install = _installer(uv, _python_in(folder))
-    _run([*install, *_links(), "-r", str(framework.pins)])
-    _run([*install, *_links(), "--no-deps", *_ourselves()])
+    for wanted in (["-r", str(framework.pins)], _ourselves()):  # the pins are complete, or leave out what is not used
+        _run([*install, *_links(), "--no-deps", *wanted])
     _stamp(folder).write_text(_wanted(framework), encoding="utf-8")
     say(f"{framework.name}: done")
     return _python_in(folder)
+
+
+def find_python(framework: Framework) -> str:
+    """An interpreter that the framework runs on: ours if it will do, else the oldest of PATH's, pyenv's and uv's.
+
+    Raises:
+        NoPython: there is none.
+    """
+    oldest, too_new = framework.pythons
+    if oldest <= sys.version_info[:2] < too_new:
+        return sys.executable
+    for minor in range(oldest[1], too_new[1]):
+        for found in _installed(f"3.{minor}"):
+            if _answers(found, f"3.{minor}"):
+                return found
+    wanted = f"Python {oldest[0]}.{oldest[1]} or later, before {too_new[0]}.{too_new[1]}"
+    raise NoPython(
+        f"{framework.name} needs {wanted}, and none was found on PATH, in pyenv or by uv; install one (Debian: "
+        f"apt-get install python3.13 python3.13-venv; or: pyenv install {oldest[0]}.{oldest[1]}; or: uv python "
+        f"install {oldest[0]}.{oldest[1]}), then: {framework.setup_command}"
+    )
+
+
+def _installed(number: str) -> Iterator[str]:
+    """Interpreters of a version that may be there; a shim of pyenv's may not answer."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        yield str(Path(folder) / f"python{number}")
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from map(str, sorted(pyenv.glob(f"versions/{number}*/bin/python{number}")))
+    uv = _uv()
+    if uv:
+        asked = subprocess.run([*uv, "python", "find", number], capture_output=True, text=True, cwd=Path.home())
+        yield asked.stdout.strip()
+
+
+def _answers(python: str, number: str) -> bool:
+    if not (python and os.access(python, os.X_OK)):
+        return False
+    say = "import sys, sysconfig, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    try:
+        asked = subprocess.run([python, "-I", "-c", say], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0 and asked.stdout.strip() == number
 
 
 def _python_in(folder: Path) -> Path:

@@ -7,11 +7,9 @@ execution are its own; ours are a model class that calls through our client and 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import litellm
 import minisweagent
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
@@ -19,11 +17,11 @@ from minisweagent.environments.local import LocalEnvironment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
-from minisweagent.models.utils.actions_toolcall import BASH_TOOL
 from minisweagent.utils.serialize import recursive_merge
 
 from continuum_agents.channel import Channel
 from continuum_agents.edge import command_name, ending, kill_children, recording_client, serve, turn_ended
+from continuum_agents.litellm_loading import warm_up
 from continuum_agents.protocol import Done, Start, ToolEnded
 from continuum_client import OpenAI
 from continuum_client.program import Program
@@ -163,16 +161,6 @@ def run(start: Start, channel: Channel) -> Done:
         agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
         info: dict[str, Any] = agent.run(start.task)
         return Done(str(info.get("exit_status")), str(info.get("submission") or ""), model.turns)
-
-
-def warm_up() -> None:
-    """Load what LiteLLM loads at its first call, so that no program pays for it."""
-    litellm.suppress_debug_info = True
-    with suppress(Exception):
-        ask: Any = {"messages": [{"role": "user", "content": "."}], "tools": [BASH_TOOL]}
-        litellm.completion(model="openai/none", mock_response=".", **ask)
-        client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0, implicit=False)
-        litellm.completion(model="openai/none", client=client, **ask)  # nobody answers there
 
 
 if __name__ == "__main__":

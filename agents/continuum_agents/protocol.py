@@ -11,6 +11,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
+MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
+"""In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
+
 
 class ProtocolError(Exception):
     """A line that is none of these messages."""

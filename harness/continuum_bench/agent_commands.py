@@ -10,7 +10,8 @@ import typer
 
 from continuum_bench.options import Json, Seed
 
-Tasks = Annotated[Path, typer.Option(help="Tasks, JSON lines: instance_id, problem_statement, folder, test.")]
+Tasks = Annotated[Path, typer.Option(help="Tasks, JSON lines: SWE-bench's or Multi-SWE-bench's fields; folder, test.")]
+Repos = Annotated[Path | None, typer.Option(help="Git clones of the tasks' repositories: ORG/REPO or ORG__REPO.")]
 ServerUrl = Annotated[str, typer.Option(help="The server, up to /v1.")]
 AgentModel = Annotated[str | None, typer.Option(help="Model to ask for; default the server's first.")]
 AgentJps = Annotated[float, typer.Option(help="Programs arriving per second.")]
@@ -61,8 +62,39 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         json_output: Json = False,
     ) -> None:
         """mini-swe-agent on tasks of its own folders: programs arrive, run for real, and are recorded."""
-        given: dict[str, Any] = {**locals(), "framework": "mini-swe", "config": tuple(config or ())}
+        run(_batch("mini-swe", locals()))
+
+    @agents.command("openhands")
+    def openhands(
+        tasks: Tasks,
+        base_url: ServerUrl,
+        repos: Repos = None,
+        out: AgentOut = None,
+        model: AgentModel = None,
+        jps: AgentJps = 0.13,
+        arrivals: AgentArrivals = "poisson",
+        workers: Workers = 4,
+        time_limit_s: TimeLimit = 900.0,
+        seed: Seed = 0,
+        config: AgentConfig = None,
+        step_limit: StepLimit = None,
+        tool_limit_s: ToolLimit = None,
+        dialect: AgentDialect = None,
+        content: Content = "digest",
+        json_output: Json = False,
+    ) -> None:
+        """OpenHands on code in local folders, or Multi-SWE-bench's: programs arrive, run for real, and are recorded."""
+        run(_batch("openhands", locals()))
+
+
+def _batch(framework: str, given: dict[str, Any]) -> Callable[[], int]:
+    """A command that runs a batch with these options; others among ``given`` are left out."""
+
+    def play() -> int:
         from continuum_bench.agent_run import AgentOptions, run_agents  # noqa: PLC0415
 
         names = AgentOptions.__dataclass_fields__
-        run(lambda: run_agents(AgentOptions(**{name: value for name, value in given.items() if name in names})))
+        options = {name: value for name, value in given.items() if name in names}
+        return run_agents(AgentOptions(**{**options, "framework": framework, "config": tuple(given["config"] or ())}))
+
+    return play

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from continuum_agents.protocol import Event, ProtocolError, Ready, Start, read_event, to_line
+from continuum_agents.protocol import MARK_VARIABLE, Event, ProtocolError, Ready, Start, read_event, to_line
 
-MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
-"""In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
 LINE_BYTES = 64 * 2**20
 GRACE_S = 10.0
 """Seconds a stopped agent gets to kill its tool, end its program and write its records."""
@@ -26,9 +26,10 @@ class AgentDied(Exception):
 class AgentProcess:
     """A running agent. Made by ``spawn``; ``end`` must follow."""
 
-    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, mark: str, scratch: Path) -> None:
         self._process = process
         self._mark = mark
+        self._scratch = scratch
         self.version = ""
         """Of the framework, once it is ready."""
 
@@ -36,6 +37,7 @@ class AgentProcess:
     async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
         """Start one; its stderr is appended to ``log``."""
         mark = uuid.uuid4().hex
+        scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # a short path: sockets have little room
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *(str(python), "-I", "-m", module),  # isolated: neither PYTHONPATH nor this folder reach the framework
@@ -43,10 +45,10 @@ class AgentProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
                 limit=LINE_BYTES,
-                env={**os.environ, **environment, MARK_VARIABLE: mark},
+                env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
                 start_new_session=True,  # a Ctrl-C is the harness's, which ends programs in order
             )
-        return cls(process, mark)
+        return cls(process, mark, scratch)
 
     @property
     def pid(self) -> int:
@@ -119,6 +121,7 @@ class AgentProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         kill_marked(self._mark)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def kill_marked(mark: str) -> None:

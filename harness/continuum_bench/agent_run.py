@@ -20,6 +20,7 @@ from continuum_agents.environments import (
     FRAMEWORKS,
     AgentEnvironmentError,
     Framework,
+    NoPython,
     find_framework,
     python_of,
     set_up,
@@ -53,6 +54,7 @@ class AgentOptions:
     framework: str
     tasks: Path
     base_url: str
+    repos: Path | None = None
     out: Path | None = None
     model: str | None = None
     jps: float = 0.13
@@ -69,10 +71,15 @@ class AgentOptions:
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
-    """Make the environments of these frameworks; all where none is named."""
+    """Make the environments of these frameworks; all that this machine has a Python for where none is named."""
     try:
         for framework in [find_framework(name) for name in names or FRAMEWORKS]:
-            set_up(framework, print_notice, anew)
+            try:
+                set_up(framework, print_notice, anew)
+            except NoPython as error:
+                if names:
+                    raise
+                print_notice(f"left out: {error}")
     except AgentEnvironmentError as error:
         raise BenchError(str(error)) from error
     return 0
@@ -82,7 +89,7 @@ def run_agents(options: AgentOptions) -> int:
     """Play the tasks, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C."""
     framework, python = _environment(options.framework)
     _check(options)
-    tasks = read_tasks(options.tasks)
+    tasks = read_tasks(options.tasks, options.repos)
     endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint)
     out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
@@ -148,7 +155,7 @@ def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
         trajectory="",
         dialect=dialect,
         content=options.content,
-        config=options.config or ("swebench.yaml",),
+        config=options.config or find_framework(options.framework).config,
         step_limit=options.step_limit,
         tool_limit_s=options.tool_limit_s,
     )

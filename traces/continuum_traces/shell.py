@@ -6,7 +6,7 @@ import re
 
 _SEPARATORS = re.compile(r"&&|\|\||;|\||\n|&(?![>\d])")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*$")
-_PREFIXES = {"sudo", "time", "nohup", "exec", "command", "env", "stdbuf", "xargs"}
+_PREFIXES = {"sudo", "time", "nohup", "exec", "command", "env", "stdbuf", "xargs", "if", "elif", "while", "until"}
 _WORD = re.compile(r"[\w./+@\[\]-]+$")
 
 

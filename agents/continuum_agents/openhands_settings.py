@@ -1,0 +1,131 @@
+"""What of OpenHands can be configured: files and KEY=VALUE, merged in order, then what the harness was told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from openhands.sdk import LLM
+from openhands.sdk.context.condenser import LLMSummarizingCondenser
+
+from continuum_agents.protocol import Start
+
+INSTRUCTION = """\
+There is a code repository in {workspace}. This is reported about it:
+
+<report>
+{problem_statement}
+</report>
+
+Change the code in that folder so that the report no longer holds. Look at the code first, reproduce the fault where you
+can, mend it with as small a change as will do, and run the tests that concern it. Leave existing tests as they are.
+Work alone: nobody answers questions. When you are done, call finish.
+"""
+
+LLM_OURS = frozenset(("model", "base_url", "api_key", "api_mode", "usage_id", "stream"))
+"""Of OpenHands' LLM fields, those that the harness decides."""
+TERMINAL_OPTIONS = frozenset(("terminal_type", "no_change_timeout_seconds", "shell_path", "env", "username"))
+CONVERSATION_OPTIONS = frozenset(("max_iteration_per_run", "stuck_detection", "stuck_detection_thresholds"))
+CONDENSER_OPTIONS = frozenset(LLMSummarizingCondenser.model_fields) - {"llm"}
+MAX_ITERATIONS = 500
+"""OpenHands' own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """OpenHands' parts, each as its constructor takes it."""
+
+    llm: dict[str, Any]
+    terminal: dict[str, Any]
+    conversation: dict[str, Any]
+    condenser: dict[str, Any]
+    instruction: str
+    tool_limit_s: int | None
+
+    def message(self, start: Start) -> str:
+        """The agent's task."""
+        text = self.instruction.replace("{workspace}", start.workspace)
+        return text.replace("{problem_statement}", start.task)
+
+
+def settings_of(start: Start) -> Settings:
+    """The configuration, checked.
+
+    Raises:
+        ValueError: naming what there is instead.
+        OSError: a file that cannot be read.
+    """
+    config: dict[str, Any] = {}
+    for spec in start.config:
+        _merge(config, _read(spec))
+    known = {
+        "llm": frozenset(LLM.model_fields) - LLM_OURS,
+        "terminal": TERMINAL_OPTIONS,
+        "conversation": CONVERSATION_OPTIONS,
+        "condenser": CONDENSER_OPTIONS,
+    }
+    parts = {name: _part(config.pop(name, {}), name, options) for name, options in known.items()}
+    instruction = config.pop("instruction", INSTRUCTION)
+    if config:
+        raise ValueError(f"configuration {next(iter(config))!r}: there are {', '.join(known)}, instruction")
+    conversation = {"max_iteration_per_run": MAX_ITERATIONS, **parts["conversation"]}
+    if start.step_limit is not None:
+        conversation["max_iteration_per_run"] = start.step_limit
+    return Settings(
+        llm=_llm(start, parts["llm"]),
+        terminal=parts["terminal"],
+        conversation=conversation,
+        condenser=parts["condenser"],
+        instruction=str(instruction),
+        tool_limit_s=start.tool_limit_s,
+    )
+
+
+def _llm(start: Start, given: Mapping[str, Any]) -> dict[str, Any]:
+    """No reasoning effort unless asked for: OpenHands sends one to every model, and not every server takes it. A price
+    of nothing: it warns where it knows none."""
+    return {
+        **{"reasoning_effort": None, "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
+        **given,
+        "model": f"openai/{start.model}",
+        "base_url": start.base_url,
+        "api_key": os.environ.get("OPENAI_API_KEY") or "EMPTY",
+        "api_mode": "chat",
+        "usage_id": "agent",
+    }
+
+
+def _part(given: Any, name: str, options: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"configuration {name}: expected fields, not {given!r}")
+    unknown = sorted(set(given) - options)
+    if unknown:
+        raise ValueError(f"configuration {name}.{unknown[0]}: there are {', '.join(sorted(options))}")
+    return dict(given)
+
+
+def _read(spec: str) -> dict[str, Any]:
+    """A YAML or JSON file, or ``llm.temperature=0``."""
+    key, is_pair, value = spec.partition("=")
+    if not is_pair:
+        read = yaml.safe_load(Path(spec).read_text(encoding="utf-8"))
+        if not isinstance(read, dict):
+            raise ValueError(f"{spec}: expected an object")
+        return read
+    nested: Any = yaml.safe_load(value)
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    found: dict[str, Any] = nested
+    return found
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value

@@ -1,0 +1,79 @@
+"""OpenHands' terminal with a limit on a command's seconds, which it has not: its own time-outs leave a command running.
+
+At the limit the command gets Ctrl-C, as OpenHands itself interrupts one; what is still there a little later is killed.
+Either way OpenHands sees the prompt come back and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from openhands.sdk.tool import register_tool
+from openhands.tools.terminal import TerminalTool
+from openhands.tools.terminal.impl import TerminalExecutor
+
+from continuum_agents.protocol import MARK_VARIABLE
+
+TERMINAL = str(TerminalTool.name)
+GRACE_S = 3.0
+"""Seconds from Ctrl-C to the kill."""
+
+
+class LimitedExecutor(TerminalExecutor):  # type: ignore[misc]
+    """OpenHands' executor with a clock."""
+
+    def __init__(self, *, limit_s: float | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._limit_s = limit_s
+
+    def __call__(self, action: Any, conversation: Any = None) -> Any:
+        """Run a command."""
+        if self._limit_s is None:
+            return super().__call__(action, conversation)
+        timers = [Timer(self._limit_s, self.interrupt), Timer(self._limit_s + GRACE_S, kill_commands)]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            return super().__call__(action, conversation)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+
+class LimitedTerminal(TerminalTool):  # type: ignore[misc]
+    """OpenHands' terminal, with that executor."""
+
+    name = TERMINAL
+
+    @classmethod
+    def create(cls, conv_state: Any, limit_s: float | None = None, **options: Any) -> Sequence[Any]:
+        """As OpenHands makes it. Options are those of its executor; ``limit_s``: seconds a command may take."""
+        executor = LimitedExecutor(
+            limit_s=limit_s,
+            working_dir=conv_state.workspace.working_dir,
+            full_output_save_dir=conv_state.env_observation_persistence_dir,
+            **options,
+        )
+        tools: Sequence[Any] = super().create(conv_state, executor=executor)
+        return tools
+
+
+def kill_commands() -> None:
+    """Kill what runs in this process's terminals, their shells excepted. Linux; elsewhere nothing happens."""
+    mark = f"{MARK_VARIABLE}={os.environ.get(MARK_VARIABLE, '')}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        with suppress(OSError):
+            in_a_terminal = os.getsid(pid) not in (pid, os.getsid(0))
+            if in_a_terminal and mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
+
+
+register_tool(TERMINAL, LimitedTerminal)
