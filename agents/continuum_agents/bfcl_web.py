@@ -1,0 +1,153 @@
+"""The web as BFCL's search tools see it: the live one, one that is recorded, or the live one while it is recorded.
+
+The seam is where BFCL's ``WebSearchAPI`` leaves its own code: SerpAPI's ``GoogleSearch`` and ``requests``. What it
+makes of their answers (snippets or none, Markdown, errors) is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from http.client import responses
+from pathlib import Path
+from typing import Any
+
+import requests
+from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import web_search
+
+from continuum_agents.recorded_web import Answer, RecordedWeb, read_web
+from continuum_client.appender import SharedLines
+
+LIVE = "live"
+NO_RESULTS = {"error": "no such search was recorded"}
+
+Sleep = Callable[[float], None]
+Clock = Callable[[], float]
+
+
+def use_web(web: str, record: str | None = None) -> None:
+    """Let BFCL's tools see this web, for the rest of the process.
+
+    Args:
+        web: ``live``, or a recorded one's file.
+        record: file to which the live web's answers are appended.
+
+    Raises:
+        RecordedWebError: the file is none.
+    """
+    if web != LIVE:
+        recorded = read_web(Path(web))
+        web_search.GoogleSearch = lambda params: RecordedSearch(recorded, params)
+        web_search.requests = RecordedPages(recorded)
+    elif record is not None:
+        lines = SharedLines(Path(record))
+        real = web_search.GoogleSearch
+        web_search.GoogleSearch = lambda params: LiveSearch(real(params), str(params["q"]), lines)
+        web_search.requests = LivePages(lines)
+
+
+class RecordedSearch:
+    """SerpAPI's client, answered from a recording."""
+
+    def __init__(self, web: RecordedWeb, params: dict[str, Any], sleep: Sleep = time.sleep) -> None:
+        self._web = web
+        self._query = str(params["q"])
+        self._sleep = sleep
+
+    def get_dict(self) -> dict[str, Any]:
+        """Its response, after the time it took then."""
+        answer = self._web.search(self._query)
+        if answer is None:
+            _say(f"not recorded: query {self._query!r}")
+            return NO_RESULTS
+        self._sleep(answer.seconds)
+        if answer.error is not None:
+            raise RuntimeError(answer.error)
+        return dict(answer.response)
+
+
+class RecordedPages:
+    """What BFCL uses of ``requests``, answered from a recording."""
+
+    def __init__(self, web: RecordedWeb, sleep: Sleep = time.sleep) -> None:
+        self._web = web
+        self._sleep = sleep
+
+    def get(self, url: str, **options: Any) -> requests.Response:
+        """The page, after the time it took then; one that was not recorded is not found."""
+        answer = self._web.page(url)
+        if answer is None:
+            _say(f"not recorded: {url}")
+            answer = Answer(0.0, status=404)
+        self._sleep(answer.seconds)
+        if answer.error is not None:
+            raise requests.RequestException(answer.error)
+        return _response(url, answer)
+
+
+def _response(url: str, answer: Answer) -> requests.Response:
+    response = requests.Response()
+    response.url, response.status_code, response.encoding = url, answer.status, "utf-8"
+    response.reason = responses.get(answer.status, "")
+    response._content = answer.text.encode()
+    return response
+
+
+class LiveSearch:
+    """SerpAPI's client, its answers recorded; not those that BFCL asks for again."""
+
+    def __init__(self, search: Any, query: str, lines: SharedLines, clock: Clock = time.monotonic) -> None:  # noqa: TID251
+        self._search = search
+        self._query = query
+        self._lines = lines
+        self._clock = clock
+
+    def get_dict(self) -> dict[str, Any]:
+        start_s = self._clock()
+        try:
+            response: dict[str, Any] = self._search.get_dict()
+        except Exception as error:
+            if "429" not in str(error):
+                self._keep(start_s, {"error": str(error)})
+            raise
+        if "429" not in str(response.get("error", "")):
+            self._keep(start_s, {"response": {name: response[name] for name in KEPT if name in response}})
+        return response
+
+    def _keep(self, start_s: float, answer: dict[str, Any]) -> None:
+        _append(self._lines, {"query": self._query, **answer, "seconds": round(self._clock() - start_s, 6)})
+
+
+KEPT = ("error", "organic_results")
+"""What BFCL reads of SerpAPI's response."""
+
+
+class LivePages:
+    """What BFCL uses of ``requests``, its answers recorded."""
+
+    def __init__(self, lines: SharedLines, clock: Clock = time.monotonic) -> None:  # noqa: TID251
+        self._lines = lines
+        self._clock = clock
+
+    def get(self, url: str, **options: Any) -> requests.Response:
+        start_s = self._clock()
+        try:
+            response = requests.get(url, **options)
+        except requests.RequestException as error:
+            self._keep(start_s, url, {"error": str(error)})
+            raise
+        self._keep(start_s, url, {"text": response.text, "status": response.status_code})
+        return response
+
+    def _keep(self, start_s: float, url: str, answer: dict[str, Any]) -> None:
+        _append(self._lines, {"url": url, **answer, "seconds": round(self._clock() - start_s, 6)})
+
+
+def _append(lines: SharedLines, line: dict[str, Any]) -> None:
+    lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
