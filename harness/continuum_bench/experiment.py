@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from continuum_server.policy.catalog import POLICIES, split_arm
 from continuum_traces.run_dir import create, write_manifest
 from continuum_traces.schema import Manifest
 
@@ -24,6 +25,7 @@ class Cell:
     """One run: a policy and a seed."""
 
     policy: str
+    """Of the arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
     options: Mapping[str, Any]
     seed: int
 
@@ -62,6 +64,8 @@ def prepare(experiment: Experiment, description: Any) -> None:
 def manifest_of(
     experiment: Experiment, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
 ) -> Manifest:
+    if all(arm in POLICIES for arm in policy.split(",")):
+        description = description.without_offload()
     return Manifest(
         created=created,
         command=experiment.command,
@@ -114,7 +118,9 @@ class CellTask:
         experiment, cell = self.experiment, self.cell
         plays = arrivals(experiment.workload, experiment.jps, cell.seed)
         jobs = [engine.Job(play.program, play.arrival_s, play.salt) for play in plays]
-        engine.simulate(experiment.engine, cell.policy, cell.options, jobs, cell.seed, self.folder, on_progress)
+        policy, offloaded = split_arm(cell.policy)
+        config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
+        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)
 
 
 def cells_for(policies: Sequence[str], options: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> list[Cell]:

@@ -1,17 +1,17 @@
-"""``--policy-option POLICY.OPTION=VALUE``, read and checked."""
+"""``--policy-option POLICY.OPTION=VALUE``, read and checked. A policy's options hold for its ``+offload`` arm too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_server.policy.catalog import find_policy, read_options
+from continuum_server.policy.catalog import find_policy, read_options, split_arm
 
 from continuum_bench.workload import BenchError
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``POLICY.OPTION=VALUE`` texts, checked.
+    """``POLICY.OPTION=VALUE`` texts, checked; by arm.
 
     Raises:
         BenchError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
@@ -22,7 +22,9 @@ def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[s
         policy, dot, option = target.partition(".")
         if not (equals and dot):
             raise BenchError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
-        if policy not in policies:
+        arms = [arm for arm in policies if policy in (arm, split_arm(arm)[0])]
+        if not arms:
             raise BenchError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
-        raw.setdefault(policy, {})[option] = value
-    return {policy: read_options(find_policy(policy), values) for policy, values in raw.items()}
+        for arm in arms:
+            raw.setdefault(arm, {})[option] = value
+    return {arm: read_options(find_policy(arm), values) for arm, values in raw.items()}

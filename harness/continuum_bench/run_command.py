@@ -13,10 +13,11 @@ from typing import Any, get_args
 
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
-from continuum_server.policy.catalog import POLICIES, find_policy
+from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.policy.core import Yielding
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
+from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.experiment import Experiment, cells_for, prepare, run
@@ -31,7 +32,7 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
 
 def run_policies(name: str, options: RunOptions) -> int:
     """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
-    policies = _policies(options.policy)
+    policies = _policies(options.policy, options.offload)
     policy_options = read_policy_options(options.policy_option or [], policies)
     check_engine_options(options)
     model = find_model(options.model)
@@ -99,12 +100,15 @@ def _write_report(out: Path) -> None:
     write_report(out)
 
 
-def _policies(given: Sequence[str] | None) -> list[str]:
+def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
+    """Arms by name; with tiers and no arm that asks for them, every policy's arm with them."""
     names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
     if not names:
         raise BenchError(f"--policy: names no policy; there are: {', '.join(POLICIES)}")
     for name in names:
         find_policy(name)
+    if offload is not None and not any(split_arm(name)[1] for name in names):
+        names = [name + OFFLOAD for name in names]
     return list(dict.fromkeys(names))
 
 
@@ -122,11 +126,16 @@ def check_engine_options(options: RunOptions) -> None:
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
-    """The engine's configuration and its part of the manifest.
+    """The engine's configuration, with the tiers that arms named ``+offload`` get, and its part of the manifest.
 
     Raises:
+        BenchError: no such tiers.
         EngineError, StepTimesError, UnsupportedVllm: options that cannot work, hardware nobody knows, no vLLM.
     """
+    try:
+        offload = read_offload(options.offload or default_preset(options.gpu), options.gpu)
+    except OffloadError as error:
+        raise BenchError(f"--offload {error}") from error
     config = EngineConfig(
         gpu=options.gpu,
         model=options.model,
@@ -138,6 +147,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         gpu_memory_utilization=options.gpu_memory_utilization,
         step_overhead_ms=options.step_overhead_ms,
         pins_yield_to=options.pins_yield_to,
+        offload=offload,
         profile=str(options.profile) if options.profile else None,
     )
     return config, describe(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ MODELLED = (
     "the model's answers (lengths from the trace, no text)",
     "network and tokenizer (take no time)",
 )
+
+MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and latency of each link)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class EngineDescription:
     modelled: tuple[str, ...]
     versions: dict[str, str]
 
+    def without_offload(self) -> EngineDescription:
+        """The same engine for a run that does not use its tiers."""
+        modelled = tuple(line for line in self.modelled if line != MODELLED_TRANSFERS)
+        return replace(self, engine_options={**self.engine_options, "offload": None}, modelled=modelled)
+
 
 def describe(config: EngineConfig) -> EngineDescription:
     """The manifest's part about this engine.
@@ -93,7 +100,8 @@ def describe(config: EngineConfig) -> EngineDescription:
         "calibrated_on_a_live_server": False,
     }
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
-    return EngineDescription(hardware, asdict(config), MODELLED, versions)
+    modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
+    return EngineDescription(hardware, asdict(config), modelled, versions)
 
 
 @dataclass(frozen=True, slots=True)
