@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,17 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """One policy's bar in a group of bars; ``low`` and ``high`` are what seeds ranged over."""
+
+    group: str
+    name: str
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     title: str
     x_title: str
@@ -66,6 +78,12 @@ class Panel:
     steps: bool = False
     """Lines without marks: distributions, and values over time."""
     log_x: bool = False
+    bars: tuple[Bar, ...] = ()
+    """Bars instead of lines."""
+
+    @property
+    def names(self) -> list[str]:
+        return [*(line.name for line in self.lines), *(bar.name for bar in self.bars)]
 
 
 def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
@@ -144,9 +162,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    names = list(dict.fromkeys(name for panel in panels for name in panel.names))
     for panel, axis in zip(panels, axes, strict=False):
-        _draw_panel(axis, panel, names)
+        _draw_bars(axis, panel, names) if panel.bars else _draw_panel(axis, panel, names)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     handles: dict[str, Any] = {}
@@ -155,6 +173,21 @@ def draw(panels: Sequence[Panel]) -> Figure:
     known = [name for name in names if name in handles]
     figure.legend([handles[n] for n in known], known, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     return figure
+
+
+def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+    groups = list(dict.fromkeys(bar.group for bar in panel.bars))
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        bars = [bar for bar in panel.bars if bar.name == name]
+        at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * width for bar in bars]
+        spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
+        colour = COLOURS[number % len(COLOURS)]
+        axis.bar(at, [bar.y for bar in bars], width, yerr=spread, color=colour, label=name, capsize=2)
+    axis.set_xticks(range(len(groups)), [textwrap.fill(group, 22) for group in groups], fontsize=7)
+    axis.set_ylabel(panel.y_title, fontsize=8)
+    axis.tick_params(axis="y", labelsize=7)
+    axis.grid(visible=True, axis="y", alpha=0.3, linewidth=0.5)
 
 
 def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:

@@ -15,8 +15,6 @@ from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.timeline import AnalysisError
 
 SWEEP = "sweep.json"
-FROM_GROUP = ("workload", "jps")
-"""Axes every group has; others are named where the grid names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,7 @@ def spread(value: float | None, bounds: Sequence[float] | None, digits: int) -> 
     """A number with its interval."""
     if value is None:
         return "-"
-    within = "" if bounds is None else f" ({bounds[0]:.{digits}f}-{bounds[1]:.{digits}f})"
+    within = "" if bounds is None else f" ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
     return f"{value:.{digits}f}{within}"
 
 

@@ -281,6 +281,24 @@ def sweep(
     _exit(lambda: run_sweep(given))
 
 
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="A figure's name, or list.")],
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes, few programs and seeds; or hours.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Directory; default runs/figures/NAME. Done cells stay.")] = None,
+    traces: Annotated[list[Path] | None, typer.Option(help="Trace file instead of its workloads, repeatable.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="AXIS=A,B over its grid, repeatable.")] = None,
+    jobs: Jobs = None,
+    ray_address: RayAddress = None,
+) -> None:
+    """One of the papers' experiments: played, tabled, drawn; the same command again plays what is missing."""
+    from continuum_bench.figure_command import FigureOptions, run_figure  # noqa: PLC0415
+    from continuum_bench.sweep_run import Players  # noqa: PLC0415
+
+    given = FigureOptions(name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address))
+    _exit(lambda: run_figure(given))
+
+
 traces_app = typer.Typer(no_args_is_help=True, help="Trace files: import, make, fit, look at, check, convert.")
 app.add_typer(traces_app, name="traces")
 
