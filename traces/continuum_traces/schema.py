@@ -187,6 +187,8 @@ class SchedulerEvent:
     delay_estimate_s: float | None = None
     """T of SPEC 3 when the pin was decided."""
     eta: float | None = None
+    replica: int | None = None
+    """Which of several engines behind a router saw it, from 0; ``turn`` then counts over all of them."""
 
 
 @dataclass(frozen=True, slots=True)

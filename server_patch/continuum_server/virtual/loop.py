@@ -119,6 +119,8 @@ class VirtualLoop:
         max_calls: int = 200_000_000,
     ) -> None:
         self.now_s = 0.0
+        self.step_start_s = -inf
+        """When the latest step began."""
         self.counters = Counters()
         self.programs_done = 0
         self.turns_done = 0
@@ -318,11 +320,12 @@ class VirtualLoop:
         counters.engine_steps += steps
         counters.decode_tokens += batch.decodes * steps
         counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
-        start_s = self.now_s
+        start_s = self.step_start_s = self.now_s
         if steps == 1:
             self.now_s += batch.step_s(self._times)
         else:
             for seconds in self._stretch_times(batch.decodes, batch.decode_context_tokens, steps):
+                self.step_start_s = self.now_s
                 self.now_s += seconds
         counters.busy_s += self.now_s - start_s
 

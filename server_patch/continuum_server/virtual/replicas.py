@@ -1,0 +1,188 @@
+"""Several engines under one virtual clock, a router in front of them.
+
+Each loop keeps a clock of its own and takes whole steps; the one that is furthest behind goes first. So when a turn is
+due, every replica has done all it does before that instant, and the router knows every answer that came before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from continuum_traces.schema import SchedulerEvent
+
+from continuum_server.virtual.config import EngineError
+from continuum_server.virtual.loop import Play, Progress, VirtualLoop
+from continuum_server.virtual.routers import Arrival, Door, Router
+from continuum_server.vllm_plugin.scheduler import EventSink
+
+RETRY_S = 0.5
+"""A turn that died with its replica is sent again after so long; the load generator's first pause too."""
+
+
+class ReplicaLoops:
+    """Plays programs against several loops.
+
+    Args:
+        loops: made without jobs; their ``on_answer`` and ``horizon_s`` are set here.
+        router: chooses a loop for every turn.
+        plays: all programs of the run.
+        least_step_s: no step of any loop is shorter.
+        death: (replica, instant): it dies at the end of the step that runs then; None: nobody dies.
+    """
+
+    def __init__(
+        self,
+        loops: Sequence[VirtualLoop],
+        router: Router,
+        plays: Sequence[Play],
+        least_step_s: float,
+        death: tuple[int, float] | None = None,
+    ) -> None:
+        self.door = Door(router, len(loops))
+        self.sent_again = 0
+        """Turns that were lost with a replica and sent again."""
+        self._loops = list(loops)
+        self._least_step_s = least_step_s
+        self._death = death
+        self._prompts = {play.number: play.job.program.prompt_tokens() for play in plays}
+        self._where: dict[int, tuple[int, Arrival]] = {}
+        """By play's number: where its latest turn was sent."""
+        self._answers: list[tuple[float, int, int, Arrival]] = []
+        """(instant, order, replica, turn) of answers that the router has not seen yet."""
+        self._earliest_return_s: dict[int, float] = {}
+        """By replica, since it last moved."""
+        self._order = len(plays)
+        self._arrivals = [(play.due_s, play.number, play) for play in plays]
+        heapq.heapify(self._arrivals)
+        for index, loop in enumerate(loops):
+            loop.on_answer = partial(self._answered, index)
+            loop.horizon_s = partial(self._horizon_s, index)
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None, every: int = 2000) -> None:
+        """Play every program to its end.
+
+        Raises:
+            EngineError: nothing can go on, or a loop gave up.
+        """
+        steps = 0
+        while self._move():
+            steps += 1
+            if on_progress is not None and steps % every == 0:
+                on_progress(self.progress())
+        if on_progress is not None:
+            on_progress(self.progress())
+
+    @property
+    def now_s(self) -> float:
+        return max(loop.now_s for loop in self._loops)
+
+    def progress(self) -> Progress:
+        told = [loop.progress() for loop in self._loops]
+        done, turns, pins = (sum(getattr(one, name) for one in told) for name in _SUMS)
+        return Progress(self.now_s, done, len(self._prompts), turns, pins)
+
+    # ---------------------------------------------------------------------------------------- steps
+
+    def _move(self) -> bool:
+        """The next thing that happens anywhere; False when everything is done."""
+        if not self._arrivals and all(loop.idle for loop in self._loops):
+            return False
+        arrival_s = self._arrivals[0][0] if self._arrivals else inf
+        index = min(range(len(self._loops)), key=lambda i: (self._loops[i].next_s(), self._loops[i].idle))
+        next_s = self._loops[index].next_s()
+        if self._death is not None and self._death[1] <= min(next_s, arrival_s) < inf:
+            self._die(*self._death)
+        elif arrival_s <= next_s and arrival_s < inf:
+            self._route(*heapq.heappop(self._arrivals))
+        else:
+            self._earliest_return_s.pop(index, None)
+            self._loops[index].advance()
+        return True
+
+    def _route(self, instant_s: float, order: int, play: Play) -> None:
+        while self._answers and self._answers[0][0] <= instant_s:
+            _, _, replica, answered = heapq.heappop(self._answers)
+            self.door.answered(replica, answered)
+        arrival = self._arrival(play)
+        index = self.door.send(arrival)
+        if instant_s <= self._loops[index].step_start_s:
+            raise EngineError(
+                f"replica {index} went past a turn that came at {instant_s:.6f} s: a bug, please report it"
+            )
+        self._where[play.number] = (index, arrival)
+        self._earliest_return_s.pop(index, None)
+        self._loops[index].deliver(play, instant_s, order)
+
+    def _answered(self, index: int, play: Play) -> None:
+        order = self._next_order()
+        heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
+        if not play.over:
+            heapq.heappush(self._arrivals, (play.due_s, order, play))
+
+    def _arrival(self, play: Play) -> Arrival:
+        """What the router sees of the play's next turn."""
+        program, index = play.job.program, play.conversation.turn
+        return Arrival(
+            program_id=play.program_id,
+            prompt_tokens=self._prompts[play.number][index],
+            kept_tokens=program.turns[index].kept_tokens,
+            shared_prefix_id=program.shared_prefix_id,
+            shared_prefix_tokens=program.shared_prefix_tokens,
+            is_last=index == len(program.turns) - 1,
+        )
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def _die(self, index: int, instant_s: float) -> None:
+        """The replica's programs go on elsewhere; what it held is gone."""
+        self._death = None
+        loop = self._loops[index]
+        again_s = max(instant_s, loop.now_s) + RETRY_S
+        self.door.lost(index)
+        self._answers = [answer for answer in self._answers if answer[2] != index]
+        heapq.heapify(self._answers)
+        for play in loop.abandon():
+            self.sent_again += 1
+            heapq.heappush(self._arrivals, (again_s, self._next_order(), play))
+
+    # -------------------------------------------------------------------------------- looking ahead
+
+    def _horizon_s(self, index: int) -> float:
+        """No turn is sent to this replica before, but for those it has: what another one answers comes back later."""
+        instants = [self._arrivals[0][0]] if self._arrivals else []
+        if self._death is not None:
+            instants.append(self._death[1])
+        for other in range(len(self._loops)):
+            if other != index:
+                instants.append(self._returns_s(other))
+        return min(instants, default=inf)
+
+    def _returns_s(self, index: int) -> float:
+        if index not in self._earliest_return_s:
+            self._earliest_return_s[index] = self._loops[index].earliest_return_s(self._least_step_s)
+        return self._earliest_return_s[index]
+
+
+_SUMS = ("programs_done", "turns_done", "pins_held")
+
+
+class ReplicaSink:
+    """One replica's events on their way to the run's file: with its number, and with turns counted over all replicas
+    (a scheduler counts those that it saw)."""
+
+    def __init__(self, index: int, out: EventSink) -> None:
+        self._index = index
+        self._out = out
+        self._turns: dict[tuple[str, int], int] = {}
+
+    def write(self, event: SchedulerEvent, /) -> None:
+        key = event.program_id, event.turn
+        if event.event == "arrive" and event.request_id is not None:
+            self._turns[key] = int(event.request_id.rpartition("/")[2])
+        self._out.write(replace(event, turn=self._turns[key], replica=self._index))

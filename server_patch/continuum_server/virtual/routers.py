@@ -1,0 +1,189 @@
+"""Which of several replicas a turn goes to.
+
+By what a router in front of servers can see, requests going and answers coming: it never looks into a scheduler, and
+what it believes of a cache is what it sent there itself. Needs no vLLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A turn at the router's door."""
+
+    program_id: str
+    prompt_tokens: int
+    kept_tokens: int | None = None
+    """Leading tokens of the program's previous context that are still there; None: all."""
+    shared_prefix_id: str | None = None
+    shared_prefix_tokens: int = 0
+    is_last: bool = False
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a router has seen of one replica."""
+
+    alive: bool = True
+    requests: int = 0
+    """Sent and not answered."""
+    tokens: int = 0
+    """Prompt tokens of those."""
+    tokens_sent: int = 0
+    """Prompt tokens sent there that no longer prompt of the same program has covered since."""
+    programs: set[str] = field(default_factory=set)
+    """Programs not known to be over whose latest turn went there."""
+
+
+class Router(Protocol):
+    """Chooses; ``replicas`` holds at least one that is alive, and the answer is one of those."""
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int: ...
+
+
+class Affinity:
+    """A program stays where the hash of its id puts it; where that replica died, at the next by the same hash.
+
+    Rendezvous hashing: the loss of a replica moves its own programs only, and spreads them. (vllm-router's
+    consistent_hash sends all of them to its first healthy replica.)
+    """
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        return max(_alive(replicas), key=lambda index: _hash(arrival.program_id, index))
+
+
+class RoundRobin:
+    """Turn after turn to the next replica, whoever sent it."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        alive = _alive(replicas)
+        self._sent += 1
+        return alive[(self._sent - 1) % len(alive)]
+
+
+class LeastLoaded:
+    """Every turn to the replica with the fewest requests under way; among equals, the fewest prompt tokens."""
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        return _least_loaded(replicas)
+
+
+class Sticky:
+    """A program's first turn to the replica with the fewest live programs; it stays there (vllm-router's
+    sticky_least_loaded with clients that say when a program is over)."""
+
+    def __init__(self) -> None:
+        self._home: dict[str, int] = {}
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        home = self._home.get(arrival.program_id)
+        if home is None or not replicas[home].alive:
+            home = min(_alive(replicas), key=lambda index: (len(replicas[index].programs), index))
+            self._home[arrival.program_id] = home
+        return home
+
+
+class CacheAware:
+    """vllm-router's cache_aware, counted in tokens, with the defaults of its version 0.1.17.
+
+    To where the longest part of this prompt was sent before, if that is more than ``cache_threshold`` of it, else to
+    where the fewest tokens were sent; to the least loaded while loads differ by more than both balance thresholds.
+    """
+
+    def __init__(
+        self, cache_threshold: float = 0.3, balance_abs_threshold: int = 64, balance_rel_threshold: float = 1.5
+    ) -> None:
+        self._cache_threshold = cache_threshold
+        self._balance_abs_threshold = balance_abs_threshold
+        self._balance_rel_threshold = balance_rel_threshold
+        self._known: dict[str, dict[int, int]] = {}
+        """By program: by replica, leading tokens of its latest context sent there."""
+        self._shared: dict[str, set[int]] = {}
+        """By shared prefix: replicas it was sent to."""
+
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        known = self._known.setdefault(arrival.program_id, {})
+        if arrival.kept_tokens is not None:
+            known.update({index: min(tokens, arrival.kept_tokens) for index, tokens in known.items()})
+        index = self._pick(arrival, replicas)
+        replicas[index].tokens_sent += arrival.prompt_tokens - self._match(arrival, index)
+        known[index] = arrival.prompt_tokens
+        if arrival.shared_prefix_id is not None:
+            self._shared.setdefault(arrival.shared_prefix_id, set()).add(index)
+        return index
+
+    def _pick(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        alive = _alive(replicas)
+        loads = [replicas[index].requests for index in alive]
+        apart = max(loads) - min(loads) > self._balance_abs_threshold
+        if apart and max(loads) > min(loads) * self._balance_rel_threshold:
+            return _least_loaded(replicas)
+        best = max(alive, key=lambda index: self._match(arrival, index))
+        if self._match(arrival, best) > self._cache_threshold * arrival.prompt_tokens:
+            return best
+        return min(alive, key=lambda index: (replicas[index].tokens_sent, index))
+
+    def _match(self, arrival: Arrival, index: int) -> int:
+        """Leading tokens of this prompt that were sent to the replica before."""
+        shared = index in self._shared.get(arrival.shared_prefix_id or "", ())
+        return max(self._known[arrival.program_id].get(index, 0), arrival.shared_prefix_tokens if shared else 0)
+
+
+ROUTERS: dict[str, Callable[[], Router]] = {
+    "affinity": Affinity,
+    "sticky": Sticky,
+    "cache-aware": CacheAware,
+    "least-loaded": LeastLoaded,
+    "round-robin": RoundRobin,
+}
+
+
+class Door:
+    """A router and what it has seen."""
+
+    def __init__(self, router: Router, replicas: int) -> None:
+        self.replicas = [Traffic() for _ in range(replicas)]
+        self._router = router
+
+    def send(self, arrival: Arrival) -> int:
+        """The replica this turn goes to."""
+        index = self._router.choose(arrival, self.replicas)
+        for replica in self.replicas:
+            replica.programs.discard(arrival.program_id)
+        chosen = self.replicas[index]
+        chosen.requests += 1
+        chosen.tokens += arrival.prompt_tokens
+        chosen.programs.add(arrival.program_id)
+        return index
+
+    def answered(self, index: int, arrival: Arrival) -> None:
+        """The turn's answer came back."""
+        replica = self.replicas[index]
+        replica.requests -= 1
+        replica.tokens -= arrival.prompt_tokens
+        if arrival.is_last:
+            replica.programs.discard(arrival.program_id)
+
+    def lost(self, index: int) -> None:
+        """The replica is gone, with all that was under way there."""
+        self.replicas[index] = Traffic(alive=False)
+
+
+def _alive(replicas: Sequence[Traffic]) -> list[int]:
+    return [index for index, replica in enumerate(replicas) if replica.alive]
+
+
+def _least_loaded(replicas: Sequence[Traffic]) -> int:
+    return min(_alive(replicas), key=lambda index: (replicas[index].requests, replicas[index].tokens, index))
+
+
+def _hash(program_id: str, index: int) -> bytes:
+    return hashlib.blake2b(f"{index}/{program_id}".encode(), digest_size=8).digest()

@@ -1,0 +1,235 @@
+"""Several virtual engines behind a router: nothing lost, nothing before its cause, one engine as without a router."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from continuum_server.policy.core import Guards
+from continuum_server.policy.facts import PrefillCurve
+from continuum_server.virtual.config import EngineError, EngineShape
+from continuum_server.virtual.loop import Job, VirtualLoop, plays_of
+from continuum_server.virtual.oracle import ForeseeingScheduler
+from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
+from continuum_server.virtual.routers import ROUTERS, Arrival, Door
+from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.schema import SchedulerEvent, TurnRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nano import PlainTimes, play, program
+from test_virtual import workloads
+
+SHAPE = EngineShape(2, 2, 16, 64, 4, 4096, 64, 16, 8, 256)
+LEAST_STEP_S = 0.01
+"""Of ``PlainTimes``."""
+
+
+class Outcome:
+    """A run on several replicas, checked for leaks."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        router: str,
+        replicas: int = 3,
+        policy: str = "static-ttl",
+        death: tuple[int, float] | None = None,
+        max_stretch: int = 512,
+    ) -> None:
+        self.events: list[SchedulerEvent] = []
+        self.turns: list[TurnRecord] = []
+        sink, times = _Sink(self.events), PlainTimes()
+        schedulers: list[Any] = [
+            build_scheduler(
+                SHAPE, Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t")), ForeseeingScheduler
+            )
+            for _ in range(replicas)
+        ]
+        self.loops = [VirtualLoop(one, times, (), self.turns.append, max_stretch, 200_000) for one in schedulers]
+        for index, (scheduler, loop) in enumerate(zip(schedulers, self.loops, strict=True)):
+            scheduler.attach(loop.clock, ReplicaSink(index, sink))
+        free = [one.kv_cache_manager.block_pool.get_num_free_blocks() for one in schedulers]
+        self.driver = ReplicaLoops(
+            self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), LEAST_STEP_S, death=death
+        )
+        self.driver.run()
+        for scheduler, blocks in zip(schedulers, free, strict=True):
+            scheduler.release_all("shutdown")
+            assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == blocks, "blocks leaked"
+            assert not scheduler.core.pins
+            assert scheduler.kv_cache_manager.reset_prefix_cache()
+
+    def places(self) -> dict[str, list[int | None]]:
+        """By program: the replica of each turn."""
+        found: dict[str, list[int | None]] = defaultdict(list)
+        for event in sorted(self.events, key=lambda e: e.turn):
+            if event.event == "arrive":
+                found[event.program_id].append(event.replica)
+        return dict(found)
+
+    def hits(self) -> int:
+        return sum(event.hit_tokens or 0 for event in self.events if event.event == "start")
+
+
+class _Sink:
+    def __init__(self, events: list[SchedulerEvent]) -> None:
+        self._events = events
+
+    def write(self, event: SchedulerEvent, /) -> None:
+        self._events.append(event)
+
+
+def crowd(number: int = 12, apart_s: float = 0.05) -> list[Job]:
+    return [
+        Job(program(f"p{i}", turns=4, new=50 + i, output=6 + i % 5, tool_s=0.2), apart_s * i) for i in range(number)
+    ]
+
+
+def check_complete(outcome: Outcome, jobs: list[Job]) -> None:
+    """Every turn of every program once, in order, each after its gap."""
+    for job in jobs:
+        own = sorted((t for t in outcome.turns if t.program_id == job.program.program_id), key=lambda t: t.turn)
+        assert [turn.turn for turn in own] == list(range(len(job.program.turns)))
+        assert [turn.prompt_tokens for turn in own] == job.program.prompt_tokens()
+        for before, after in pairwise(own):
+            assert after.due_s == before.finish_s + before.gap_s  # type: ignore[operator]
+            assert after.sent_s >= after.due_s
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("policy", ["vllm", "continuum", "working-set"])
+@given(jobs=workloads())
+@settings(max_examples=6)
+def test_every_program_completes_under_every_router(router: str, policy: str, jobs: list[Job]) -> None:
+    check_complete(Outcome(jobs, router, policy=policy), jobs)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@given(jobs=workloads(), at_s=st.floats(0, 6))
+@settings(max_examples=8)
+def test_a_replica_that_dies_loses_no_program(router: str, jobs: list[Job], at_s: float) -> None:
+    outcome = Outcome(jobs, router, replicas=2, death=(0, at_s))
+    check_complete(outcome, jobs)
+    assert all(e.t <= at_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@given(jobs=workloads())
+@settings(max_examples=8)
+def test_event_skipping_changes_nothing(router: str, jobs: list[Job]) -> None:
+    """A stretch of steps ends before any turn that another replica's answer may bring."""
+    stepwise, skipping = Outcome(jobs, router, max_stretch=1), Outcome(jobs, router)
+    assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
+    assert skipping.places() == stepwise.places()
+
+
+def _key(turn: TurnRecord) -> tuple[str, int]:
+    return turn.program_id, turn.turn
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("policy", ["vllm", "static-ttl", "continuum"])
+@given(jobs=workloads())
+@settings(max_examples=6)
+def test_one_replica_equals_none(router: str, policy: str, jobs: list[Job]) -> None:
+    behind, plain = Outcome(jobs, router, replicas=1, policy=policy), play(jobs, policy)
+    assert behind.turns == plain.turns
+    assert [replace(event, replica=None) for event in behind.events] == plain.events[: len(behind.events)]
+    assert behind.loops[0].counters == plain.loop.counters
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_the_same_run_twice(router: str) -> None:
+    first, second = Outcome(crowd(), router), Outcome(crowd(), router)
+    assert first.turns == second.turns
+    assert first.events == second.events
+
+
+@pytest.mark.parametrize("router", ["affinity", "sticky"])
+def test_affinity_keeps_a_program_on_one_replica(router: str) -> None:
+    places = Outcome(crowd(), router).places()
+    assert all(len(set(own)) == 1 for own in places.values())
+    assert {own[0] for own in places.values()} == {0, 1, 2}
+
+
+def test_round_robin_spreads_turns_evenly_and_finds_less() -> None:
+    spread = Outcome(crowd(), "round-robin")
+    counts = [sum(place == index for own in spread.places().values() for place in own) for index in range(3)]
+    assert counts == [16, 16, 16]
+    assert any(len(set(own)) > 1 for own in spread.places().values())
+    assert spread.hits() < Outcome(crowd(), "affinity").hits()
+
+
+def test_sticky_gives_each_replica_as_many_programs() -> None:
+    homes = [own[0] for own in Outcome(crowd(), "sticky").places().values()]
+    assert [homes.count(index) for index in range(3)] == [4, 4, 4]
+
+
+def test_a_hit_counts_where_the_program_was() -> None:
+    """Held on replica 0, but round robin sends the second turn to replica 1: computed anew."""
+    outcome = Outcome([Job(program("a", turns=2, new=100, tool_s=0.1), 0.0)], "round-robin", replicas=2)
+    starts = {event.turn: event for event in outcome.events if event.event == "start"}
+    assert [starts[turn].replica for turn in (0, 1)] == [0, 1]
+    assert starts[1].hit_tokens == 0
+
+
+def test_turns_of_a_lost_replica_are_computed_again_elsewhere() -> None:
+    jobs = [Job(program(f"p{i}", turns=2, new=60, output=30, tool_s=0.1), 0.0) for i in range(4)]
+    outcome = Outcome(jobs, "round-robin", replicas=2, death=(1, 0.05))
+    check_complete(outcome, jobs)
+    lost = [event for event in outcome.events if event.event == "finish" and event.status == "abort"]
+    assert {event.replica for event in lost} == {1}
+    assert outcome.driver.sent_again == len(lost) == 2
+    for event in lost:
+        again = [
+            e for e in outcome.events if (e.program_id, e.turn, e.event) == (event.program_id, event.turn, "arrive")
+        ]
+        assert [e.replica for e in again] == [1, 0]
+        assert again[1].t >= event.t + RETRY_S
+
+
+def test_a_program_that_fits_nowhere_ends_the_run() -> None:
+    with pytest.raises(EngineError, match="nothing can run"):
+        Outcome([Job(program("huge", turns=1, new=2000), 0.0)], "affinity", replicas=2)
+
+
+def arrival(name: str, tokens: int, **rest: Any) -> Arrival:
+    return Arrival(name, tokens, **rest)
+
+
+def test_the_least_loaded_replica_has_the_fewest_requests_then_tokens() -> None:
+    door = Door(ROUTERS["least-loaded"](), 2)
+    first = arrival("a", 100)
+    assert [door.send(first), door.send(arrival("b", 900)), door.send(arrival("c", 10))] == [0, 1, 0]
+    assert door.send(arrival("d", 10)) == 1
+    door.answered(0, first)
+    assert door.send(arrival("e", 10)) == 0
+    assert door.replicas[0].tokens == 20
+
+
+def test_cache_aware_follows_the_longest_prefix_it_sent() -> None:
+    door = Door(ROUTERS["cache-aware"](), 2)
+    assert door.send(arrival("a", 1000)) == 0
+    assert door.send(arrival("b", 400)) == 1  # unknown: where fewer tokens were sent
+    assert door.send(arrival("a", 1500)) == 0
+    assert door.send(arrival("b", 500)) == 1
+    assert door.send(arrival("a", 1600, kept_tokens=100)) == 1  # its history was rewritten: 100 of 1600 is too little
+
+
+def test_cache_aware_sees_shared_prefixes() -> None:
+    door = Door(ROUTERS["cache-aware"](), 2)
+    shared = {"shared_prefix_id": "system", "shared_prefix_tokens": 800}
+    assert [door.send(arrival(name, 1000, **shared)) for name in "abc"] == [0, 0, 0]
+
+
+def test_affinity_moves_only_what_was_lost() -> None:
+    door = Door(ROUTERS["affinity"](), 4)
+    before = {name: door.send(arrival(name, 1)) for name in map(str, range(200))}
+    door.lost(2)
+    after = {name: door.send(arrival(name, 1)) for name in before}
+    assert all(after[name] == place for name, place in before.items() if place != 2)
+    assert {after[name] for name, place in before.items() if place == 2} == {0, 1, 3}
