@@ -12,7 +12,17 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from continuum_server.policy.base import Options, Rank
-from continuum_server.policy.facts import NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish, TurnState
+from continuum_server.policy.facts import (
+    NO_ORDERS,
+    Hold,
+    Machine,
+    Orders,
+    ProgramState,
+    Step,
+    TurnFinish,
+    TurnStart,
+    TurnState,
+)
 from continuum_server.policy.order import ProgramFcfs
 
 
@@ -25,7 +35,8 @@ class WorkingSetOptions(Options):
     memory_worth: float = 0.27
     """Relative gain in the engine's speed per relative gain in memory, above 0; measured: 0.27-0.28 (A100, H100)."""
     patience_s: float = 600.0
-    """At least one program that waits outside is let in this often, whatever memory says."""
+    """At least one program that waits outside is let in this often, whatever memory says; and growth is forecast for so
+    long after a program inside lost KV to the others."""
     footprints: int = 256
     """Most recently finished programs from whose final contexts growth is forecast."""
 
@@ -98,15 +109,18 @@ class WorkingSet(ProgramFcfs):
         """When the first of those outside became the first."""
         self._changed = False
         """Something happened since it was last asked who may come in."""
+        self._lost_s = -math.inf
+        """When a program inside last lost KV to the others."""
 
     # ------------------------------------------------------------------------------- what happens
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program, self._changed = turn.program, True
+        turn.memo = program.program_id in self._inside
         member: _Member | None = program.memo
         if member is None:
             member = program.memo = _Member(turn.prompt_tokens)
-            if self._passes(turn) or (not self._outside and self._fits(turn.prompt_tokens)):
+            if self._passes(turn) or (not self._outside and self._fits(turn.prompt_tokens, now_s)):
                 member.held = None
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
@@ -120,6 +134,14 @@ class WorkingSet(ProgramFcfs):
     def _passes(self, turn: TurnState) -> bool:
         """Never held back: who names no program, who works for a program that is inside already."""
         return not turn.tagged or turn.program.family is not None or self.options.share <= 0.0
+
+    def turn_started(self, start: TurnStart) -> None:
+        had_its_place = start.turn.memo
+        if start.kv_was_evicted and had_its_place:
+            self._lost_s = start.now_s
+
+    def turn_preempted(self, turn: TurnState, now_s: float) -> None:
+        self._lost_s = now_s
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         program, ttl_s = finish.turn.program, self._break_even_s(finish.context_tokens)
@@ -172,7 +194,7 @@ class WorkingSet(ProgramFcfs):
             program = self._outside[0]
             member: _Member = program.memo
             waiting = [turn for turn in member.held or () if not turn.gone]
-            if waiting and not self._impatient(now_s) and not self._fits(member.tokens):
+            if waiting and not self._impatient(now_s) and not self._fits(member.tokens, now_s):
                 break
             self._outside.popleft()
             self._first_since_s, member.held = now_s, None
@@ -186,12 +208,16 @@ class WorkingSet(ProgramFcfs):
     def _impatient(self, now_s: float) -> bool:
         return self._first_since_s + self.options.patience_s < now_s
 
-    def _fits(self, tokens: int) -> bool:
-        """Nobody is inside, or a program of so many tokens beside all of them needs no more than the share."""
+    def _fits(self, tokens: int, now_s: float) -> bool:
+        """Nobody is inside, or a program of so many tokens beside all of them needs no more than the share.
+
+        While memory has been enough only what is there counts: a forecast that came true would have shown.
+        """
         if not self._inside:
             return True
-        contexts = [member.tokens for member in self._inside.values()]
-        return self.footprints.peak([*contexts, tokens]) <= self._limit_tokens
+        contexts = [*(member.tokens for member in self._inside.values()), tokens]
+        scarce = now_s <= self._lost_s + self.options.patience_s
+        return (self.footprints.peak(contexts) if scarce else sum(contexts)) <= self._limit_tokens
 
     def wake_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []

@@ -69,11 +69,36 @@ def test_a_new_program_waits_until_it_fits() -> None:
     assert gate.admitted() == ["d", "e"]  # by now all programs end at 300 tokens: 600 inside, 300 more, 50 at the end
 
 
-def test_growth_is_forecast_from_finished_programs() -> None:
+def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> None:
     gate = Gate()
     gate.finish(gate.arrive("done", prompt=400, last=True), context=400)
     a, b, c = (gate.arrive(name, prompt=100) for name in "abc")
-    assert [gate.waits(turn) for turn in (a, b, c)] == [False, False, True]  # three would grow to 1,200
+    assert not any(gate.waits(turn) for turn in (a, b, c))  # three would grow to 1,200; nothing was lost yet
+    gate.core.start(a, 0.0, 0, 16)
+    gate.core.preempt(a, 0.0)
+    d = gate.arrive("d", prompt=100)
+    assert gate.waits(d)
+    gate.core.abort(b)
+    gate.core.abort(c)
+    assert gate.admitted() == ["d"]  # two grow to 800
+    assert gate.waits(gate.arrive("e", prompt=100))
+    gate.now_s = 600.5  # nothing was lost for 600 s: 200 tokens are there, and 100 more
+    assert gate.admitted() == ["e"]
+
+
+def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
+    gate = Gate(memory_worth=0.5)
+    gate.finish(gate.arrive("done", prompt=400, last=True), context=400)
+    for name in "ab":
+        gate.finish(gate.arrive(name, prompt=100), context=110)
+    gate.now_s = 1e3
+    assert gate.admitted() == []  # both holds are over
+    for name in "ab":
+        gate.core.start(gate.arrive(name, prompt=200), gate.now_s, hit_tokens=0, block_size=16)
+    assert not gate.waits(gate.arrive("c", prompt=100))
+    gate.finish(gate.arrive("c", prompt=100), context=110)
+    gate.core.start(gate.arrive("c", prompt=200), gate.now_s, hit_tokens=0, block_size=16)
+    assert gate.waits(gate.arrive("d", prompt=100))
 
 
 def test_who_is_inside_is_never_held_back() -> None:
@@ -129,6 +154,7 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     gate.finish(gate.arrive("done", prompt=100), context=400)
     gate.now_s = 2.001
     assert gate.admitted() == []
+    gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
     assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
     assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
 
