@@ -2,6 +2,7 @@
 
     python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --jps 0.02 0.03 0.05 --seeds 5
     python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --mechanics
+    python benchmarks/cross_check.py TRACE --two-steps
 
 aisimulate (PyPI, --pre) belongs in an environment of its own. Prints the tables of docs/results/cross-check.md.
 """
@@ -11,20 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from continuum_analysis.compare import load_runs
+from continuum_analysis.metrics import analyze_run
 from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
 from continuum_server.step_times.catalog import kv_capacity, load_step_times
 from continuum_server.step_times.model import PrefillChunk
+from continuum_server.step_times.table import TableStepTimes
+from continuum_server.virtual.engine import EngineConfig, Job, simulate
 from continuum_traces.exporters import mooncake_rows
 from continuum_traces.schema import Program, Turn
 
@@ -126,17 +128,26 @@ def spread(ratios: list[float]) -> str:
     return f"{np.median(ratios):.4f} ({min(ratios):.4f}-{max(ratios):.4f})"
 
 
-def ours(trace: Path, jps: float, seeds: int, folder: Path) -> dict[int, Result]:
-    out = folder / f"ours-{jps}"
-    command = [sys.executable, "-m", "continuum_bench", "replay", str(trace), "--jps", str(jps), "--seeds", str(seeds)]
-    command += ["--policy", "vllm", "--gpu", GPU, "--step-overhead-ms", "0", "--no-report", "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True)
-    results = {}
-    for run in load_runs(out):
-        values = run.metrics.values
-        figures = [float(values[name] or 0.0) for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio")]
-        results[run.manifest.seed] = Result(*figures)
-    return results
+def ours(trace: Path, jps: float, seed: int, folder: Path) -> Result:
+    workload = load_workload(WorkloadRequest("cross-check", traces=trace, jps=jps))
+    jobs = [Job(play.program, play.arrival_s, play.salt) for play in arrivals(workload, jps, seed)]
+    out = folder / f"ours-{jps}-{seed}"
+    out.mkdir()
+    simulate(EngineConfig(gpu=GPU, model=MODEL, step_overhead_ms=0.0), "vllm", {}, jobs, seed, out)
+    values = analyze_run(out).values
+    return Result(*(float(values[name] or 0.0) for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio")))
+
+
+def charge_two_steps() -> None:
+    """From now on a step with both prompt chunks and decodes takes as long as one of each, as in aisimulate."""
+    fused = TableStepTimes.step_s
+
+    def step_s(self: Any, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        if not (chunks and decodes):
+            return fused(self, chunks, decodes, decode_context_tokens)
+        return fused(self, chunks, 0, 0) + fused(self, (), decodes, decode_context_tokens)
+
+    TableStepTimes.step_s = step_s  # type: ignore[method-assign]
 
 
 def line(name: str, results: Iterable[Result]) -> str:
@@ -149,23 +160,32 @@ def line(name: str, results: Iterable[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--aisimulate", required=True)
+    parser.add_argument("--aisimulate", help="path of its program; without it only our arm is played")
     parser.add_argument("--jps", type=float, nargs="+", default=[0.02, 0.03, 0.05])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--mechanics", action="store_true", help="single mechanisms instead of whole runs")
+    parser.add_argument("--two-steps", action="store_true", help="ours charges a chunk beside decodes as two steps")
     options = parser.parse_args()
-    if options.mechanics:
-        with tempfile.TemporaryDirectory() as name:
-            mechanics(options.trace, options.aisimulate, Path(name))
-        return
-    print("| JPS, arm | mean JCT by seed, s | mean | bubble, s | hit ratio |\n|---|---|---|---|---|")  # noqa: T201
+    if options.mechanics and not options.aisimulate:
+        parser.error("--mechanics needs --aisimulate")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for jps in options.jps:
+        if options.mechanics:
+            mechanics(options.trace, options.aisimulate, Path(name))
+        else:
+            whole_runs(options, Path(name))
+
+
+def whole_runs(options: argparse.Namespace, folder: Path) -> None:
+    if options.two_steps:
+        charge_two_steps()
+    label = "continuum `vllm`" + ", two steps" * options.two_steps
+    print("| JPS, arm | mean JCT by seed, s | mean | bubble, s | hit ratio |\n|---|---|---|---|---|")  # noqa: T201
+    for jps in options.jps:
+        if options.aisimulate:
             peer = [theirs(options.trace, jps, seed, options.aisimulate, folder) for seed in range(options.seeds)]
-            own = ours(options.trace, jps, options.seeds, folder)
             print(line(f"{jps:g} aisimulate", peer))  # noqa: T201
-            print(line(f"{jps:g} continuum `vllm`", (own[seed] for seed in sorted(own))), flush=True)  # noqa: T201
+        own = [ours(options.trace, jps, seed, folder) for seed in range(options.seeds)]
+        print(line(f"{jps:g} {label}", own), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
