@@ -8,8 +8,8 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ from continuum_traces.run_dir import MANIFEST, TURNS, read_json, read_manifest, 
 from continuum_traces.schema import Manifest
 
 from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
-from continuum_bench.agent_tasks import Task, read_tasks
+from continuum_bench.agent_tasks import Task, read_tasks, write_fixes
 from continuum_bench.arrival_times import arrival_times
 from continuum_bench.bench_error import BenchError
 from continuum_bench.live.endpoint import Endpoint, look_at
@@ -42,6 +42,7 @@ from continuum_client.recover import add_missing_turns
 from continuum_client.reply import Content
 
 PREDICTIONS = "preds.json"
+ANSWERS = "answers.json"
 PROGRAMS = "programs.jsonl"
 LOCK = "batch.lock"
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
@@ -85,18 +86,42 @@ def setup_environments(names: Sequence[str], anew: bool) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a batch is to do, and what becomes of it."""
+
+    tasks: list[Task]
+    answers: bool = False
+    """Programs answer a question; the others change code in a folder."""
+    conclude: Callable[[Results], None] | None = None
+    """Called when all is recorded, also after Ctrl-C."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the workload, for the manifest."""
+
+
 def run_agents(options: AgentOptions) -> int:
-    """Play the tasks, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C."""
-    framework, python = _environment(options.framework)
-    _check(options)
+    """Play tasks on code: see ``run_batch``."""
     tasks = read_tasks(options.tasks, options.repos)
+    return run_batch(options, lambda: Work(tasks, conclude=lambda done: write_fixes(done.out, tasks, done.predictions)))
+
+
+def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
+    """Play, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C.
+
+    Args:
+        options: the user's.
+        find_work: reads what is to be done, once all else is known to be in order.
+    """
+    framework, python = environment_of(options.framework)
+    _check(options)
+    work = find_work()
     endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint)
     out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    manifest = _manifest(options, framework, endpoint, start, tasks)
-    results = Results(out, manifest, start, framework.distribution)
-    arrivals = _arrivals(options, tasks, results)
-    finished = len(tasks) - len(arrivals)
+    manifest = _manifest(options, framework, endpoint, start, work)
+    results = Results(out, manifest, start, framework.distribution, work.answers)
+    arrivals = _arrivals(options, work.tasks, results)
+    finished = len(work.tasks) - len(arrivals)
     again = f", {finished} finished before" if finished else ""
     print_notice(f"{len(arrivals)} programs at {options.jps:g}/s against {endpoint.base_url}{again}, into {out}")
     complete = True
@@ -109,8 +134,11 @@ def run_agents(options: AgentOptions) -> int:
             out=out,
             workers=options.workers,
             time_limit_s=options.time_limit_s,
+            answers=work.answers,
         )
         complete = play(batch, arrivals, results, print_notice)
+    if work.conclude is not None:
+        work.conclude(results)
     results.close()
     _show(results, options.json_output)
     if not complete:
@@ -118,7 +146,7 @@ def run_agents(options: AgentOptions) -> int:
     return 0 if all(record.finished for record in results.records) else 1
 
 
-def _environment(name: str) -> tuple[Framework, Path]:
+def environment_of(name: str) -> tuple[Framework, Path]:
     try:
         framework = find_framework(name)
         return framework, python_of(framework)
@@ -174,9 +202,7 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
     ]
 
 
-def _manifest(
-    options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, tasks: list[Task]
-) -> Manifest:
+def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, work: Work) -> Manifest:
     state, emulated = endpoint.state, endpoint.emulated
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -195,11 +221,12 @@ def _manifest(
             "name": f"agent {framework.name}",
             "file": options.tasks.name,
             "sha256": hashlib.sha256(options.tasks.read_bytes()).hexdigest(),
-            "programs": len(tasks),
+            "programs": len(work.tasks),
             "synthetic": False,
             "jps": options.jps,
             "arrivals": options.arrivals,
             "last_step": "known when the last request is sent at the step limit only; else told afterwards",
+            **work.facts,
         },
         hardware={
             "endpoint": "a server; its hardware is not known to the client"
@@ -221,11 +248,13 @@ def _manifest(
 class Results:
     """A batch's directory: programs.jsonl, preds.json, and what the agents' own processes record beside them.
 
+    Where programs answer questions, answers.json takes the place of preds.json.
+
     Raises:
         BenchError: the directory holds something else, or another batch is running there.
     """
 
-    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str) -> None:
+    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
         self.out = out
         self.model = start.model
         self.records: list[ProgramRecord] = []
@@ -233,12 +262,14 @@ class Results:
         self._lock = Presence(out / LOCK)
         if not self._lock.alone:
             raise BenchError(f"--out {out}: another batch is running there")
-        for name in ("logs", "workspaces"):
+        for name in ("logs",) if answers else ("logs", "workspaces"):
             (out / name).mkdir(exist_ok=True)
         self._recorder = Recorder(out, cast(Content, start.content), source)
         self._clock = Clock(self._recorder.offset_s)
         self._programs = SharedLines(out / PROGRAMS)
-        self.predictions: dict[str, Any] = read_json(out / PREDICTIONS) if (out / PREDICTIONS).exists() else {}
+        self._answers = answers
+        self._file = out / (ANSWERS if answers else PREDICTIONS)
+        self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
         self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
 
     def new_program_id(self, instance_id: str) -> str:
@@ -259,16 +290,22 @@ class Results:
         line = {name: value for name, value in asdict(record).items() if name != "submission"}
         self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         if record.finished:
-            self.predictions[record.instance_id] = {
-                "model_name_or_path": self.model,
-                "instance_id": record.instance_id,
-                "model_patch": record.submission,
-            }
-            write_json(self.out / PREDICTIONS, self.predictions)
+            self.predictions[record.instance_id] = self._prediction(record)
+            write_json(self._file, self.predictions)
         turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
         why = f" ({record.error})" if record.error else ""
         tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
         print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
+
+    def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
+        """In SWE-bench's format; or an answer and whether it is right."""
+        if self._answers:
+            return {"status": record.status, "answer": record.submission, "passed": record.passed}
+        return {
+            "model_name_or_path": self.model,
+            "instance_id": record.instance_id,
+            "model_patch": record.submission,
+        }
 
     def close(self) -> None:
         """All processes are gone: what killed ones left out of the trace is added."""

@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from continuum_bench.bench_error import BenchError
 
+FIXES = "fix_patches.jsonl"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
 _GIT = ("git", "-c", "user.name=continuum", "-c", "user.email=continuum@localhost", "-c", "commit.gpgsign=false")
 _AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empty", "-m", "as given"))
@@ -118,6 +119,18 @@ def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
         "number": number,
         **{name: data[name] for name in ("folder", "test") if name in data},
     }
+
+
+def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]) -> None:
+    """Predictions in Multi-SWE-bench's form, of the tasks that came in it."""
+    lines = []
+    for task in tasks:
+        if task.number is not None and task.repository is not None and task.instance_id in predictions:
+            org, _, repo = task.repository.partition("/")
+            patch = predictions[task.instance_id]["model_patch"]
+            lines.append(json.dumps({"org": org, "repo": repo, "number": task.number, "fix_patch": patch}) + "\n")
+    if lines:
+        (out / FIXES).write_text("".join(lines), encoding="utf-8")
 
 
 def _clone(repos: Path, repository: str) -> Path:
