@@ -30,6 +30,7 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
                 "misses": [dict(row) for row in cause_rows(run.metrics.facts.returns)],
                 "unfinished": run.metrics.unfinished,
                 "failed": run.metrics.failed,
+                "errors_by_kind": run.metrics.errors_by_kind,
             }
             for run in runs
         }
@@ -58,6 +59,8 @@ def _print_metrics(run: Run) -> None:
         value = measured.values[metric.name]
         table.add_row(metric.name, "-" if value is None else f"{value:.6g}", metric.unit, metric.formula)
     Console(highlight=False).print(table)
+    if measured.errors_by_kind:
+        print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
         print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
     if measured.unfinished:

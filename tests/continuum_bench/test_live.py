@@ -1,123 +1,25 @@
-"""Replay against servers: a real one (emulated GPU), and a local one that misbehaves on purpose."""
+"""Replay against servers: a real one (emulated GPU), and a local one that answers as a test wants."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from continuum_bench.cli import app
-from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_events, read_turns
-from continuum_traces.schema import Program, ToolCall, Turn
-from typer.testing import CliRunner
-
-runner = CliRunner()
-Handler = Callable[[web.Request, int], Any]
-
-
-def trace_of(folder: Path, programs: int = 3) -> Path:
-    call = (ToolCall("ls", 0.05),)
-    made = [
-        Program(
-            f"p{i}", (Turn(400, 20, tool_calls=call), Turn(100, 10, carried_tokens=4, tool_calls=call), Turn(50, 5))
-        )
-        for i in range(programs)
-    ]
-    path = folder / "small.jsonl.gz"
-    write_programs(path, made)
-    return path
-
-
-class Misbehaving:
-    """A server whose n-th request is answered by ``handler``."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self._handler = handler
-        self.url = ""
-
-    async def models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
-
-    async def version(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": "0.0"})
-
-    async def completions(self, request: web.Request) -> Any:
-        self.bodies.append(await request.json())
-        self.headers.append(dict(request.headers))
-        return await self._handler(request, len(self.bodies))
-
-    async def start(self, started: threading.Event, stop: asyncio.Event) -> None:
-        application = web.Application(client_max_size=2**24)
-        application.router.add_get("/v1/models", self.models)
-        application.router.add_get("/version", self.version)
-        application.router.add_post("/v1/completions", self.completions)
-        application.router.add_post("/v1/chat/completions", self.completions)
-        site_runner = web.AppRunner(application)
-        await site_runner.setup()
-        site = web.TCPSite(site_runner, "127.0.0.1", 0)
-        await site.start()
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        started.set()
-        await stop.wait()
-        await site_runner.cleanup()
-
-
-@contextmanager
-def misbehaving(handler: Handler) -> Iterator[Misbehaving]:
-    server, loop = Misbehaving(handler), asyncio.new_event_loop()
-    started, stop = threading.Event(), asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(server.start(started, stop),), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    try:
-        yield server
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-
-
-async def good(request: web.Request, number: int, usage: bool = True) -> web.StreamResponse:
-    """A whole answer, token by token."""
-    body = await request.json()
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    count = body["max_tokens"]
-    for token in range(count):
-        choice = {"text": "x", "token_ids": [1000 + token]} if "prompt" in body else {"delta": {"content": "x "}}
-        await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
-    if usage:
-        counted = len(body["prompt"]) if "prompt" in body else 100
-        details = {"cached_tokens": 16}
-        final = {"prompt_tokens": counted, "completion_tokens": count, "prompt_tokens_details": details}
-        await response.write(b"data: " + json.dumps({"choices": [], "usage": final}).encode() + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    return response
-
-
-def replay(trace: Path, url: str, out: Path, *more: object) -> Any:
-    arguments = ["replay", trace, "--base-url", url, "--jps", 20, "--out", out, "--no-report", *more]
-    return runner.invoke(app, [str(argument) for argument in arguments])
-
-
-def turns_of(out: Path) -> list[Any]:
-    (folder,) = [path for path in out.iterdir() if path.is_dir()]
-    return list(read_turns(folder))
+from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID, TokenConversation
+from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
+from continuum_traces.schema import Program, Turn
+from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    with misbehaving(good) as server:
+    with serving(good) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
     assert done.exit_code == 0, done.output
     first, second, third = (body["prompt"] for body in server.bodies)
@@ -144,14 +46,14 @@ def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch
 
 def test_two_runs_share_no_prompt(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1)
-    with misbehaving(good) as server:
+    with serving(good) as server:
         for name in ("a", "b"):
             assert replay(trace, server.url, tmp_path / name).exit_code == 0
     assert server.bodies[0]["prompt"][:16] != server.bodies[3]["prompt"][:16]
 
 
 def test_text_prompts_for_servers_without_token_ids(tmp_path: Path) -> None:
-    with misbehaving(good) as server:
+    with serving(good) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--prompts", "text", "--dialect", "headers")
     assert done.exit_code == 0, done.output
     assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]
@@ -159,108 +61,9 @@ def test_text_prompts_for_servers_without_token_ids(tmp_path: Path) -> None:
     assert server.headers[0]["X-Session-ID"] == "p0"
 
 
-async def busy(request: web.Request, number: int) -> Any:
-    if number in (1, 2):
-        return web.Response(status=429 if number == 1 else 503, text="busy")
-    return await good(request, number)
-
-
-def test_busy_answers_are_tried_again_with_the_same_ids(tmp_path: Path) -> None:
-    with misbehaving(busy) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert "1 x http-429, 1 x http-503; 2 tries again, 0 programs failed" in done.stderr
-    assert server.bodies[0] == server.bodies[1] == server.bodies[2]
-    record = turns_of(tmp_path / "out")[0]
-    assert record.finish_s - record.due_s > 1.0  # latency counts from the first intention
-
-
-async def broken_json(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b"data: {nonsense\n\n")
-    return response
-
-
-async def reset(request: web.Request, number: int) -> Any:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-async def half(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-    assert request.transport is not None
-    request.transport.abort()
-    return response
-
-
-async def refuses(request: web.Request, number: int) -> Any:
-    return web.Response(status=400, text='{"error": "no"}')
-
-
-@pytest.mark.parametrize(
-    ("handler", "kind"),
-    [(broken_json, "invalid-json"), (reset, "connection"), (half, "stream"), (refuses, "http-400")],
-)
-def test_programs_that_cannot_go_on_stay_in_the_count(tmp_path: Path, handler: Handler, kind: str) -> None:
-    with misbehaving(handler) as server:
-        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--retries", 0)
-    assert done.exit_code == 1
-    assert f"2 x {kind}" in done.stderr
-    assert "2 programs failed" in done.stderr
-    assert all(kind in record.error for record in turns_of(tmp_path / "out"))
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    (row,) = summary["policies"].values()
-    assert row["programs_failed"] == 2
-
-
-async def without_usage(request: web.Request, number: int) -> Any:
-    return await good(request, number, usage=False)
-
-
-def test_a_server_that_counts_nothing(tmp_path: Path) -> None:
-    with misbehaving(without_usage) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert [record.cached_tokens for record in turns_of(tmp_path / "out")] == [None, None, None]
-
-
-async def slow_loris(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    for _ in range(100):
-        await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-        await asyncio.sleep(0.1)
-    return response
-
-
-def test_a_program_over_its_limit_is_given_up(tmp_path: Path) -> None:
-    with misbehaving(slow_loris) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--program-limit-s", 0.5)
-    assert done.exit_code == 1
-    assert "1 x program-limit" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers"),
-        (["--base-url", "localhost"], "expected http:// or https://"),
-    ],
-)
-def test_no_server_there(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), *arguments, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_wrong_names_list_what_exists(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
-    with misbehaving(good) as server:
+    with serving(good) as server:
         for arguments, message in (
             (["--dialect", "x"], "there are headers, vllm"),
             (["--prompts", "x"], "there are tokens and text"),
@@ -307,3 +110,172 @@ def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert profile["kv_tokens"] == 32_000
     assert profile["decode"]["base"] == pytest.approx(0.0007, rel=1.0)  # about 7 ms of an H100, ten times faster
+
+
+def ids_of(body: dict[str, Any]) -> list[int]:
+    return list(json.loads(bytes(body["prompt"])))
+
+
+def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
+    turns = (Turn(50, 4), Turn(20, 4, kept_tokens=30), Turn(10, 4))
+    program = Program("p", turns, shared_prefix_id="s", shared_prefix_tokens=32)
+    one, other = (TokenConversation(program, key, "run") for key in ("a", "b"))
+    first, theirs = ids_of(one.body(0)), ids_of(other.body(0))
+    assert len(first) == 50
+    assert first[:32] == theirs[:32]
+    assert not set(zip(first[32:], theirs[32:], strict=True)) & {(x, x) for x in first[32:]}
+    second = ids_of(one.body(1))
+    assert (len(second), second[:30]) == (50, first[:30])
+    assert all(LOWEST_ID <= token < HIGHEST_ID for token in second)
+    assert len(ids_of(one.body(2))) == 60
+
+
+def test_a_program_keeps_its_connection(tmp_path: Path) -> None:
+    with serving(good) as server:
+        assert replay(trace_of(tmp_path, 1), server.url, tmp_path / "out").exit_code == 0
+    assert len(server.connections) == 1
+
+
+def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None:
+    with serving(good) as server:
+        done = replay(trace_of(tmp_path, 6), server.url, tmp_path / "out", "--arrivals", "concurrency:2")
+    assert done.exit_code == 0, done.output
+    assert server.most_at_once <= 2
+    folder = run_of(tmp_path / "out")
+    starts = {arrival.program_id: arrival.due_s for arrival in read_arrivals(folder)}
+    ends = sorted(record.finish_s or 0.0 for record in read_turns(folder) if record.is_last)
+    assert len(starts) == len(ends) == 6
+    for rank, start_s in enumerate(sorted(starts.values())):
+        assert sum(end_s > start_s + 1e-3 for end_s in ends[:rank]) <= 1  # at most one other is under way
+    workload = read_manifest(folder).workload
+    assert workload["arrivals"] == "concurrency:2"
+    assert "jps" not in workload
+
+
+async def slow(request: web.Request, number: int) -> Any:
+    await asyncio.sleep(0.2)
+    return await good(request, number)
+
+
+def test_a_ramp_spreads_the_first_programs(tmp_path: Path) -> None:
+    with serving(slow) as server:
+        done = replay(trace_of(tmp_path, 4), server.url, tmp_path / "out", "--arrivals", "concurrency:4:0.4")
+    assert done.exit_code == 0, done.output
+    due = [arrival.due_s for arrival in read_arrivals(run_of(tmp_path / "out"))]
+    assert [after - before for before, after in pairwise(due)] == pytest.approx([0.1, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("window", "counted"),
+    [
+        (["--warm-up", 2, "--cool-down", 1], [False, False, True, True, True, False]),
+        (["--warm-up", "0.06s", "--cool-down", "0.08s"], [False, True, True, True, False, False]),
+    ],
+)
+def test_warm_up_and_cool_down_are_load_only(tmp_path: Path, window: list[object], counted: list[bool]) -> None:
+    with serving(good) as server:
+        trace = trace_of(tmp_path, 6)  # arrivals at 0.05, 0.10 ... 0.30 s
+        done = replay(trace, server.url, tmp_path / "out", "--arrivals", "constant", *window)
+        assert done.exit_code == 0, done.output
+        nothing = replay(trace, server.url, tmp_path / "no", "--warm-up", 4, "--cool-down", 2)
+    assert [arrival.counted for arrival in read_arrivals(run_of(tmp_path / "out"))] == counted
+    assert len(server.bodies) == 18  # all were played
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["policies"]["vllm"]["programs_finished"] == sum(counted)
+    assert summary["manifest"]["workload"]["warm_up"] == str(window[1])
+    assert nothing.exit_code == 2
+    assert "no program is left to count" in nothing.stderr
+
+
+def test_a_time_limit_leaves_the_rest_unfinished(tmp_path: Path) -> None:
+    with serving(good) as server:
+        trace = trace_of(tmp_path, 40)  # the last arrives after 2 s
+        done = replay(trace, server.url, tmp_path / "out", "--arrivals", "constant", "--time-limit-s", 0.6)
+    assert done.exit_code == 0, done.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    row = summary["policies"]["vllm"]
+    assert row["programs_unfinished"] > 0
+    assert row["programs_finished"] + row["programs_unfinished"] == row["programs"] < 40
+    counted = read_json(run_of(tmp_path / "out") / "engine.json")
+    assert counted["programs_stopped"] == row["programs_unfinished"] == counted["errors"]["time-limit"]
+
+
+def test_several_processes_share_a_run(tmp_path: Path) -> None:
+    with serving(good) as server:
+        out = tmp_path / "out"
+        done = start(replay_command(trace_of(tmp_path, 7), server.url, out, "--processes", 2))
+        _, stderr = done.communicate(timeout=60)
+    assert done.returncode == 0, stderr
+    records = turns_of(out)
+    assert Counter((r.program_id, r.turn) for r in records) == {(f"p{i}", n): 1 for i in range(7) for n in range(3)}
+    assert all(record.sent_s >= record.due_s for record in records)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["policies"]["vllm"]["programs_finished"] == 7
+    assert "generator: 2 processes" in summary["manifest"]["notes"]
+    assert read_json(run_of(out) / "engine.json")["requests"] == 21
+
+
+@pytest.mark.parametrize(
+    ("kind", "dialect", "fields"),
+    [
+        ("sglang", "sglang", {"session_id": "p0", "min_tokens": 20, "ignore_eos": True, "max_tokens": 20}),
+        ("openai", "openai", {"prompt_cache_key": "p0", "max_completion_tokens": 20}),
+        ("someone", "headers", {"max_tokens": 20}),
+    ],
+)
+def test_other_servers_are_spoken_to_in_their_dialect(
+    tmp_path: Path, kind: str, dialect: str, fields: dict[str, Any]
+) -> None:
+    chosen = ["--dialect", "openai"] if kind == "openai" else []
+    with serving(good, kind) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", *chosen)
+    assert done.exit_code == 0, done.output
+    assert read_manifest(run_of(tmp_path / "out")).engine_options["dialect"] == dialect
+    plain = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    assert {k: v for k, v in server.bodies[0].items() if k != "messages"} == {**plain, **fields}
+
+
+async def repeats_the_key(request: web.Request, number: int) -> Any:
+    return web.Response(status=401, text=f"Incorrect API key provided: {request.headers['Authorization']}")
+
+
+def test_keys_come_from_the_environment_and_are_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(repeats_the_key) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--api-key-env", "MY_KEY")
+        refused = replay(trace_of(tmp_path, 1), server.url.replace("//", "//me:sk-secret@"), tmp_path / "no")
+    assert done.exit_code == 1
+    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert turns_of(tmp_path / "out")[0].error == "http-401: Incorrect API key provided: Bearer ***"
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert not [path for path in written if b"sk-secret" in path.read_bytes()]
+    assert refused.exit_code == 2
+    assert "--api-key-env" in refused.stderr
+    assert "sk-secret" not in done.output + refused.output
+
+
+@pytest.mark.parametrize("option", [["--warm-up", "3"], ["--resume", "x"], ["--arrivals", "concurrency:2"]])
+def test_options_for_servers_are_refused_without_one(tmp_path: Path, option: list[str]) -> None:
+    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), *option])
+    assert done.exit_code == 2
+    assert f"{option[0]}{' concurrency:2' if option[0] == '--arrivals' else ''}: needs --base-url" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--processes", "0"], "--processes 0: must be at least 1"),
+        (["--arrivals", "concurrency:2", "--processes", "3"], "more than the 2 programs at a time"),
+        (["--arrivals", "concurrency:2", "--warm-up", "3s"], "give a number of programs, not seconds"),
+        (["--warm-up", "many"], "expected a number of programs (10) or seconds (60s)"),
+        (["--time-limit-s", "0"], "--time-limit-s 0: must be above 0"),
+        (["--resume", "nowhere"], "--resume and --out"),
+    ],
+)
+def test_options_that_cannot_work(tmp_path: Path, option: list[str], message: str) -> None:
+    with serving(good) as server:
+        done = replay(trace_of(tmp_path), server.url, tmp_path / "out", *option)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,387 @@
+"""What goes wrong between a load generator and a server, over real sockets: what is counted, said and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from continuum_bench.live.http import retry_after_s
+from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
+from fake_endpoint import (
+    FakeEndpoint,
+    Handler,
+    app,
+    good,
+    replay,
+    replay_command,
+    run_of,
+    runner,
+    serving,
+    start,
+    trace_of,
+    turns_of,
+)
+
+
+async def busy(request: web.Request, number: int) -> Any:
+    if number in (1, 2):
+        return web.Response(status=429 if number == 1 else 503, text="busy")
+    return await good(request, number)
+
+
+def test_busy_answers_are_tried_again_with_the_same_ids(tmp_path: Path) -> None:
+    with serving(busy) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "1 x http-429, 1 x http-503; 2 tries again, 0 programs failed" in done.stderr
+    assert server.bodies[0] == server.bodies[1] == server.bodies[2]
+    record = turns_of(tmp_path / "out")[0]
+    assert record.finish_s - record.due_s > 1.0  # latency counts from the first intention
+
+
+async def broken_json(request: web.Request, number: int) -> Any:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"data: {nonsense\n\n")
+    return response
+
+
+async def reset(request: web.Request, number: int) -> Any:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def half(request: web.Request, number: int) -> Any:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def cut_short(request: web.Request, number: int) -> Any:
+    """A clean end, but not of the answer."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+    return response
+
+
+async def refuses(request: web.Request, number: int) -> Any:
+    return web.Response(status=400, text='{"error": "no"}')
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (broken_json, "invalid-json"),
+        (reset, "connection"),
+        (half, "stream"),
+        (cut_short, "stream"),
+        (refuses, "http-400"),
+    ],
+)
+def test_programs_that_cannot_go_on_stay_in_the_count(tmp_path: Path, handler: Handler, kind: str) -> None:
+    with serving(handler) as server:
+        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--retries", 0)
+    assert done.exit_code == 1
+    assert f"2 x {kind}" in done.stderr
+    assert "2 programs failed" in done.stderr
+    assert all(kind in record.error for record in turns_of(tmp_path / "out"))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    (row,) = summary["policies"].values()
+    assert row["programs_failed"] == 2
+
+
+async def without_usage(request: web.Request, number: int) -> Any:
+    return await good(request, number, usage=False)
+
+
+def test_a_server_that_counts_nothing(tmp_path: Path) -> None:
+    with serving(without_usage) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert [record.cached_tokens for record in turns_of(tmp_path / "out")] == [None, None, None]
+
+
+async def slow_loris(request: web.Request, number: int) -> Any:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(100):
+        await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+        await asyncio.sleep(0.1)
+    return response
+
+
+def test_a_program_over_its_limit_is_given_up(tmp_path: Path) -> None:
+    with serving(slow_loris) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--program-limit-s", 0.5)
+    assert done.exit_code == 1
+    assert "1 x program-limit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers"),
+        (["--base-url", "localhost"], "expected http:// or https://"),
+    ],
+)
+def test_no_server_there(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), *arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------------------------- storms
+
+
+async def storm(request: web.Request, number: int) -> Any:
+    """The first six requests are refused."""
+    if number <= 6:
+        return web.Response(status=429, text="busy", headers={"Retry-After": "1"})
+    return await good(request, number)
+
+
+def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
+    with serving(storm) as server:
+        done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--arrivals", "concurrency:3")
+    assert done.exit_code == 0, done.output
+    by_program: dict[str, list[float]] = {}
+    for body, time_s in zip(server.bodies, server.times_s, strict=True):
+        by_program.setdefault(body["vllm_xargs"]["program_id"], []).append(time_s)
+    for times_s in by_program.values():
+        assert times_s[1] - times_s[0] >= 1.0
+        assert times_s[2] - times_s[1] >= 1.0  # asked for 1 s; the second backoff alone is as long
+    firsts = [record for record in turns_of(tmp_path / "out") if record.turn == 0]
+    assert [record.failed_tries for record in firsts] == [("http-429", "http-429")] * 3
+    assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    date = "Wed, 21 Oct 2026 07:28:00 GMT"
+    assert retry_after_s({"Retry-After": "1.5"}) == 1.5
+    assert retry_after_s({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": date}) == 30.0
+    for nonsense in ({}, {"Retry-After": "soon"}, {"Retry-After": date}, {"Retry-After": "-3"}, {"Retry-After": "nan"}):
+        assert retry_after_s(nonsense) is None
+
+
+async def broken(request: web.Request, number: int) -> Any:
+    return web.Response(status=500, text="no")
+
+
+def test_a_500_storm_ends_with_every_program_counted(tmp_path: Path) -> None:
+    with serving(broken) as server:
+        done = replay(trace_of(tmp_path, 8), server.url, tmp_path / "out", "--retries", 1)
+    assert done.exit_code == 1
+    assert len(server.bodies) == 16
+    assert "16 x http-500; 8 tries again, 8 programs failed" in done.stderr
+    found = analyzed(tmp_path / "out")
+    assert found["errors_by_kind"] == {"http-500": 16}
+    assert (found["programs_failed"], found["programs"]) == (8, 8)
+
+
+def analyzed(out: Path) -> dict[str, Any]:
+    done = runner.invoke(app, ["analyze", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout).values()
+    return dict(found)
+
+
+# --------------------------------------------------------------------------------------- broken connections
+
+
+async def reset_once(request: web.Request, number: int) -> Any:
+    return await (half if number % 2 else good)(request, number)
+
+
+def test_resets_in_the_middle_of_a_stream_are_made_good(tmp_path: Path) -> None:
+    with serving(reset_once) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert [record.failed_tries for record in turns_of(tmp_path / "out")] == [("stream",)] * 3
+    assert server.bodies[0] == server.bodies[1]  # the same ids, the same prompt
+    assert analyzed(tmp_path / "out")["errors_by_kind"] == {"stream": 3}
+
+
+def test_a_slow_loris_runs_into_the_request_limit(tmp_path: Path) -> None:
+    with serving(slow_loris) as server:
+        limits = ["--request-limit-s", 0.3, "--retries", 1]
+        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", *limits)
+    assert done.exit_code == 1
+    assert "4 x timeout; 2 tries again, 2 programs failed" in done.stderr
+
+
+async def never(request: web.Request, number: int) -> Any:
+    await asyncio.sleep(30)
+    return web.Response()
+
+
+def test_a_program_given_up_is_recorded_and_let_go_by_the_server(tmp_path: Path) -> None:
+    with serving(never, "plugin") as server:
+        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--program-limit-s", 0.2)
+    assert done.exit_code == 1
+    assert sorted(server.released) == ["p0", "p1"]
+    found = analyzed(tmp_path / "out")
+    assert found["errors_by_kind"] == {"program-limit": 2}
+    assert (found["programs_failed"], found["programs"]) == (2, 2)
+
+
+# -------------------------------------------------------------------------------------------------- the disk
+
+
+def test_a_full_disk_is_said_and_what_was_recorded_stays(tmp_path: Path) -> None:
+    with serving(good) as server:
+        trace, out = trace_of(tmp_path, 60), tmp_path / "out"
+        command = replay_command(trace, server.url, out, "--arrivals", "constant")
+        room = 12_000  # bytes of any one file: enough for the manifest, not for 180 turns
+        run = start(command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)))
+        _, stderr = run.communicate(timeout=60)
+        assert run.returncode == 2
+        said = [line for line in stderr.splitlines() if line.startswith("error: ")]
+        assert len(said) == 1
+        assert "turns.jsonl: cannot write: File too large; earlier records are kept" in said[0]
+        assert "Traceback" not in stderr
+        kept = list(read_turns(run_of(out)))
+        assert 20 < len(kept) < 180
+        assert analyzed(out)["programs_finished"] > 0
+        finished = {record.program_id for record in kept if record.is_last}
+        again = replay(trace, server.url, out, "--arrivals", "constant", resume=True)
+    assert again.exit_code == 0, again.output
+    assert f"{len(finished)} of 60 programs had finished" in again.stderr
+    assert analyzed(out)["programs_finished"] == 60
+
+
+# ------------------------------------------------------------------------------------------- two at one place
+
+
+def test_two_runs_into_one_directory(tmp_path: Path) -> None:
+    trace, out = trace_of(tmp_path, 2), tmp_path / "out"
+    with serving(good) as server:
+        assert replay(trace, server.url, out).exit_code == 0
+        before = (run_of(out) / TURNS).read_bytes()
+        second = replay(trace, server.url, out)
+    assert second.exit_code == 2
+    assert "holds a run already; choose another --out" in second.stderr
+    assert (run_of(out) / TURNS).read_bytes() == before
+
+
+def test_two_runs_into_one_directory_at_once(tmp_path: Path) -> None:
+    trace, out = trace_of(tmp_path, 2), tmp_path / "out"
+    with serving(slowly) as server:
+        first = start(replay_command(trace, server.url, out))
+        wait_for(lambda: len(server.bodies) > 0, first)
+        for resume in (False, True):
+            second = replay(trace, server.url, out, resume=resume)
+            assert second.exit_code == 2
+            assert "another run is writing there" in second.stderr
+        _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 0, stderr
+    assert len(turns_of(out)) == 6
+
+
+# ------------------------------------------------------------------------------------------- killed, resumed
+
+
+async def slowly(request: web.Request, number: int) -> Any:
+    await asyncio.sleep(0.3)
+    return await good(request, number)
+
+
+def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        assert run.poll() is None, run.stderr.read() if run.stderr else ""
+        time.sleep(0.02)
+    raise AssertionError("it never came to that")
+
+
+def killed(server: FakeEndpoint, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
+    """A run killed once a program has finished and another is in the middle of its turns."""
+    run = start(replay_command(trace, server.url, out, "--arrivals", "concurrency:2", *more), start_new_session=True)
+    wait_for(lambda: len(server.bodies) >= 9, run)
+    os.kill(run.pid, how)
+    _, stderr = run.communicate(timeout=60)
+    return run.returncode, stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int) -> None:
+    trace, out, shared = trace_of(tmp_path, 5), tmp_path / "out", ["--processes", processes]
+    with serving(slowly, "plugin") as server:
+        code, _ = killed(server, trace, out, signal.SIGKILL, *shared)
+        assert code == -signal.SIGKILL
+        folder = run_of(out)
+        finished = {record.program_id for record in read_turns(folder) if record.is_last}
+        seen = {arrival.program_id for arrival in read_arrivals(folder)}
+        assert 0 < len(finished) < len(seen) < 5
+        found = analyzed(out)
+        assert (found["programs_finished"], found["programs"]) == (len(finished), len(seen))
+        assert set(found["unfinished"]) == seen - finished
+        whole = runner.invoke(app, ["compare", str(out)])
+        assert whole.exit_code == 2  # a run that was cut short is in no summary
+
+        kept = [
+            line for line in (folder / TURNS).read_text().splitlines() if json.loads(line)["program_id"] in finished
+        ]
+        before = len(server.bodies)
+        again = replay(trace, server.url, out, "--arrivals", "concurrency:2", *shared, resume=True)
+        assert again.exit_code == 0, again.output
+        played = Counter(body["vllm_xargs"]["program_id"] for body in server.bodies[before:])
+    assert played == {f"p{i}": 3 for i in range(5) if f"p{i}" not in finished}
+    assert set(server.released) == set(played)  # what the server held of the first attempts
+    assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept
+    assert analyzed(out)["programs_finished"] == 5
+    notes = read_manifest(folder).notes
+    assert any(f"{len(finished)} of 5 programs had finished and are kept" in note for note in notes)
+    assert read_json(folder / "engine.json")["programs_finished_before"] == len(finished)
+    interrupted = [json.loads(line) for line in (folder / "interrupted.jsonl").read_text().splitlines()]
+    assert {record["program_id"] for record in interrupted} <= seen - finished
+    due = [record.due_s for record in read_turns(folder)]
+    assert min(due[len(kept) :]) >= max(due[: len(kept)]) - 1e-6  # one clock over both
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
+    trace, out = trace_of(tmp_path, 5), tmp_path / "out"
+    with serving(slowly, "plugin") as server:
+        code, stderr = killed(server, trace, out, signal.SIGINT)
+        assert code == 130
+        assert f"stopped; 0 of 1 runs are complete; go on with --resume {out}" in stderr
+        assert "Traceback" not in stderr
+        stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
+        assert stopped
+        assert set(server.released) >= stopped
+        assert stopped <= set(analyzed(out)["unfinished"])
+        assert replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True).exit_code == 0
+        complete = replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True)
+    assert analyzed(out)["programs_finished"] == 5
+    assert complete.exit_code == 0
+    assert "complete already" in complete.stderr
+
+
+def test_only_the_same_run_is_resumed(tmp_path: Path) -> None:
+    trace, out = trace_of(tmp_path, 1), tmp_path / "out"
+    with serving(good) as server:
+        assert replay(trace, server.url, out).exit_code == 0
+        for more, field in ((["--retries", 1], "engine_options"), (["--num-programs", 2], "workload")):
+            done = replay(trace, server.url, out, *more, resume=True)
+            assert done.exit_code == 2
+            assert f"{field} differs" in done.stderr
+        nowhere = replay(trace, server.url, tmp_path / "nowhere", resume=True)
+    assert nowhere.exit_code == 2
+    assert "holds no run" in nowhere.stderr
+    assert not (tmp_path / "nowhere").exists()

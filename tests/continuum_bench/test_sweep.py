@@ -1,0 +1,351 @@
+"""Sweeps: grids and their mistakes, cells that are whole or not there, resuming after a kill, goodput's search."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from inspect import signature
+from math import inf
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import Result
+from continuum_analysis.metrics import analyze_run
+from continuum_analysis.sweep_goodput import Found, summarize_goodput
+from continuum_bench.bench_error import BenchError
+from continuum_bench.cell_pool import Report
+from continuum_bench.cli import app
+from continuum_bench.goodput import search
+from continuum_bench.options import RunOptions
+from continuum_bench.sweep_grid import AXES, grid_of, read_grid
+from continuum_bench.sweep_plan import plan
+from continuum_bench.sweep_show import SweepDisplay
+from continuum_bench.sweep_store import SweepStore
+from continuum_traces.jsonl import write_programs
+from continuum_traces.run_dir import RunDirError
+from continuum_traces.schema import Program, ToolCall, Turn
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+runner = CliRunner()
+CELLS = 8
+
+
+def bench(*arguments: object) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid of eight cells beside its trace of six small programs."""
+    path = tmp_path_factory.mktemp("grid")
+    call = (ToolCall("ls", 0.5),)
+    turns = (Turn(3000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
+    write_programs(path / "small.jsonl", [Program(f"p{i}", turns) for i in range(6)])
+    (path / "grid.yaml").write_text(
+        "name: small\npolicy: [vllm, continuum]\nseeds: 2\njps: [0.5, 2]\nkv_blocks: 1200\nworkload: small.jsonl\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "small"
+    done = bench("sweep", folder / "grid.yaml", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    return out
+
+
+def test_every_run_option_is_an_axis_with_the_command_lines_default() -> None:
+    command = next(c.callback for c in app.registered_commands if c.name == "swebench")
+    assert command is not None
+    defaults = {name: parameter.default for name, parameter in signature(command).parameters.items()}
+    given_here = RunOptions()
+    for name in RunOptions.__dataclass_fields__:
+        assert getattr(given_here, name) == defaults[name], name
+    assert {"jps", "gpu", "model", "tp", "chunk_tokens", "max_num_seqs", "turn_scale", "offload"} <= set(AXES)
+
+
+def test_a_grid_is_the_product_of_its_axes() -> None:
+    raw = {
+        "policy": ["vllm", {"policy": "static-ttl", "options": {"ttl_s": 2}}, "continuum+offload"],
+        "seed": [3, 5],
+        "cases": [{"jps": [0.1, 1]}, {"jps": 2, "chunk_tokens": [512, 1024], "policy": "vllm", "seeds": 1}],
+    }
+    grid = grid_of(raw, "here", Path(), "g")
+    assert [(p.options.jps, p.options.chunk_tokens) for p in grid.points] == [
+        (0.1, 2048),
+        (1.0, 2048),
+        (2.0, 512),
+        (2.0, 1024),
+    ]
+    assert [arm.label for arm in grid.points[0].arms] == ["vllm", "static-ttl(ttl_s=2.0)", "continuum+offload"]
+    assert grid.points[0].arms[1].options == {"ttl_s": 2.0}
+    assert grid.points[0].seeds == (3, 5)
+
+
+MISTAKES = [
+    ("jps: [0.1", "grid.yaml:1: not YAML"),
+    ("- jps", "expected a mapping of axes to values"),
+    ("moon: 1", "moon: unknown; a grid has name, engine"),
+    ("jps: fast", "jps: 'fast' is not float"),
+    ("jps: true", "jps: True is not float"),
+    ("jps: []", "jps: an empty list"),
+    ("jps: [1, 1]", "jps: 1 is there twice"),
+    ("chunk_tokens: 0.5", "chunk_tokens: 0.5 is not int"),
+    ("seeds: 0", "seeds: 0 is not a whole number of at least 1"),
+    ("seed: [0, -1]", "seed: -1 is not a whole number of at least 0"),
+    ("{seed: 1, seeds: 2}", "seeds: give seed (which) or seeds (how many), not both"),
+    ("policy: moon", "policy: unknown policy 'moon'"),
+    ("policy: [vllm, {options: {}}]", "policy[1]: expected a policy's name"),
+    ("policy: {policy: static-ttl, options: {moon: 1}}", "policy: policy 'static-ttl' has no option 'moon'"),
+    ("policy: [vllm, {policy: vllm}]", "policy: 'vllm' is there twice; give one of them a label"),
+    ("policy: {policy: vllm, label: a/b}", "label: 'a/b' names a folder"),
+    ("workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor one of swebench"),
+    ("engine: moon", "engine: 'moon'; there are virtual, emulated, cpu, gpu"),
+    ("cases: {}", "cases: expected a list of mappings"),
+    ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
+    ("plot: 3", "plot: expected a mapping"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_mistakes_name_file_and_field(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(text)
+    done = bench("sweep", tmp_path / "grid.yaml", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {tmp_path / 'grid.yaml'}")
+    assert message in lines[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_of_the_command_line(tmp_path: Path) -> None:
+    assert "give a grid" in bench("sweep").stderr
+    assert "cannot read" in bench("sweep", tmp_path / "absent.yaml").stderr
+    assert "expected AXIS=VALUE" in bench("sweep", "--set", "jps").stderr
+    assert "--set: moon: unknown" in bench("sweep", "--set", "moon=1").stderr
+    assert "--jobs 0: must be at least 1" in bench("sweep", "--set", "jps=1", "--jobs", 0).stderr
+    (tmp_path / "manifest.json").write_text("{}")
+    assert "holds a run already" in bench("sweep", "--set", "jps=1", "--out", tmp_path).stderr
+
+
+def test_the_command_line_goes_over_the_file(folder: Path) -> None:
+    grid = read_grid(folder / "grid.yaml", ["jps=4,5", "policy=vllm"])
+    assert [point.options.jps for point in grid.points] == [4.0, 5.0]
+    assert [arm.label for arm in grid.points[0].arms] == ["vllm"]
+
+
+def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
+    frame = pd.read_csv(swept / "sweep.csv")
+    assert len(frame) == CELLS
+    assert set(frame["policy"]) == {"vllm", "continuum"}
+    for _, row in frame.iterrows():
+        (cell,) = swept.glob(f"small-jps{row['jps']:g}-*/{row['policy']}-seed{row['seed']}")
+        measured = analyze_run(cell).values
+        assert row["jct_mean_s"] == pytest.approx(measured["jct_mean_s"], rel=1e-5)
+        assert row["programs_finished"] == 6
+    summary = json.loads((swept / "summary.json").read_text())
+    assert [group["axes"]["jps"] for group in summary["groups"]] == [0.5, 2.0]
+    assert summary["groups"][1]["policies"]["continuum"]["ratio_to_vllm"] > 0
+    assert "<svg" in (swept / "report.html").read_text()
+    assert (swept / "sweep.png").stat().st_size > 1000
+    assert not (swept / ".partial").exists()
+
+
+def test_groups_are_experiments_like_any_other(swept: Path) -> None:
+    group = next(swept.glob("small-jps2-*"))
+    compared = json.loads(bench("compare", group, "--json").stdout)
+    assert list(compared["policies"]) == ["vllm", "continuum"]
+    whole = json.loads((swept / "summary.json").read_text())["groups"][1]
+    assert compared["policies"]["vllm"]["jct_mean_s"] == whole["policies"]["vllm"]["jct_mean_s"]
+
+
+def test_a_changed_grid_adds_cells_and_keeps_the_others(swept: Path, folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in swept.glob("*/*/engine.json")}
+    done = bench("sweep", folder / "grid.yaml", "--out", swept, "--set", "jps=0.5,2,4", "--set", "policy=vllm")
+    assert done.exit_code == 0, done.stderr
+    assert "6 cells, 4 done before, 2 to play" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(pd.read_csv(swept / "sweep.csv")) == 6  # continuum's cells are there and in no table
+    again = bench("sweep", folder / "grid.yaml", "--out", swept)
+    assert "8 cells, 8 done before, 0 to play" in again.stderr
+    assert len(pd.read_csv(swept / "sweep.csv")) == CELLS
+
+
+def test_another_trace_of_the_same_name_is_another_cell(folder: Path, tmp_path: Path) -> None:
+    def names(path: Path) -> set[str]:
+        return {cell.name for cell in plan(read_grid(path), tmp_path, [])}
+
+    before = names(folder / "grid.yaml")
+    (tmp_path / "grid.yaml").write_text((folder / "grid.yaml").read_text())
+    write_programs(tmp_path / "small.jsonl", [Program("p", (Turn(3000, 60),))])
+    assert not before & names(tmp_path / "grid.yaml")
+
+
+def test_a_kill_leaves_no_half_cell_and_the_same_command_goes_on(folder: Path, tmp_path: Path) -> None:
+    out, seeds = tmp_path / "out", 60
+    arguments = ["sweep", str(folder / "grid.yaml"), "--set", f"seeds={seeds}", "--out", str(out), "--jobs", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "continuum_bench", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "2 of" in line:
+                break
+        os.kill(run.pid, signal.SIGKILL)
+    whole = [path.parent for path in out.glob("*/*/engine.json")]
+    assert 2 <= len(whole) < 4 * seeds
+    assert {path.parent for path in out.glob("small*/*/turns.jsonl")} == set(whole)
+    for cell in whole:
+        assert analyze_run(cell).values["programs_finished"] == 6
+    left = bench("sweep", *arguments[1:2], "--set", "seeds=1", "--set", "jps=0.5", "--out", out, "--dry-run")
+    assert left.stdout.count("(done)") == 2
+    again = bench(*arguments[:2], "--set", "seeds=2", "--out", out)
+    assert again.exit_code == 0, again.stderr
+    assert "0 done before" not in again.stderr
+    assert len(pd.read_csv(out / "sweep.csv")) == CELLS
+    assert not (out / ".partial").exists()
+
+
+def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["sweep", str(folder / "grid.yaml"), "--set", "seeds=60", "--out", str(out), "--jobs", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "continuum_bench", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "1 of" in line:
+                break
+        os.killpg(run.pid, signal.SIGINT)
+        rest = run.stderr.read()
+    assert run.returncode == 130
+    assert "Traceback" not in rest
+    assert "the same command goes on from there" in rest
+    assert len(pd.read_csv(out / "sweep.csv")) == len(list(out.glob("*/*/engine.json"))) >= 1
+
+
+def test_a_cell_that_is_not_whole_is_not_kept(swept: Path, folder: Path, tmp_path: Path) -> None:
+    store = SweepStore(tmp_path / "out")
+    cell = plan(read_grid(folder / "grid.yaml"), store.path, [])[0]
+    with store.locked():
+        played = store.begin(cell)
+        with pytest.raises(RunDirError, match=r"engine\.json: cannot read"):
+            store.complete(cell, played)
+        for name in ("engine.json", "scheduler_timestamps.jsonl"):
+            (played / name).write_bytes((swept / cell.name / name).read_bytes())
+        turns = (swept / cell.name / "turns.jsonl").read_bytes().splitlines(keepends=True)
+        (played / "turns.jsonl").write_bytes(b"".join(turns[:-1]) + turns[-1][:-1])
+        with pytest.raises(RunDirError, match="17 of 18 turns were recorded"):
+            store.complete(cell, played)
+        assert not store.is_done(cell)
+        (played / "turns.jsonl").write_bytes(b"".join(turns))
+        store.complete(cell, played)
+        assert store.is_done(cell)
+
+
+def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
+    store = SweepStore(tmp_path)
+    with (
+        store.locked(),
+        pytest.raises(BenchError, match="another sweep is at work there"),
+        SweepStore(tmp_path).locked(),
+    ):
+        pass
+
+
+def test_a_failed_cell_does_not_stop_the_others(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("--set", "kv_blocks=100,1200", "--set", "jps=0.5", "--set", "seeds=1", "--out", out)
+    done = bench("sweep", folder / "grid.yaml", *arguments)
+    assert done.exit_code == 1
+    assert "do not fit the KV pool" in done.stderr
+    frame = pd.read_csv(out / "sweep.csv")
+    assert list(frame["kv_blocks"]) == [1200, 1200]
+    assert "2 of 2 cells are not there" in done.stderr
+
+
+def test_the_time_left_is_guessed_from_turns_played(folder: Path, tmp_path: Path) -> None:
+    cells = plan(read_grid(folder / "grid.yaml"), tmp_path, [])
+    now = [0.0]
+    with SweepDisplay(cells, 3, quiet=True, clock=lambda: now[0]) as display:
+        assert display.summary() == "3 of 11 cells"
+        display.update(Report(cells[0].name))
+        now[0] = 30.0
+        display.update(Report(cells[0].name, state="done"))
+        assert display.summary() == "4 of 11 cells, about 4 min left"  # seven more of 30 s each
+        assert display.left_s() == pytest.approx(210.0)
+
+
+@given(st.floats(0.011, 90.0), st.floats(0.001, 1000.0))
+def test_the_search_brackets_the_limit(knee: float, start: float) -> None:
+    """A mean JCT that crosses the limit at ``knee``."""
+    steps = search(start, 10.0, 0.1)
+    jps, tried = next(steps), []
+    while True:
+        tried.append(jps)
+        try:
+            jps = steps.send(5.0 if jps <= knee else 50.0)
+        except StopIteration as found:
+            break
+    assert found.value <= knee
+    assert found.value in tried
+    assert found.value * 1.101 >= knee
+    assert len(tried) <= 24
+
+
+def test_no_rate_reaches_the_limit() -> None:
+    steps = search(1.0, 10.0, 0.1)
+    next(steps)
+    with pytest.raises(StopIteration) as found:
+        while True:
+            steps.send(5.0)
+    assert found.value.value == inf
+
+
+def test_goodput_is_paired_by_seed() -> None:
+    found = [Found({"gpu": "a"}, "vllm", s, 10.0, r) for s, r in ((0, 1.0), (1, 2.0))]
+    found += [Found({"gpu": "a"}, "continuum", s, 10.0, r) for s, r in ((0, 3.0), (1, 6.0))]
+    found += [Found({"gpu": "a"}, "static-ttl", s, 10.0, r) for s, r in ((0, 3.0), (1, inf))]
+    vllm, continuum, static = summarize_goodput(found)
+    assert vllm.jps is not None
+    assert vllm.jps.mean == 1.5
+    assert continuum.to_vllm is not None
+    assert continuum.to_vllm.mean == pytest.approx(3.0)
+    assert continuum.to_vllm.low == pytest.approx(3.0)
+    assert (static.jps, static.to_vllm) == (None, None)
+
+
+@pytest.mark.slow
+def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    out = tmp_path / "ray"
+    grid = [str(folder / "grid.yaml"), "--set", "seeds=1", "--ray-address", "local", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "continuum_bench", "sweep", *grid], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    cells = [path.relative_to(out) for path in out.glob("*/*/turns.jsonl")]
+    assert len(cells) == 4
+    for cell in cells:
+        assert (out / cell).read_bytes() == (swept / cell).read_bytes()
+
+
+@pytest.mark.slow
+def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "live"
+    grid = [folder / "grid.yaml", "--set", "engine=emulated", "--set", "seeds=1", "--set", "jps=4"]
+    done = bench("sweep", *grid, "--set", "policy=vllm,continuum", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    frame = pd.read_csv(out / "sweep.csv")
+    assert list(frame["programs_finished"]) == [6, 6]
+    time.sleep(0)  # the servers are gone: starting a run in the same folder finds nothing to do
+    assert "0 to play" in bench("sweep", *grid, "--set", "policy=vllm,continuum", "--out", out).stderr
