@@ -167,7 +167,7 @@ def run(start: Start, channel: Channel) -> Done:
     settings = Settings.read(start.config)
     use_web(settings.web, settings.record_web)
     benchmark = Benchmark(None if settings.data is None else Path(settings.data))
-    entry = benchmark.entry(start.task)
+    entry = benchmark.entry(start.instance_id)
     if start.step_limit is not None:
         base_handler.MAXIMUM_STEP_LIMIT = start.step_limit - 1
     step_limit = base_handler.MAXIMUM_STEP_LIMIT + 1  # BFCL stops when it has made more than so many steps

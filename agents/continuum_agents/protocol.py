@@ -36,6 +36,8 @@ class Start:
     """Directory to record to."""
     trajectory: str
     """File for the framework's own record."""
+    instance_id: str = ""
+    """The task's name in its benchmark; a program that is tried again has another id."""
     dialect: str = "vllm"
     content: str = "digest"
     """How much text is recorded: none, digest, full."""

@@ -194,6 +194,7 @@ class Runner:
             self._batch.start,
             program_id=arrival.program_id,
             task=arrival.task.problem_statement,
+            instance_id=arrival.task.instance_id,
             workspace=str(self._workspace(arrival)),
             run_dir=str(self._batch.out),
             trajectory=str(self._batch.out / arrival.task.instance_id / f"{arrival.task.instance_id}.traj.json"),

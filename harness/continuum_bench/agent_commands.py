@@ -27,6 +27,17 @@ StepLimit = Annotated[int | None, typer.Option(help="Turns at most; default the 
 ToolLimit = Annotated[int | None, typer.Option("--tool-limit", help="Seconds of one tool; default the config's.")]
 AgentDialect = Annotated[str | None, typer.Option(help="How tags are sent; default by what the server is.")]
 Content = Annotated[str, typer.Option(help="Text in the records: none, digest (of tool arguments), full.")]
+BfclTasks = Annotated[
+    Path | None, typer.Option("--tasks", help="Folder of entries laid out as BFCL's own; default bfcl-eval's.")
+]
+Category = Annotated[str, typer.Option(help="web_search_base, web_search_no_snippet, or web_search for both.")]
+Part = Annotated[str, typer.Option("--slice", help="START:STOP of the entries.")]
+Web = Annotated[str, typer.Option(help="live (SerpAPI and the pages), or a file with a recorded web.")]
+RecordWeb = Annotated[Path | None, typer.Option(help="File to which the live web's answers are appended.")]
+Temperature = Annotated[float, typer.Option(help="Of sampling; the default is BFCL's.")]
+Prompting = Annotated[
+    bool, typer.Option("--prompting", help="Functions in the prompt, calls in the text: no tools API.")
+]
 Names = Annotated[list[str] | None, typer.Argument(help="Frameworks; default all.")]
 Anew = Annotated[bool, typer.Option("--anew", help="Also where it is current.")]
 
@@ -63,6 +74,35 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
     ) -> None:
         """mini-swe-agent on tasks of its own folders: programs arrive, run for real, and are recorded."""
         run(_batch("mini-swe", locals()))
+
+    @agents.command("bfcl")
+    def bfcl(
+        base_url: ServerUrl,
+        tasks: BfclTasks = None,
+        category: Category = "web_search_base",
+        part: Part = ":",
+        web: Web = "live",
+        record_web: RecordWeb = None,
+        out: AgentOut = None,
+        model: AgentModel = None,
+        jps: AgentJps = 0.13,
+        arrivals: AgentArrivals = "poisson",
+        workers: Workers = 4,
+        time_limit_s: TimeLimit = 900.0,
+        seed: Seed = 0,
+        step_limit: StepLimit = None,
+        tool_limit_s: ToolLimit = None,
+        temperature: Temperature = 0.001,
+        prompting: Prompting = False,
+        dialect: AgentDialect = None,
+        content: Content = "digest",
+        json_output: Json = False,
+    ) -> None:
+        """BFCL's web-search questions by its own loop: programs arrive, search for real, are recorded and scored."""
+        given = locals()
+        from continuum_bench.agent_bfcl import run_bfcl  # noqa: PLC0415
+
+        run(lambda: run_bfcl(given))
 
     @agents.command("openhands")
     def openhands(

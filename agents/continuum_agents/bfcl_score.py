@@ -1,0 +1,67 @@
+"""A batch's results as BFCL writes them, judged by BFCL's own evaluator: ``python -m continuum_agents.bfcl_score``.
+
+Runs in bfcl-eval's environment. A JSON object on stdin says which batch; one on stdout says how many entries of each
+category are right. Written anew each time, from the entries' own records::
+
+    OUT/result/MODEL/agentic/BFCL_v4_CATEGORY_result.json
+    OUT/score/MODEL/agentic/BFCL_v4_CATEGORY_score.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bfcl_eval import utils
+from continuum_traces.run_dir import read_json
+
+from continuum_agents.bfcl_benchmark import Benchmark, Handler, category_of, eval_runner
+
+ANSWERS = "answers.json"
+
+
+def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Results of finished programs by category, in BFCL's order; one without a record of its own failed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    answers = read_json(out / ANSWERS) if (out / ANSWERS).exists() else {}
+    for entry_id, answer in answers.items():
+        record = out / entry_id / f"{entry_id}.traj.json"
+        failed = {"id": entry_id, "result": f"Error during inference: {answer['status']}"}
+        stopped = answer["status"] == "TimeLimit" or not record.exists()
+        found.setdefault(category_of(entry_id), []).append(failed if stopped else read_json(record))
+    return {category: sorted(results, key=utils.sort_key) for category, results in found.items()}
+
+
+def score(out: Path, model: str, data: Path | None) -> dict[str, Any]:
+    """Write results and scores; gives the head of each category's score."""
+    benchmark = Benchmark(data)
+    handler = Handler(model, 0.0, model, True)
+    folder = handler.registry_dir_name
+    heads = {}
+    for category, results in results_of(out).items():
+        below = Path(folder) / utils.get_directory_structure_by_category(category)
+        name = utils.get_file_name_by_category(category, is_result_file=True)
+        utils.write_list_of_dicts_to_file(name, results, out / "result" / below)
+        if not benchmark.has_answers():
+            continue
+        scores = out / "score"
+        eval_runner.evaluate_task(category, out / "result", scores, results, folder, handler, {}, allow_missing=True)
+        file = scores / below / utils.get_file_name_by_category(category, is_score_file=True)
+        with file.open(encoding="utf-8") as lines:
+            heads[category] = json.loads(lines.readline())
+    return heads
+
+
+def main() -> None:
+    said = os.dup(1)
+    os.dup2(2, 1)  # BFCL prints
+    batch = json.load(sys.stdin)
+    heads = score(Path(batch["out"]), batch["model"], Path(batch["data"]) if batch["data"] else None)
+    os.write(said, json.dumps(heads).encode())
+
+
+if __name__ == "__main__":
+    main()
