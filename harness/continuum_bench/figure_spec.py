@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from continuum_bench.bench_error import BenchError
-from continuum_bench.sweep_grid import Grid, grid_of, read_override
+from continuum_bench.sweep_grid import Grid, grid_of, put_over, read_override
 
 Kind = Literal["lines", "queue", "estimates", "tools", "overhead", "goodput"]
 """lines: a sweep's metric against an axis. queue: waiting by program. estimates: eta and T over time. tools: tool times
@@ -51,7 +51,7 @@ class FigureSpec:
             raw = {**raw, **self.traces, "workload": [str(path.absolute()) for path in traces]}
             raw.pop("cases", None)
         given = dict(read_override(text) for text in overrides)
-        return grid_of({**raw, **given}, where, Path(), f"figure-{self.name}", tuple(given))
+        return grid_of(put_over(raw, given), where, Path(), f"figure-{self.name}", tuple(given))
 
 
 def figure_names() -> list[str]:

@@ -119,7 +119,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
         if not isinstance(raw.get(word, {}), dict):
             raise BenchError(f"{where}: {word}: expected a mapping")
     common = {key: value for key, value in raw.items() if key not in ("name", "engine", "cases", "serve", "plot")}
-    points = [point for case, at in _cases(raw, where) for point in _points({**common, **case}, at, folder)]
+    points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
     return Grid(
         name=str(raw.get("name", name)),
         engine=engine,
@@ -127,6 +127,16 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
         serve=dict(raw.get("serve", {})),
         plot=dict(raw.get("plot", {})),
     )
+
+
+def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
+    """``given`` put over ``raw`` but for ``fixed`` words; seed and seeds say the same thing and replace each other."""
+    kept = {word: value for word, value in given.items() if word not in fixed}
+    other = {"seed": "seeds", "seeds": "seed"}
+    fixed_seeds = bool(set(other) & set(fixed))
+    kept = {word: value for word, value in kept.items() if not (word in other and fixed_seeds)}
+    gone = {other[word] for word in other if word in kept and other[word] not in kept}
+    return {word: value for word, value in {**raw, **kept}.items() if word not in gone}
 
 
 def _known_words(raw: Mapping[Any, Any], where: str) -> None:
