@@ -21,7 +21,7 @@ import openai
 from bfcl_eval.model_handler import base_handler
 from continuum_traces.run_dir import write_json
 
-from continuum_agents.bfcl_benchmark import Benchmark, Handler, valid
+from continuum_agents.bfcl_benchmark import Benchmark, Handler
 from continuum_agents.bfcl_web import LIVE, use_web
 from continuum_agents.channel import Channel
 from continuum_agents.edge import MAX_NAME_CHARS, ending, recording_client, serve, turn_ended
@@ -179,8 +179,7 @@ def run(start: Start, channel: Channel) -> Done:
         base_handler.execute_multi_turn_func_call = TimedTools(execute, handler, program, channel, start.tool_limit_s)
         status, result = infer(handler, entry, step_limit)
     write_json(made(Path(start.trajectory)), result)
-    passed = valid(handler, result, benchmark)
-    return Done(status, answer_of(result), handler.turns, passed=passed)
+    return Done(status, answer_of(result), handler.turns, passed=benchmark.valid(handler, result))
 
 
 def infer(handler: TaggedHandler, entry: dict[str, Any], step_limit: int) -> tuple[str, dict[str, Any]]:

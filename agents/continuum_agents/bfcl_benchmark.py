@@ -65,6 +65,20 @@ class Benchmark:
         number, entry = self._find(entry_id)
         return list(utils.load_ground_truth_entry(category_of(entry["id"]))[number]["ground_truth"])
 
+    def valid(self, handler: Handler, result: dict[str, Any]) -> bool | None:
+        """BFCL's verdict on an entry's result; None where there are no answers to compare with."""
+        if not self.has_answers():
+            return None
+        entry_id, name = result["id"], handler.registry_name
+        judge = eval_runner._evaluate_single_agentic_entry
+        judged = judge(handler, entry_id, result["result"], self.answers(entry_id), {}, name, category_of(entry_id))
+        return bool(judged["valid"])
+
+    def evaluate(self, handler: Handler, category: str, results: list[dict[str, Any]], scores: Path) -> None:
+        """BFCL's evaluation of some entries of a category; it writes their score below ``scores``."""
+        folder = handler.registry_dir_name
+        eval_runner.evaluate_task(category, None, scores, results, folder, handler, {}, allow_missing=True)
+
     def _find(self, entry_id: str) -> tuple[int, dict[str, Any]]:
         for number, entry in enumerate(utils.load_dataset_entry(category_of(entry_id))):
             if entry["id"] == entry_id:
@@ -74,16 +88,3 @@ class Benchmark:
 
 def category_of(entry_id: str) -> str:
     return str(utils.extract_test_category_from_id(entry_id))
-
-
-def valid(handler: Handler, result: dict[str, Any], benchmark: Benchmark) -> bool | None:
-    """BFCL's own verdict on an entry's result; None where there are no answers to compare with."""
-    if not benchmark.has_answers():
-        return None
-    entry_id = result["id"]
-    category = category_of(entry_id)
-    judge = eval_runner._evaluate_single_agentic_entry
-    judged = judge(
-        handler, entry_id, result["result"], benchmark.answers(entry_id), {}, handler.registry_name, category
-    )
-    return bool(judged["valid"])

@@ -18,7 +18,7 @@ from typing import Any
 from bfcl_eval import utils
 from continuum_traces.run_dir import read_json
 
-from continuum_agents.bfcl_benchmark import Benchmark, Handler, category_of, eval_runner
+from continuum_agents.bfcl_benchmark import Benchmark, Handler, category_of
 
 ANSWERS = "answers.json"
 
@@ -48,7 +48,7 @@ def score(out: Path, model: str, data: Path | None) -> dict[str, Any]:
         if not benchmark.has_answers():
             continue
         scores = out / "score"
-        eval_runner.evaluate_task(category, out / "result", scores, results, folder, handler, {}, allow_missing=True)
+        benchmark.evaluate(handler, category, results, scores)
         file = scores / below / utils.get_file_name_by_category(category, is_score_file=True)
         with file.open(encoding="utf-8") as lines:
             heads[category] = json.loads(lines.readline())
