@@ -81,6 +81,21 @@ OffloadPreset = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+Replicas = Annotated[
+    int, typer.Option(help="Engines behind a router, each with its own GPUs.", rich_help_panel=_ENGINE)
+]
+RouterName = Annotated[
+    str,
+    typer.Option(
+        "--router",
+        help="Which replica a turn goes to: affinity (hash of the program), sticky (fewest programs, then stays), "
+        "cache-aware, least-loaded, round-robin.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+KillReplica = Annotated[
+    str | None, typer.Option(help="REPLICA@SECOND: this one dies then; counted from 0.", rich_help_panel=_ENGINE)
+]
 BaseUrl = Annotated[
     str | None,
     typer.Option(help="Play against this server (up to /v1) instead of the virtual engine.", rich_help_panel=_SERVER),
@@ -152,6 +167,9 @@ class RunOptions:
     pins_yield_to: str = "never"
     offload: str | None = None
     profile: Path | None = None
+    replicas: int = 1
+    router: str = "affinity"
+    kill_replica: str | None = None
     tokens_reading: str = "context"
     turn_scale: int = 1
     arrivals: str = "poisson"

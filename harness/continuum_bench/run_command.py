@@ -87,11 +87,16 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
     print_summary(
         summary,
         f"{facts['name']} ({kind}), {facts['programs']} programs at {experiment.jps:g}/s, "
-        f"{options.model} on {options.tp} x {options.gpu}; GPU time is modelled",
+        f"{options.model} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))
     if not options.no_report:
         print_notice(f"report: {experiment.out / 'report.html'}")
+
+
+def _machines(options: RunOptions) -> str:
+    each = f"{options.tp} x {options.gpu}"
+    return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
 
 
 def _write_report(out: Path) -> None:
@@ -149,5 +154,19 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         pins_yield_to=options.pins_yield_to,
         offload=offload,
         profile=str(options.profile) if options.profile else None,
+        replicas=options.replicas,
+        router=options.router,
+        replica_death=_death(options.kill_replica),
     )
     return config, describe(config)
+
+
+def _death(given: str | None) -> tuple[int, float] | None:
+    """``REPLICA@SECOND`` as numbers."""
+    if given is None:
+        return None
+    index, _, second = given.partition("@")
+    try:
+        return int(index), float(second)
+    except ValueError as error:
+        raise BenchError(f"--kill-replica {given}: expected REPLICA@SECOND, for example 1@600") from error

@@ -13,7 +13,8 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
-from continuum_server.virtual.offload import Offload
+from continuum_server.virtual.offload import GB, Offload
+from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.versions import check_version
 
 
@@ -33,7 +34,7 @@ MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One replica of an engine."""
+    """One engine, or several equal ones behind a router."""
 
     gpu: str = "h100-80gb"
     model: str = "llama-3.1-8b"
@@ -60,6 +61,12 @@ class EngineConfig:
     """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
     max_ttl_s: float = 600.0
     max_pinned_share: float = 0.95
+    replicas: int = 1
+    """Engines, each with GPUs, scheduler and cache of its own."""
+    router: str = "affinity"
+    """Which of them a turn goes to: a name in ``routers.ROUTERS``; one engine needs none."""
+    replica_death: tuple[int, float] | None = None
+    """(replica, second): it dies then, its programs go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,8 @@ def describe(config: EngineConfig) -> EngineDescription:
     }
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
     modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
-    return EngineDescription(hardware, asdict(config), modelled, versions)
+    options = asdict(config) if config.replicas > 1 else {**asdict(config), "router": None}
+    return EngineDescription(hardware, options, modelled, versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,22 @@ def shape_of(config: EngineConfig) -> EngineShape:
     if blocks < 2:
         raise EngineError(f"kv_blocks = {blocks}: must be at least 2")
     if config.chunk_tokens < config.max_num_seqs:
+def _check_replicas(config: EngineConfig) -> None:
+    if config.replicas < 1:
+        raise EngineError(f"replicas = {config.replicas}: must be at least 1")
+    if config.router not in ROUTERS:
+        raise EngineError(f"router = {config.router}: there are {', '.join(ROUTERS)}")
+    if config.replica_death is not None:
+        index, at_s = config.replica_death
+        if config.replicas < 2 or not 0 <= index < config.replicas or not at_s >= 0.0:
+            raise EngineError(
+                f"replica_death = {index}, {at_s:g}: needs a replica from 0 to {config.replicas - 1}, one that "
+                "survives, and a time that is not negative"
+            )
+
+
         raise EngineError(
+    _check_replicas(config)
             f"chunk_tokens = {config.chunk_tokens} is below max_num_seqs = {config.max_num_seqs}: every running "
             "request needs a token of each step"
         )
