@@ -13,7 +13,7 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
-from continuum_server.virtual.offload import GB, Offload
+from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.versions import check_version
 
@@ -148,7 +148,22 @@ def times_of(config: EngineConfig) -> StepTimes:
     return load_step_times(config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms)
 
 
+def _check_replicas(config: EngineConfig) -> None:
+    if config.replicas < 1:
+        raise EngineError(f"replicas = {config.replicas}: must be at least 1")
+    if config.router not in ROUTERS:
+        raise EngineError(f"router = {config.router}: there are {', '.join(ROUTERS)}")
+    if config.replica_death is not None:
+        index, at_s = config.replica_death
+        if config.replicas < 2 or not 0 <= index < config.replicas or not at_s >= 0.0:
+            raise EngineError(
+                f"replica_death = {index}, {at_s:g}: needs a replica from 0 to {config.replicas - 1}, one that "
+                "survives, and a time that is not negative"
+            )
+
+
 def shape_of(config: EngineConfig) -> EngineShape:
+    _check_replicas(config)
     model = find_model(config.model)
     blocks, longest = config.kv_blocks, config.max_model_len or model.max_context_tokens
     if config.profile is not None:
@@ -166,22 +181,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
     if blocks < 2:
         raise EngineError(f"kv_blocks = {blocks}: must be at least 2")
     if config.chunk_tokens < config.max_num_seqs:
-def _check_replicas(config: EngineConfig) -> None:
-    if config.replicas < 1:
-        raise EngineError(f"replicas = {config.replicas}: must be at least 1")
-    if config.router not in ROUTERS:
-        raise EngineError(f"router = {config.router}: there are {', '.join(ROUTERS)}")
-    if config.replica_death is not None:
-        index, at_s = config.replica_death
-        if config.replicas < 2 or not 0 <= index < config.replicas or not at_s >= 0.0:
-            raise EngineError(
-                f"replica_death = {index}, {at_s:g}: needs a replica from 0 to {config.replicas - 1}, one that "
-                "survives, and a time that is not negative"
-            )
-
-
         raise EngineError(
-    _check_replicas(config)
             f"chunk_tokens = {config.chunk_tokens} is below max_num_seqs = {config.max_num_seqs}: every running "
             "request needs a token of each step"
         )

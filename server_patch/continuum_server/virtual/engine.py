@@ -17,12 +17,13 @@ from continuum_server.policy.core import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, Progress, VirtualLoop
+from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.scheduler import EventSink
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import FILE
 from continuum_server.vllm_plugin.touch_points import check_supported
@@ -64,9 +65,7 @@ def simulate(
         ),
         prefill=fit_prefill(times, shape.max_model_len),
     )
-    scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
-    show_future(scheduler, jobs, times)
-    free_at_start = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    max_stretch = 512 if config.event_skipping else 1
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
 
         def replica(own_jobs: Sequence[Job], sink: EventSink) -> _Replica:
@@ -130,7 +129,6 @@ def _run_behind_router(
     driver = ReplicaLoops(
         loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s, config.replica_death
     )
-
     driver.run(on_progress)
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
     return {
@@ -139,6 +137,7 @@ def _run_behind_router(
         "turns_sent_again": driver.sent_again,
         "replicas": [one.facts() for one in replicas],
     }
+
 
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:
     """Every turn must fit the model's context and the pool (one block of which vLLM keeps for itself)."""
