@@ -18,6 +18,8 @@ from continuum_traces.schema import Program
 LOWEST_ID, HIGHEST_ID = 1000, 8000
 """Ids that are ordinary tokens in every vocabulary in use; special tokens lie outside. All have four digits."""
 
+_ID_TEXTS = np.array([b"%d," % token for token in range(LOWEST_ID, HIGHEST_ID)])
+
 
 @dataclass(slots=True)
 class Answer:
@@ -109,13 +111,8 @@ Conversation = TokenConversation | TextConversation
 
 def _ids(key: str, count: int) -> bytes:
     """``count`` ids drawn with ``key``, as JSON text: four digits and a comma each."""
-    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
-    ids = np.random.default_rng(seed).integers(LOWEST_ID, HIGHEST_ID, count)
-    text = np.empty((count, 5), np.uint8)
-    for place in range(4):
-        text[:, 3 - place] = ids // 10**place % 10 + ord("0")
-    text[:, 4] = ord(",")
-    return text.tobytes()
+    drawn = np.frombuffer(hashlib.shake_128(key.encode()).digest(2 * count), np.uint16)
+    return _ID_TEXTS[drawn % len(_ID_TEXTS)].tobytes()
 
 
 def _cut(prompt: bytearray, tokens: int) -> None:

