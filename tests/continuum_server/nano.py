@@ -10,7 +10,9 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
+from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
@@ -58,10 +60,18 @@ def build(
     turns: list[TurnRecord] | None = None,
     events: list[SchedulerEvent] | None = None,
     max_calls: int = 200_000,
+    offload: Offload | None = None,
 ) -> tuple[Any, VirtualLoop]:
-    """A scheduler and its loop, nothing run yet."""
-    shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, 8, 256)
-    settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"))
+    """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes."""
+    shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, 8, 256, offload=offload)
+    settings = Settings(
+        policy,
+        options,
+        guards or Guards(),
+        PrefillCurve(0.0, 1e-4, 0.01, "test"),
+        swap_token_s=shape.swap_token_s,
+        deep_token_s=shape.deep_token_s,
+    )
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
     if scheduler_type is ForeseeingScheduler:
         show_future(scheduler, jobs, PlainTimes())
@@ -74,6 +84,7 @@ def build(
     seen: list[TurnRecord] = [] if turns is None else turns
     loop = VirtualLoop(scheduler, PlainTimes(), jobs, seen.append, max_stretch, max_calls)
     scheduler.attach(loop.clock, Sink())
+    loop.transfers = transfers_of(scheduler, shape, loop.clock)
     return scheduler, loop
 
 
@@ -85,6 +96,8 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     loop.run()
     scheduler.release_all("shutdown")
+    while loop.transfers is not None and loop.transfers.pending:
+        loop.advance()
     played = Played(scheduler, loop, turns, events)
     assert played.free_blocks() == free, "blocks leaked"
     assert not scheduler.core.pins

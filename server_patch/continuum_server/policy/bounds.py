@@ -19,7 +19,7 @@ class OracleTtl(Continuum):
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s, eta = self.delay.mean_s, self.memory.eta
-        gain_s = delay_s * eta + self.machine.prefill.seconds(finish.context_tokens)
+        gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
         tool_s = self.future.tool_s(finish.turn.request_id)
         return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
 

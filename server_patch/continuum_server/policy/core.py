@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Literal
 
 from continuum_server.policy.base import Policy, Rank
-from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
 
 Yielding = Literal["never", "later", "anyone"]
 
@@ -112,16 +112,29 @@ class Core:
         """Requests of that program now in the engine."""
         return [r for r, turn in self._turns.items() if turn.program.program_id == program_id]
 
-    def start(self, turn: TurnState, now_s: float, hit_tokens: int, block_size: int) -> bool:
-        """The turn was scheduled; True when this was its first time, False after a preemption."""
+    def start(
+        self,
+        turn: TurnState,
+        now_s: float,
+        hit_tokens: int,
+        block_size: int,
+        reloaded_tokens: int = 0,
+        reload_s: float = 0.0,
+    ) -> bool:
+        """The turn was scheduled; True when this was its first time, False after a preemption.
+
+        Args:
+            hit_tokens: found in GPU memory or brought back to it.
+            reloaded_tokens: of these, brought back from a lower tier, which took ``reload_s``.
+        """
         turn.waited_s = turn.waited(now_s)
         turn.running, turn.since_s = True, now_s
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
         repeated = min(turn.program.prompt_tokens, turn.prompt_tokens)
-        evicted = hit_tokens < (repeated // block_size - 1) * block_size
-        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted))
+        evicted = hit_tokens - reloaded_tokens < (repeated // block_size - 1) * block_size
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, reloaded_tokens, reload_s))
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
@@ -132,7 +145,13 @@ class Core:
         self.policy.turn_preempted(turn, now_s)
 
     def finish(
-        self, turn: TurnState, now_s: float, context_tokens: int, output_tokens: int, tool: str | None
+        self,
+        turn: TurnState,
+        now_s: float,
+        context_tokens: int,
+        output_tokens: int,
+        tool: str | None,
+        stored: Stored | None = None,
     ) -> Hold | None:
         """The turn ended well; how long its KV is to be held, None for not at all."""
         program, root = self._leave(turn), turn.program.root
@@ -147,7 +166,7 @@ class Core:
         if not turn.tagged:
             self._forget(program.program_id)
             return None
-        hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool))
+        hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         return self._allow(hold, context_tokens, turn.client)
 
     def abort(self, turn: TurnState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 
@@ -99,6 +100,24 @@ class TurnStart:
     kv_was_evicted: bool
     """Part of the last turn's prompt was no longer in GPU memory. Of its output many agents drop the reasoning, so that
     a next prompt that misses there has lost nothing."""
+    reloaded_tokens: int = 0
+    """Of the hit: brought back from a tier below GPU memory."""
+    reload_s: float = 0.0
+    """How long that took."""
+
+    @property
+    def queued_s(self) -> float:
+        """Time it waited for its place; that of its KV's way back is not in it."""
+        return self.now_s - self.turn.arrival_s - self.reload_s
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Leading tokens of a context that tiers below GPU memory hold, or are about to."""
+
+    tokens: int
+    deep_tokens: int = 0
+    """Of these: not in DRAM, only below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +130,8 @@ class TurnFinish:
     output_tokens: int
     tool: str | None
     """Key of the tool called next; None: the output names none."""
+    stored: Stored | None = None
+    """What tiers hold of it; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,5 +191,24 @@ class Machine:
     chunk_tokens: int = 2048
     """Tokens of one step at most."""
     swap_token_s: float | None = None
-    """Seconds to move one token's KV to a lower tier or back; None: there is no tier."""
+    """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
+    deep_token_s: float = 0.0
+    """Seconds to bring it from the tier below up to DRAM first."""
     notes: tuple[str, ...] = field(default=())
+
+    def reload_s(self, stored: Stored | None) -> float:
+        """Seconds to bring back what tiers hold, links idle; infinite where they hold nothing."""
+        if stored is None or stored.tokens <= 0 or self.swap_token_s is None:
+            return inf
+        return stored.tokens * self.swap_token_s + stored.deep_tokens * self.deep_token_s
+
+    def rest_s(self, context_tokens: int, stored: Stored) -> float:
+        """Seconds to compute the part of a context that tiers do not hold."""
+        return self.prefill.seconds(context_tokens) - self.prefill.seconds(min(stored.tokens, context_tokens))
+
+    def rebuild_s(self, context_tokens: int, stored: Stored | None = None) -> float:
+        """C(r) of SPEC 3: seconds until a context's KV is back, computed again or reloaded, whichever is faster."""
+        whole_s = self.prefill.seconds(context_tokens)
+        if stored is None or stored.tokens <= 0:
+            return whole_s
+        return min(whole_s, self.reload_s(stored) + self.rest_s(context_tokens, stored))

@@ -14,6 +14,7 @@ from continuum_server.policy.facts import (
     Orders,
     ProgramState,
     Step,
+    Stored,
     TurnFinish,
     TurnState,
 )
@@ -26,6 +27,8 @@ class InferCeptOptions(Options):
 
     chunk_tokens: int | None = None
     """Tokens recomputed in one step; none: the engine's chunk; 0: all at once (the paper's plain discard)."""
+    swap_stalls: int = 0
+    """1: the paper's swap, for which the batch stands still twice; 0: transfers run beside it."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class _Interception:
     program: ProgramState
     since_s: float
     context_tokens: int
+    stored: Stored | None = None
 
 
 class InferCept(ProgramFcfs):
@@ -63,7 +67,7 @@ class InferCept(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         """At its beginning an interception's estimated length, the time since the call, is 0: preserve."""
         program = finish.turn.program
-        self._preserved[program.program_id] = _Interception(program, finish.now_s, finish.context_tokens)
+        self._preserved[program.program_id] = _Interception(program, finish.now_s, finish.context_tokens, finish.stored)
         return Hold(math.inf)
 
     # ------------------------------------------------------------------- wastes, in token seconds
@@ -81,16 +85,23 @@ class InferCept(ProgramFcfs):
         chunk_s = self.machine.prefill.seconds(math.ceil(context / chunks))
         return whole_s * context / 2.0 + chunks * chunk_s * others
 
-    def swap_waste(self, context: int, batch: int) -> float:
-        """The batch standing still for two transfers; infinite without a tier to swap to."""
-        token_s = self.machine.swap_token_s
-        return math.inf if token_s is None else 2.0 * token_s * context * batch
+    def swap_waste(self, context: int, batch: int, stored: Stored | None) -> float:
+        """Its memory idle on its way back, what no tier holds computed again; infinite without a tier to swap to.
 
-    def _worth_s(self, context: int) -> float:
+        Where swaps stall, the paper's: the batch standing still, out and in.
+        """
+        load_s = self.machine.reload_s(stored)
+        if stored is None or math.isinf(load_s):
+            return math.inf
+        moved = 2.0 * load_s * batch if self.options.swap_stalls else load_s * context
+        return moved + self.machine.rest_s(context, stored) * (context + batch)
+
+    def _worth_s(self, context: int, stored: Stored | None) -> float:
         """Seconds for which preserving wastes no more than the best alternative."""
         if context <= 0:
             return 0.0
-        return min(self.discard_waste(context, self._others), self.swap_waste(context, self._others)) / context
+        swap = self.swap_waste(context, self._others, stored)
+        return min(self.discard_waste(context, self._others), swap) / context
 
     # -------------------------------------------------------------------------------- each step
 
@@ -99,7 +110,9 @@ class InferCept(ProgramFcfs):
         if not self._preserved:
             return NO_ORDERS
         over = [
-            kept for kept in self._preserved.values() if step.now_s - kept.since_s > self._worth_s(kept.context_tokens)
+            kept
+            for kept in self._preserved.values()
+            if step.now_s - kept.since_s > self._worth_s(kept.context_tokens, kept.stored)
         ]
         for kept in over:
             del self._preserved[kept.program.program_id]
@@ -107,7 +120,7 @@ class InferCept(ProgramFcfs):
 
     def wake_s(self) -> float | None:
         """The first end of a preservation, if the batch stays as it is; while it only decodes, ends move later."""
-        ends = [kept.since_s + self._worth_s(kept.context_tokens) for kept in self._preserved.values()]
+        ends = [kept.since_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
         return min(ends) - 1e-6 if ends else None
 
 
@@ -119,4 +132,4 @@ class InferCeptOracle(InferCept):
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         tool_s = self.future.tool_s(finish.turn.request_id)
-        return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens) else 0.0)
+        return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens, finish.stored) else 0.0)

@@ -38,13 +38,13 @@ class StaticTtl(ProgramFcfs):
 
     def turn_started(self, start: TurnStart) -> None:
         if start.kv_was_evicted:
-            self.delay.add(start.now_s - start.turn.arrival_s)
+            self.delay.add(start.queued_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         wish_s = finish.turn.ttl_wish_s
         if wish_s is not None or self.options.ttl_s is not None:
             return Hold(wish_s if wish_s is not None else self.options.ttl_s or 0.0)
-        rebuild_s = self.machine.prefill.seconds(finish.context_tokens)
+        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)
 
 
@@ -84,11 +84,11 @@ class Continuum(ProgramFcfs):
 
     def turn_started(self, start: TurnStart) -> None:
         if start.kv_was_evicted:
-            self.delay.add(start.now_s - start.turn.arrival_s)
+            self.delay.add(start.queued_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s = self.delay.mean_s
-        rebuild_s = self.machine.prefill.seconds(finish.context_tokens)
+        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         if self.tools.is_cold:
             return Hold(cold_start_ttl(delay_s + rebuild_s), delay_s, 1.0)
         eta = self.memory.eta

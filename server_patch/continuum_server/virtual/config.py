@@ -13,7 +13,7 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
-from continuum_server.virtual.offload import Offload
+from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.versions import check_version
 
@@ -130,6 +130,24 @@ class EngineShape:
     """Layers whose KV grows with the context; None: all."""
     gpus: int = 1
     offload: Offload | None = None
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token, bf16, all GPUs together."""
+        return 2 * 2 * self.kv_heads * self.head_dim * (self.kv_layers or self.layers)
+
+    @property
+    def swap_token_s(self) -> float | None:
+        """Seconds to bring one token's KV from DRAM to the GPUs; None: there is no tier."""
+        if self.offload is None or self.offload.dram.gb <= 0.0:
+            return None
+        return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
+
+    @property
+    def deep_token_s(self) -> float:
+        """Seconds to bring it from the SSD up to DRAM first."""
+        ssd = self.offload.ssd if self.offload is not None else None
+        return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
 
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from continuum_server.step_times.catalog import find_gpu
 
+GB = 1e9
+"""Bytes, in capacities and bandwidths."""
+
 PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800")
 """The papers' sizes, GB per GPU; any other sizes in the same form work too."""
 

@@ -36,9 +36,8 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.links import InFlight, Link
-from continuum_server.virtual.offload import Offload
+from continuum_server.virtual.offload import GB, Offload
 
-GB = 1e9
 Clock = Callable[[], float]
 
 

@@ -21,7 +21,7 @@ from vllm.v1.request import Request
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.core import Core, Pin
-from continuum_server.policy.facts import Machine, Step, TurnState
+from continuum_server.policy.facts import Machine, Step, Stored, TurnState
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
@@ -63,7 +63,9 @@ class ProgramSchedulerMixin(Scheduler):
         touch_points.refuse_what_cannot_work(self)
         settings = read_settings(self.vllm_config.additional_config)
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
-        machine = Machine(settings.prefill, kv_tokens, self.max_num_scheduled_tokens, settings.swap_token_s)
+        machine = Machine(
+            settings.prefill, kv_tokens, self.max_num_scheduled_tokens, settings.swap_token_s, settings.deep_token_s
+        )
         policy = make_policy(settings.policy, settings.policy_options, machine)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
@@ -78,6 +80,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.tags_rejected = 0
         self._rejected_before: set[str] = set()
         self._held: dict[str, touch_points.Blocks] = {}
+        self._loads: dict[str, tuple[int, float]] = {}
+        """Requests whose KV was asked back from a lower tier: how many tokens, and when."""
         self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
         if self._ranked is not None:
             self.waiting = self._ranked
@@ -106,6 +110,8 @@ class ProgramSchedulerMixin(Scheduler):
             self.preempted(request_id, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
             self._started(request_id, hit_tokens, now_s)
+        for request_id, blocks in touch_points.loads_begun(output):
+            self._reloads(request_id, blocks, now_s)
         if self._preemption is not None:
             self._preemption.plan(now_s)
         return output
@@ -161,12 +167,21 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self.core.turn(request_id)
         if turn is None:
             return
-        first = self.core.start(turn, now_s, hit_tokens, self.block_size)
+        reloaded, since_s = self._loads.pop(request_id, (0, now_s))
+        first = self.core.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
         pin = self.core.pins.get(turn.program.program_id)
         if pin is not None:  # the turn holds the blocks itself by now: never a moment unheld
             self._unpin(pin, now_s, "hit")
+
+    def _reloads(self, request_id: str, blocks: int, now_s: float) -> None:
+        """Its KV is on its way from a lower tier; it starts when that is there."""
+        turn = self.core.turn(request_id)
+        if turn is not None:
+            tokens = blocks * self.block_size
+            self._loads[request_id] = tokens, now_s
+            self._emit(now_s, "reload", turn, tokens=tokens, bytes=blocks * touch_points.block_bytes(self))
 
     def preempted(self, request_id: str, now_s: float) -> None:
         """It lost its place; told once, before or after the step that says so."""
@@ -190,12 +205,14 @@ class ProgramSchedulerMixin(Scheduler):
             status=touch_points.status_word(request),
         )
         old_pin = self.core.pins.get(turn.program.program_id)
+        self._loads.pop(request.request_id, None)
         if not well:
             self.core.abort(turn)
             if old_pin is not None:
                 self._unpin(old_pin, now_s, "abort")
             return
-        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool)
+        stored = self._stored(request)
+        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
         blocks = touch_points.hold_blocks(self, request) if hold is not None else []
         if old_pin is not None:  # left by a request beside this one; its successor is held by now
             self._unpin(old_pin, now_s, "last" if turn.is_last else "hit")
@@ -205,6 +222,16 @@ class ProgramSchedulerMixin(Scheduler):
             self.core.pin(turn, now_s, hold.ttl_s, tokens)
             estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
             self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=tokens, **estimates)
+
+    def _stored(self, request: Request) -> Stored | None:
+        """What lower tiers hold of it; where they cannot be asked but their speed is known: all."""
+        if self.core.policy.machine.swap_token_s is None:
+            return None
+        found = touch_points.stored_chunks(self, request)
+        if found is None:
+            return Stored(request.num_tokens)
+        anywhere, in_dram, tokens = found
+        return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
 
     def note_rejected(self, names: Iterable[str]) -> None:
         """Tags that could not be read: counted, each name logged once."""
@@ -275,7 +302,7 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self.core.turn(request.request_id)
         if turn is None:
             return None
-        must = touch_points.is_running(request) or not self.running
+        must = touch_points.is_running(request) or not (self.running or touch_points.loads_in_flight(self))
         victims = list(self.core.victims(turn, must))
         if not must and not self._enough(request, arguments, victims):
             return None

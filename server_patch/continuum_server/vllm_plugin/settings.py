@@ -23,7 +23,9 @@ class Settings:
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to move one token's KV to the offload tier or back; None: no tier."""
+    """Seconds to bring one token's KV from the offload tier to the GPU; None: no tier."""
+    deep_token_s: float = 0.0
+    """Seconds to bring it from a tier below that one (SSD below DRAM) up to it first."""
     record_path: str | None = None
     """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
     statistics_path: str | None = None

@@ -7,7 +7,8 @@ Checked against 0.32; docs/decisions/vllm-touch-points.md says what each place r
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -76,7 +77,7 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
     """Free blocks a waiting request needs to be admitted whole, given ``allocate_slots``'s arguments."""
     computed = arguments.get("new_computed_blocks")
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
-    whole = -(-request.num_tokens // scheduler.block_size)
+    whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
     return int(whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted))
 
 
@@ -211,6 +212,55 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
     request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
     return list(parser.extract_tool_calls(text, request).tool_calls)
+
+
+def loads_in_flight(scheduler: Scheduler) -> bool:
+    """Whether a waiting request's KV is on its way from a lower tier: the engine stands still for a while only."""
+    waiting: Iterable[Request] = getattr(scheduler, "kv_holding_waiting", ())
+    received = scheduler.finished_recving_kv_req_ids
+    return any(
+        request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id not in received
+        for request in waiting
+    )
+
+
+def loads_begun(output: SchedulerOutput) -> list[tuple[str, int]]:
+    """(request id, blocks) of loads from lower tiers that this step asks vLLM's offloading connector for."""
+    jobs: dict[int, Any] = getattr(output.kv_connector_metadata, "load_jobs", None) or {}
+    return [(job.req_id, len(job.dst_spec.block_ids)) for job in jobs.values()]
+
+
+def block_bytes(scheduler: Scheduler) -> int:
+    """Bytes of one KV block, all workers together."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    size = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
+    return int(size * scheduler.vllm_config.parallel_config.world_size)
+
+
+def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
+    """What vLLM's offloading connector holds of the request's leading full chunks, being written or whole.
+
+    Chunks in any tier, chunks in DRAM, tokens of a chunk; None without that connector. Tiers drop tails first, so both
+    are searched for their end instead of counted. No lookup of the tiers' manager itself: that would begin promotions.
+    """
+    side = getattr(scheduler.connector, "connector_scheduler", None)
+    manager = getattr(side, "manager", None)
+    if side is None or manager is None:
+        return None
+    from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: PLC0415 - as above
+
+    config = side.config.kv_group_configs[0]
+    hashes = request.block_hashes[config.hashes_per_chunk - 1 :: config.hashes_per_chunk]
+    keys = [make_offload_key(block_hash, config.group_idx) for block_hash in hashes]
+    dram, below = getattr(manager, "primary_tier", manager), getattr(manager, "secondary_tiers", ())
+    context = ReqContext("")
+
+    def missing(tiers: Sequence[Any]) -> Callable[[Any], bool]:
+        return lambda key: all(tier.lookup(key, context) is LookupResult.MISS for tier in tiers)
+
+    in_dram = bisect_left(keys, True, key=missing([dram]))
+    in_any = bisect_left(keys, True, key=missing([dram, *below])) if below else in_dram
+    return max(in_any, in_dram), in_dram, config.tokens_per_chunk
 
 
 def has_set_aside(scheduler: Scheduler) -> bool:
