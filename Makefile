@@ -59,8 +59,10 @@ check: setup ## Lint, types, import arrows.
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
-docs: setup ## Reference pages that are written from the code.
+docs: setup ## The docs site (site/index.html), and the pages that are written from the code.
 	$(PY) docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "docs: open site/index.html; with search: python3 -m http.server --directory site"
 
 golden: setup ## Bundled traces, written anew from their profiles.
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026

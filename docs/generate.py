@@ -1,7 +1,226 @@
-"""Write the reference pages that come from the code. Run by ``make docs``; a test holds them to be current."""
+"""Reference pages written from the code: the command line, the file formats, the policies, the metrics.
 
+As a hook of mkdocs (``on_files``) it adds them to the site under ``reference/``, so that none can be out of date. Run
+as a program (``make docs``) it writes ``docs/metrics.md``, which is read outside the site too.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
 
-from continuum_analysis.metrics_page import page
+from continuum_analysis import metrics_page
+from continuum_bench.cli import app
+from continuum_server.policy.catalog import POLICIES
+from continuum_traces import exporters, run_dir, schema
+from continuum_traces.importers import registry
+from typer.main import get_command
 
-(Path(__file__).parent / "metrics.md").write_text(page(), encoding="utf-8")
+DOCS = Path(__file__).resolve().parent
+PROGRAM, PARAGRAPH = "continuum-bench", "\n\n"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """mkdocs: the generated pages beside the written ones."""
+    from mkdocs.structure.files import File  # noqa: PLC0415 - only where a site is built
+
+    for name, write in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=write()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """mkdocs: a link to a file of the repository that is no page becomes the file's path."""
+
+    def unlinked(found: re.Match[str]) -> str:
+        target = (DOCS / page.file.src_uri).parent.joinpath(found[2]).resolve()
+        outside = target.exists() and not target.is_relative_to(DOCS)
+        return f"{found[1]} (`{target.relative_to(DOCS.parent)}`)" if outside else found[0]
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)", unlinked, markdown)
+
+
+# ------------------------------------------------------------------------------------------- command line
+
+
+def cli() -> str:
+    """Every command with its arguments and options, as ``--help`` says them."""
+    head = ["# Command line", "", f"What `{PROGRAM} COMMAND --help` prints, from the same source.", ""]
+    return "\n".join(head + [line for name, command in _commands(get_command(app)) for line in _command(name, command)])
+
+
+def _commands(group: Any, prefix: str = PROGRAM) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
+
+
+def _command(name: str, command: Any) -> list[str]:
+    given = [param for param in command.params if not getattr(param, "hidden", False)]
+    arguments = [param for param in given if param.param_type_name == "argument"]
+    usage = " ".join([name, *(_argument(param) for param in arguments), "[OPTIONS]"])
+    title, says = name.removeprefix(PROGRAM).strip(), inspect.cleandoc(command.help or "")
+    lines = [f"## {title}", "", says, "", "```text", usage, "```", ""]
+    panels: dict[str, list[Any]] = {"Arguments": arguments}
+    for param in given:
+        if param.param_type_name == "option" and param.name != "help":
+            panels.setdefault(param.rich_help_panel or "Options", []).append(param)
+    for panel, params in panels.items():
+        if params:
+            rows = [f"| {_spelling(param)} | {_default(param)} | {_cell(param.help)} |" for param in params]
+            lines += [f"| {panel} | default | |", "|---|---|---|", *rows, ""]
+    return lines
+
+
+def _argument(param: Any) -> str:
+    return str(param.name).upper() + ("..." if param.nargs == -1 else "")
+
+
+def _spelling(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{_argument(param)}`"
+    kind = "" if param.is_flag else f" {_kind(param.type_descriptor.annotation)}"
+    return f"`{', '.join((*param.opts, *param.secondary_opts))}{kind}`"
+
+
+def _kind(annotation: Any) -> str:
+    name = getattr(annotation, "__name__", str(annotation))
+    inner = getattr(annotation, "__args__", ())
+    return f"{inner[0].__name__.upper()}..." if name == "list" and inner else name.upper()
+
+
+def _default(param: Any) -> str:
+    if param.required:
+        return "required"
+    return "" if param.default is None or param.default is False else f"`{param.default}`"
+
+
+# ------------------------------------------------------------------------------------------------ formats
+
+
+def formats() -> str:
+    """Each record's fields, types, defaults and sentences; formats that can be read."""
+    what = inspect.cleandoc(run_dir.__doc__ or "").replace("``", "`").split("\n\n")
+    lines = ["# File formats", "", "Written from the dataclasses of `continuum_traces.schema`.", ""]
+    lines += ["## A run directory", "", "```text", what[1].replace("`", ""), "```", "", *what[2:], ""]
+    kinds = _comments(schema)
+    for title, classes in {
+        "Traces": (schema.Program, schema.Turn, schema.ToolCall),
+        "The scheduler's events": (schema.SchedulerEvent,),
+        "The client's records": (schema.TurnRecord, schema.ArrivalRecord),
+        "Tags": (schema.Tags,),
+        "The manifest": (schema.Manifest,),
+    }.items():
+        lines += [f"## {title}", ""]
+        for found in classes:
+            lines += [f"### {found.__name__}", "", _prose(found), "", *_field_table(found), ""]
+        if title == "The scheduler's events":
+            lines += ["| event | when; the fields it carries |", "|---|---|"]
+            lines += [f"| `{kind}` | {_cell(says)} |" for kind, says in kinds.items()] + [""]
+    for title, option, found_in in (
+        ("Formats that can be read", "`--format NAME`; found out from the file where not given.", registry.READERS),
+        (
+            "Formats that can be written",
+            "`continuum-bench traces convert SOURCE TARGET --to NAME`.",
+            exporters.EXPORTERS,
+        ),
+    ):
+        rows = [f"| `{name}` | {_cell(_prose(each).partition(PARAGRAPH)[0])} |" for name, each in found_in.items()]
+        lines += [f"## {title}", "", option, "", "| name | |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _comments(module: ModuleType) -> dict[str, str]:
+    """Values of ``EventKind``, each with the comment beside it."""
+    source = inspect.getsource(module).partition("EventKind = Literal[")[2].partition("]")[0]
+    return dict(re.findall(r'"(\w+)",\s+# (.*)', source))
+
+
+def _field_table(found: type) -> list[str]:
+    rows = [f"| `{name}` | `{kind}` | {default} | {_cell(says)} |" for name, kind, default, says in _fields(found)]
+    return ["| field | type | default | |", "|---|---|---|---|", *rows]
+
+
+def _fields(found: type) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and sentence of a dataclass's own and inherited fields."""
+    said: dict[str, tuple[str, str]] = {}
+    for owner in reversed(found.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(tree, ast.ClassDef)
+        for line, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                said[line.target.id] = (_type(ast.unparse(line.annotation), owner), _sentence(after))
+    for each in fields(found):
+        kind, sentence = said[each.name]
+        yield each.name, kind, _value(each), sentence
+
+
+def _type(annotation: str, owner: type) -> str:
+    """Without ``None``, which the default says; a named choice as its values."""
+    name = annotation.removesuffix(" | None")
+    return ", ".join(get_args(getattr(inspect.getmodule(owner), name, None))) or name
+
+
+def _value(found: Field[Any]) -> str:
+    if found.default is MISSING:
+        return "required" if found.default_factory is MISSING else "empty"
+    return "none" if found.default is None else f"`{found.default!r}`"
+
+
+def _sentence(statement: ast.stmt | None) -> str:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return inspect.cleandoc(str(statement.value.value))
+    return ""
+
+
+# ----------------------------------------------------------------------------------------------- policies
+
+
+def policies() -> str:
+    """Each policy's sentence and options, deployable ones first."""
+    intro = "Written from the catalog: `--policy NAME --policy-option NAME.OPTION=VALUE`. What they do, side by side:"
+    lines = ["# Policies and their options", "", f"{intro} [policies](../policies/README.md).", ""]
+    for label, title in (
+        ("policy", "For servers and replays"),
+        ("bound", "Bounds: replays only, they know the future"),
+    ):
+        lines += [f"## {title}", ""]
+        for name, policy in POLICIES.items():
+            if policy.label == label:
+                page = f"{name}.md" if (DOCS / "policies" / f"{name}.md").exists() else "bounds.md"
+                says = _prose(policy).partition(PARAGRAPH)[0]
+                lines += [f"### {name}", "", says, "", f"[Its page](../policies/{page})", ""]
+                lines += (
+                    [*_field_table(policy.options_type), ""] if fields(policy.options_type) else ["No options.", ""]
+                )
+    return "\n".join(lines)
+
+
+# -------------------------------------------------------------------------------------------------- small
+
+
+def _prose(found: Any) -> str:
+    """A docstring as Markdown."""
+    return inspect.cleandoc(found.__doc__ or "").replace("``", "`")
+
+
+def _cell(text: str | None) -> str:
+    """Text that stays inside one cell of a table."""
+    return " ".join((text or "").replace("``", "`").replace("|", "\\|").split())
+
+
+PAGES = {"cli": cli, "formats": formats, "policies": policies}
+
+if __name__ == "__main__":
+    (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
