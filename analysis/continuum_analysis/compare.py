@@ -32,6 +32,8 @@ from continuum_analysis.pairing import (
     paired_jcts,
     ratio_interval,
     resampled_ratio,
+    share_sooner,
+    standardized_difference,
 )
 from continuum_analysis.timeline import AnalysisError
 from continuum_analysis.words import BASELINE, verdict
@@ -41,6 +43,8 @@ __all__ = ["BASELINE", "Run", "load_runs", "mean_interval", "summarize", "verdic
 SUMMARY_SCHEMA = "continuum-summary"
 MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields two runs must share before their numbers may stand side by side."""
+TIERS = "offload"
+"""The engine option in which a policy and its ``+offload`` arm differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,39 @@ def load_runs(path: Path) -> list[Run]:
     runs = []
     for folder in runs_below(path):
         if (folder / MANIFEST).exists() and (folder / "engine.json").exists():
-            runs.append(Run(folder, read_manifest(folder), analyze_run(folder)))
+            runs.append(read_run_metrics(folder))
     if not runs:
         raise AnalysisError(f"{path}: no finished run there")
     return runs
+
+
+def read_run_metrics(folder: Path) -> Run:
+    """One run, cut short or not; an empty manifest where there is none (the preview's files)."""
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest()
+    return Run(folder, manifest, analyze_run(folder))
+
+
+def load_all(paths: Sequence[Path]) -> list[Run]:
+    """The runs of several directories as those of one experiment: more seeds, more policies, more loads.
+
+    Raises:
+        AnalysisError: a directory without a run.
+    """
+    return [run for path in paths for run in load_runs(path)]
+
+
+def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
+    """Runs by programs per second, lowest first; None where a manifest does not say.
+
+    Raises:
+        AnalysisError: runs that differ in more than load, policy and seed.
+    """
+    loads: dict[float | None, list[Run]] = {}
+    for run in runs:
+        _check_same(runs[0], run, leave_out=("jps",))
+        jps = run.manifest.workload.get("jps")
+        loads.setdefault(None if jps is None else float(jps), []).append(run)
+    return dict(sorted(loads.items(), key=lambda item: item[0] or 0.0))
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
@@ -83,11 +116,36 @@ def check_comparable(runs: Sequence[Run]) -> None:
         if other.manifest.policy_options != run.manifest.policy_options:
             detail = _difference(other.manifest.policy_options, run.manifest.policy_options)
             raise AnalysisError(f"{other.path} and {run.path} cannot be averaged: policy_options differs{detail}")
-        for name in MUST_AGREE:
-            ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
-            if ours != theirs:
-                detail = _difference(ours, theirs)
-                raise AnalysisError(f"{first.path} and {run.path} cannot be compared: {name} differs{detail}")
+        _check_same(first, run)
+    with_tiers = [run for run in runs if run.manifest.engine_options.get(TIERS)]
+    for run in with_tiers:
+        _check_same(with_tiers[0], run)
+
+
+def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
+    """Refuse two runs of different work or machines; ``leave_out`` names keys of the workload that may differ."""
+    where = f"{first.path} and {run.path} cannot be compared"
+    ours_work, theirs_work = (
+        {key: value for key, value in each.manifest.workload.items() if key not in leave_out} for each in (first, run)
+    )
+    hashes = ours_work.get("sha256"), theirs_work.get("sha256")
+    if hashes[0] != hashes[1]:
+        raise AnalysisError(
+            f"{where}: they played different workloads (sha256 {_brief(hashes[0])} against {_brief(hashes[1])}); only "
+            "runs of the same programs say anything about policies"
+        )
+    for name in MUST_AGREE:
+        ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
+        if name == "workload":
+            ours, theirs = ours_work, theirs_work
+        if name == "engine_options" and not (ours.get(TIERS) and theirs.get(TIERS)):  # an arm with tiers, one without
+            ours, theirs = {**ours, TIERS: None}, {**theirs, TIERS: None}
+        if ours != theirs:
+            raise AnalysisError(f"{where}: {name} differs{_difference(ours, theirs)}")
+
+
+def _brief(digest: object) -> str:
+    return f"{digest:.12}" if isinstance(digest, str) else "unknown"
 
 
 def _difference(ours: Any, theirs: Any) -> str:
@@ -108,15 +166,16 @@ def summarize(path: Path) -> dict[str, Any]:
     return summarize_runs(path, load_runs(path))
 
 
-def summarize_runs(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
-    """The summary of runs already read (``load_runs``)."""
+def summarize_runs(path: Path | None, runs: Sequence[Run]) -> dict[str, Any]:
+    """The summary of runs already read (``load_runs``); without a path, of runs from several directories."""
     check_comparable(runs)
     by_policy: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_baseline_first(path)):
+    for run in sorted(runs, key=_as_asked(path, runs)):
         by_policy.setdefault(run.manifest.policy, []).append(run)
     baseline = by_policy.get(BASELINE, [])
     policies = {name: _summarize_policy(group, compare_to(baseline, group)) for name, group in by_policy.items()}
-    manifest = read_json(path / MANIFEST) if (path / MANIFEST).exists() else _as_json(runs[0].manifest)
+    file = path / MANIFEST if path is not None else None
+    manifest = read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest)
     return {
         "schema": SUMMARY_SCHEMA,
         "version": 1,
@@ -127,9 +186,12 @@ def summarize_runs(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _baseline_first(path: Path) -> Callable[[Run], tuple[int, int]]:
-    """Policies in the order they were asked for."""
-    asked = read_manifest(path).policy.split(",") if (path / MANIFEST).exists() else [BASELINE]
+def _as_asked(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int]]:
+    """Policies in the order they were asked for; without an experiment's manifest the baseline, then as they come."""
+    if path is not None and (path / MANIFEST).exists():
+        asked = read_manifest(path).policy.split(",")
+    else:
+        asked = [BASELINE, *(run.manifest.policy for run in runs)]
     return lambda run: (
         asked.index(run.manifest.policy) if run.manifest.policy in asked else len(asked),
         run.manifest.seed,
@@ -155,11 +217,16 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     if not times or not all(over for over, _ in times):
         return None
     over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
+    several = len(times) > 1
     return Comparison(
         seeds=tuple(base.manifest.seed for base, _ in pairs),
         ratio=ratio_interval(over, under),
         difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
-        ratio_within=resampled_ratio(*times[0]) if len(times) == 1 else None,
+        ratio_within=None if several else resampled_ratio(*times[0]),
+        ratio_resampled=resampled_ratio(over, under) if several else None,
+        effect=standardized_difference(over, under),
+        sooner=mean_interval([share_sooner(a, b) for a, b in times]),
+        programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
     )
 
 
@@ -181,14 +248,19 @@ def _summarize_policy(runs: Sequence[Run], comparison: Comparison | None) -> dic
 
 
 def _comparison_fields(found: Comparison | None) -> dict[str, Any]:
-    within = found.ratio_within if found else None
+    within, resampled = (found.ratio_within, found.ratio_resampled) if found else (None, None)
     return {
         "ratio_to_vllm": found.ratio.mean if found else None,
         "ratio_to_vllm_interval": _pair(found.ratio) if found else None,
         "ratio_to_vllm_within_one_arrival_sequence": _pair(within) if within else None,
+        "ratio_to_vllm_bootstrap_interval": _pair(resampled) if resampled else None,
         "difference_to_vllm_s": found.difference_s.mean if found else None,
         "difference_to_vllm_interval_s": _pair(found.difference_s) if found else None,
+        "effect_size_to_vllm": found.effect if found else None,
+        "sooner_than_vllm_share": found.sooner.mean if found else None,
+        "sooner_than_vllm_interval": _pair(found.sooner) if found else None,
         "paired_seeds": list(found.seeds) if found else [],
+        "paired_programs": list(found.programs) if found else [],
     }
 
 

@@ -30,9 +30,14 @@ Each metric is the mean over seeds; `intervals` holds its 95% interval (Student'
 |---|---|---|
 | `ratio_to_vllm` | | vllm's mean JCT / this policy's: seeds both ran, programs that finished under both |
 | `ratio_to_vllm_interval` | | 95% interval, paired by seed (Fieller); null with one seed |
-| `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled |
+| `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled (paired bootstrap) |
+| `ratio_to_vllm_bootstrap_interval` | | several seeds: the same over seeds; too narrow for few |
 | `difference_to_vllm_s` | s | vllm's mean JCT - this policy's, the same programs |
 | `difference_to_vllm_interval_s` | s | 95% interval (t on per-seed differences) |
+| `effect_size_to_vllm` | | Hedges' g_z: mean paired difference / its deviation over n seeds * (1 - 3 / (4n - 5)) |
+| `sooner_than_vllm_share` | | programs that finished sooner than under vllm, ties half; mean over seeds |
+| `sooner_than_vllm_interval` | | its 95% interval (t over seeds) |
+| `paired_programs` | | programs the ratio rests on (finished under both), programs that arrived |
 | `pins_by_ending` | | pins by what ended them, summed over seeds |
 | `unfinished`, `failed` | | program ids left out of the times |
 | `seeds`, `paired_seeds` | | seeds run, seeds the ratio rests on |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,57 @@ import jinja2
 from continuum_traces.run_dir import RunDirError
 from plotly.offline import get_plotlyjs
 
-from continuum_analysis.compare import Run, load_runs, write_summary_of
+from continuum_analysis.compare import Run, by_load, load_all, load_runs, summarize_runs, write_summary_of
 from continuum_analysis.demand import demand
-from continuum_analysis.figures import Figure, Groups, all_figures, shown_run
+from continuum_analysis.figure_kit import Figure, Groups, shown_run
+from continuum_analysis.figures import bubble_figure, demand_figure, jct_figure, pin_figure, wait_figure
+from continuum_analysis.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
+from continuum_analysis.figures_load import load_figure
 from continuum_analysis.metrics import METRICS
+from continuum_analysis.program_timeline import timeline_json
 from continuum_analysis.words import BASELINE, COLUMNS, table_rows, verdict
 
-__all__ = ["COLUMNS", "table_rows", "write_report"]
+__all__ = ["COLUMNS", "Page", "figures_of", "page_of", "table_rows", "write_joint_report", "write_report"]
+
+Summaries = Mapping[float | None, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a report is made of: runs by load, and each load's summary."""
+
+    name: str
+    loads: Mapping[float | None, Sequence[Run]]
+    summaries: Summaries
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """Those shown in detail: the highest load's."""
+        return self.loads[self.detailed]
+
+    @property
+    def detailed(self) -> float | None:
+        return list(self.loads)[-1]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        return self.summaries[self.detailed]
+
+    @property
+    def groups(self) -> Groups:
+        return {policy: [r for r in self.runs if r.manifest.policy == policy] for policy in self.summary["policies"]}
+
+
+def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
+    """Sort runs by load and summarise each; where they are of one load and at home somewhere, its files are written.
+
+    Raises:
+        AnalysisError: runs that may not stand side by side.
+    """
+    loads = by_load(runs)
+    if home is not None and len(loads) == 1:
+        return Page(name, loads, {jps: write_summary_of(home, runs) for jps in loads})
+    return Page(name, loads, {jps: summarize_runs(None, group) for jps, group in loads.items()})
 
 
 def write_report(path: Path) -> Path:
@@ -26,43 +71,123 @@ def write_report(path: Path) -> Path:
     Raises:
         AnalysisError, RunDirError: nothing to report, or nowhere to write.
     """
-    runs = load_runs(path)
-    summary = write_summary_of(path, runs)
-    target = path / "report.html"
+    return _write(page_of(path.resolve().name, load_runs(path), path), path / "report.html")
+
+
+def write_joint_report(paths: Sequence[Path], target: Path) -> Path:
+    """Write one page of several directories: seeds merged, policies and loads side by side.
+
+    Raises:
+        AnalysisError, RunDirError: nothing to report, runs of different work, or nowhere to write.
+    """
+    name = ", ".join(path.resolve().name for path in paths)
+    return _write(page_of(name, load_all(paths)), target)
+
+
+def _write(page: Page, target: Path) -> Path:
     try:
-        target.write_text(render(path.resolve().name, runs, summary), encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render(page), encoding="utf-8")
     except OSError as error:
         raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
     return target
 
 
-def render(name: str, runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
-    """The page."""
-    groups = {policy: [r for r in runs if r.manifest.policy == policy] for policy in summary["policies"]}
-    capacity = kv_tokens(runs)
-    source = (files("continuum_analysis") / "report.html.j2").read_text(encoding="utf-8")
+def figures_of(page: Page) -> list[Figure]:
+    """Every figure but the timeline, in the order of the page."""
+    groups, capacity = page.groups, kv_tokens(page.runs)
+    made = [load_figure(page.summaries)] if len(page.loads) > 1 else []
+    made += [jct_figure(groups), bubble_figure(groups), wait_figure(groups), miss_figure(groups)]
+    made += [pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
+    if capacity:
+        made += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
+    return made
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
+    manifest = page.runs[0].manifest
+    folder = files("continuum_analysis")
+    source = (folder / "report.html.j2").read_text(encoding="utf-8")
     template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     html: str = template.render(
-        title=f"Continuum report: {name}",
-        verdict=verdict(summary),
-        warnings=summary["warnings"],
-        headings=["policy", *(heading for _, heading, _ in COLUMNS)],
-        rows=table_rows(summary),
-        several_seeds=len(summary["seeds"]) > 1,
-        figures=[
-            {"figure": figure, "html": _html(figure, f"figure-{number}")}
-            for number, figure in enumerate(all_figures(groups, capacity), 1)
+        title=f"Continuum report: {page.name}",
+        verdicts=[(_load_words(jps, page), verdict(each)) for jps, each in page.summaries.items()],
+        warnings=[
+            _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each["warnings"]
         ],
-        facts=_facts(runs, summary, groups, capacity),
-        modelled=runs[0].manifest.modelled,
-        notes=runs[0].manifest.notes,
+        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(heading for _, heading, _ in COLUMNS)],
+        rows=_table(page),
+        detailed=_load_words(page.detailed, page).rstrip(": "),
+        several_seeds=len(summary["seeds"]) > 1,
+        figures=[{"figure": figure, "html": _html(figure, f"figure-{figure.name}")} for figure in figures_of(page)],
+        timeline=timeline_json(groups) if any(run.metrics.facts.machine for run in page.runs) else "",
+        facts=_facts(page.runs, summary, groups, capacity),
+        modelled=manifest.modelled,
+        notes=manifest.notes,
         measures=_measures(summary),
+        comparisons=_comparisons(summary),
         policies=list(summary["policies"]),
         left_out={policy: row["unfinished"] + row["failed"] for policy, row in summary["policies"].items()},
-        manifest=_flat(summary["manifest"]),
+        manifest=_flat(summary["manifest"]) + _runs_manifest(page),
         plotly=get_plotlyjs(),
+        script=(folder / "report.js").read_text(encoding="utf-8"),
     )
     return html
+
+
+def _load_words(jps: float | None, page: Page) -> str:
+    return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
+
+
+def _table(page: Page) -> list[list[str]]:
+    several = len(page.loads) > 1
+    rows = []
+    for jps, summary in page.summaries.items():
+        rows += [[f"{jps:g}", *row] if several else row for row in table_rows(summary)]
+    return rows
+
+
+def _comparisons(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Each policy against the baseline on the same arrivals: ratio, difference, effect sizes, what they rest on."""
+    return [
+        (policy, *_comparison(row))
+        for policy, row in summary["policies"].items()
+        if policy != BASELINE and row["ratio_to_vllm"] is not None
+    ]
+
+
+def _comparison(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratio = row["ratio_to_vllm_interval"]
+    spread = ratio or row["ratio_to_vllm_bootstrap_interval"] or row["ratio_to_vllm_within_one_arrival_sequence"]
+    kind = "over seeds" if ratio else "one arrival sequence only"
+    used, all_programs = row["paired_programs"]
+    return (
+        f"{row['ratio_to_vllm']:.2f}",
+        f"{spread[0]:.2f} to {spread[1]:.2f}, {kind}" if spread else "-",
+        _with_bounds("{:.1f}", row["difference_to_vllm_s"], row["difference_to_vllm_interval_s"]),
+        _with_bounds("{:.0%}", row["sooner_than_vllm_share"], row["sooner_than_vllm_interval"]),
+        "-" if row["effect_size_to_vllm"] is None else f"{row['effect_size_to_vllm']:.1f}",
+        f"{used:,} of {all_programs:,}",
+    )
+
+
+def _with_bounds(form: str, value: float, interval: Sequence[float] | None) -> str:
+    bounds = f" ({form.format(interval[0])} to {form.format(interval[1])})" if interval else ""
+    return form.format(value) + bounds
+
+
+def _runs_manifest(page: Page) -> list[tuple[str, str]]:
+    """What the runs' own manifests add: where each is, its options and its command."""
+    return [
+        (f"runs.{run.path.name}.{name}", value)
+        for runs in page.loads.values()
+        for run in runs
+        for name, value in _flat(
+            {"seed": run.manifest.seed, "policy_options": run.manifest.policy_options, "command": run.manifest.command}
+        )
+    ]
 
 
 def _html(figure: Figure, name: str) -> str:
@@ -132,7 +257,7 @@ def _knee(groups: Groups, capacity: int) -> str:
     """Live context against the pool, in the baseline where it ran."""
     policy = BASELINE if BASELINE in groups else next(iter(groups))
     run = shown_run(groups, policy) or groups[policy][0]
-    need = demand(run.metrics.facts.everyone)
+    need = demand(run.metrics.facts.machine)
     mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
     side = (
         "below the knee, where policies should agree" if peak <= 1.0 else "beyond the knee, where seeds differ widely"

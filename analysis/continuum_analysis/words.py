@@ -32,6 +32,16 @@ def table_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
+def cell_with_interval(row: Mapping[str, Any], key: str, form: str) -> str:
+    """A cell of the table with its 95% interval over seeds where there is one."""
+    if row.get(key) is None:
+        return "-"
+    interval = row["intervals"].get(key) if key != "ratio_to_vllm" else row["ratio_to_vllm_interval"]
+    if not interval or interval[1] - interval[0] < 1e-12:
+        return form.format(row[key])
+    return f"{form.format(row[key])} ({form.format(interval[0])} to {form.format(interval[1])})"
+
+
 def verdict(summary: Mapping[str, Any]) -> str:
     """The result in one sentence, no stronger than the data; a second one where another policy did better."""
     policies = summary["policies"]

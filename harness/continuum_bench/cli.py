@@ -156,12 +156,13 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
 
 
 def _run_virtual(name: str, options: RunOptions, live: LiveOptions) -> int:
-    from continuum_bench.run_command import run_policies  # noqa: PLC0415
-    from continuum_bench.workload import BenchError  # noqa: PLC0415
+    from continuum_bench.bench_error import BenchError  # noqa: PLC0415
 
     unused = only_live(options, live)
     if unused is not None:
         raise BenchError(f"{unused}: needs --base-url")
+    from continuum_bench.run_command import run_policies  # noqa: PLC0415
+
     return run_policies(name, options)
 
 
@@ -175,28 +176,58 @@ _workload_command("replay", "Play a trace file: policies side by side on the sam
 Dirs = Annotated[list[Path], typer.Argument(help="Run or experiment directories.")]
 
 
+TableForm = Annotated[
+    str | None, typer.Option("--format", help="A table for other programs: csv, json, latex, markdown, parquet.")
+]
+TableFile = Annotated[Path | None, typer.Option(help="File for that table; default standard output.")]
+
+
 @app.command()
-def analyze(directories: Dirs, json_output: Json = False) -> None:
+def analyze(
+    directories: Dirs,
+    misses: Annotated[bool, typer.Option("--misses", help="Why each returning turn found its KV or did not.")] = False,
+    table: Annotated[str | None, typer.Option(help="Rows of runs, misses, programs, turns or pins.")] = None,
+    form: TableForm = None,
+    out: TableFile = None,
+    json_output: Json = False,
+) -> None:
     """Metrics of recorded runs, from their files alone; also reads the preview's scheduler_timestamps."""
-    from continuum_bench.report_commands import show_metrics  # noqa: PLC0415
+    from continuum_bench.report_commands import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
-    _exit(lambda: show_metrics(directories, json_output))
+    name = table or ("misses" if misses else "runs")
+    if form is not None or out is not None or table is not None:
+        _exit(lambda: write_run_table(directories, name, form or "csv", out))
+    else:
+        _exit(
+            lambda: show_misses(directories) if misses and not json_output else show_metrics(directories, json_output)
+        )
 
 
 @app.command()
-def report(directories: Dirs) -> None:
+def report(
+    directories: Dirs,
+    out: Annotated[
+        Path | None, typer.Option(help="One page of all the directories: seeds merged, JCT by load.")
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Also every figure as PNG and SVG, beside the page.")
+    ] = False,
+) -> None:
     """Write summary.json, summary.csv and report.html anew."""
     from continuum_bench.report_commands import write_reports  # noqa: PLC0415
 
-    _exit(lambda: write_reports(directories))
+    _exit(lambda: write_reports(directories, out, images))
 
 
 @app.command()
-def compare(directories: Dirs, json_output: Json = False) -> None:
-    """The table of an experiment and its verdict, without running anything."""
-    from continuum_bench.report_commands import show_comparison  # noqa: PLC0415
+def compare(directories: Dirs, form: TableForm = None, out: TableFile = None, json_output: Json = False) -> None:
+    """Runs side by side and the verdict: several directories count as one experiment (more seeds, policies, loads)."""
+    from continuum_bench.report_commands import show_comparison, write_comparison  # noqa: PLC0415
 
-    _exit(lambda: show_comparison(directories, json_output))
+    if form is not None or out is not None:
+        _exit(lambda: write_comparison(directories, form or "csv", out))
+    else:
+        _exit(lambda: show_comparison(directories, json_output))
 
 
 @app.command()

@@ -140,7 +140,8 @@ def test_a_missing_seed_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "theirs", "message"),
     [
-        ("workload", {"sha256": "b"}, "workload differs in sha256: 'a' against 'b'"),
+        ("workload", {"sha256": "b"}, r"they played different workloads \(sha256 a against b\); only runs of the same"),
+        ("workload", {"sha256": "a", "jps": 1}, "workload differs in jps: None against 1"),
         ("hardware", {"gpu": "h100"}, "hardware differs in gpu: 'a100' against 'h100'"),
         ("engine_options", {"chunk_tokens": 512}, "engine_options differs in chunk_tokens: 2048 against 512"),
     ],

@@ -1,0 +1,227 @@
+"""Results as tables for other programs and for papers: CSV, Parquet, JSON, LaTeX, Markdown (pandas)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+from continuum_traces.run_dir import RunDirError
+
+from continuum_analysis.compare import Run
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.misses import Return, cause_rows
+from continuum_analysis.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
+from continuum_analysis.words import COLUMNS, cell_with_interval
+
+Form = Literal["csv", "parquet", "json", "latex", "markdown"]
+FORMS: tuple[str, ...] = get_args(Form)
+
+Summaries = Mapping[float | None, Mapping[str, Any]]
+"""Summaries by load (programs per second)."""
+
+
+def summary_table(summaries: Summaries) -> pd.DataFrame:
+    """One row for each load and policy: every metric's mean over seeds with its bounds, and what compares it."""
+    rows: list[dict[str, Any]] = []
+    for jps, summary in summaries.items():
+        for policy, row in summary["policies"].items():
+            cells: dict[str, Any] = {"jps": jps, "policy": policy, "seeds": len(row["seeds"])}
+            for metric in METRICS:
+                low, high = row["intervals"][metric.name] or (None, None)
+                cells |= {metric.name: row[metric.name], f"{metric.name}_low": low, f"{metric.name}_high": high}
+            for name in ("ratio_to_vllm", "difference_to_vllm", "sooner_than_vllm"):
+                cells |= _with_bounds(name, row)
+            rows.append({**cells, "effect_size_to_vllm": row["effect_size_to_vllm"]})
+    return pd.DataFrame(rows)
+
+
+_KEYS = {
+    "ratio_to_vllm": ("ratio_to_vllm", "ratio_to_vllm_interval"),
+    "difference_to_vllm": ("difference_to_vllm_s", "difference_to_vllm_interval_s"),
+    "sooner_than_vllm": ("sooner_than_vllm_share", "sooner_than_vllm_interval"),
+}
+
+
+def _with_bounds(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    value, interval = _KEYS[name]
+    low, high = row[interval] or (None, None)
+    return {value: row[value], f"{interval}_low": low, f"{interval}_high": high}
+
+
+def summary_words(summaries: Summaries) -> pd.DataFrame:
+    """The command line's table, cells as text, with 95% intervals where there are several seeds."""
+    rows = []
+    for jps, summary in summaries.items():
+        for policy, row in summary["policies"].items():
+            cells = {heading: cell_with_interval(row, key, form) for key, heading, form in COLUMNS}
+            rows.append(({"JPS": f"{jps:g}"} if jps is not None else {}) | {"policy": policy} | cells)
+    return pd.DataFrame(rows)
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a run: every metric."""
+    return pd.DataFrame([{**_key(run), **run.metrics.values} for run in runs])
+
+
+def misses_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row for each run and cause of a hit or a miss."""
+    return pd.DataFrame([{**_key(run), **row} for run in runs for row in cause_rows(run.metrics.facts.returns)])
+
+
+def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a program, finished or not; seconds on the scheduler's clock."""
+    return pd.DataFrame([{**_key(run), **_program(p)} for run in runs for p in run.metrics.facts.everyone])
+
+
+def _program(program: ProgramTimes) -> dict[str, Any]:
+    finished, seen = program.finished, bool(program.turns)
+    return {
+        "program_id": program.program_id,
+        "state": program.state,
+        "turns": len(program.turns),
+        "arrive_s": program.arrive_s if seen else None,
+        "jct_s": program.jct_s if finished else None,
+        "bubble_s": program.bubble_s if seen else None,
+        "requeue_s": program.requeue_s,
+        "pins": len(program.pins),
+        "prompt_tokens": sum(turn.prompt_tokens for turn in program.turns),
+        "output_tokens": sum(turn.output_tokens for turn in program.turns),
+        "preemptions": sum(len(turn.preempted_s) for turn in program.turns),
+    }
+
+
+def turns_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a turn, with why it found its KV or not."""
+    rows = []
+    for run in runs:
+        why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
+        for program in run.metrics.facts.everyone:
+            for turn in program.turns:
+                found = why.get((program.program_id, turn.index))
+                rows.append({**_key(run), "program_id": program.program_id, **_turn(turn), **_why(turn, found)})
+    return pd.DataFrame(rows)
+
+
+def _turn(turn: TurnTimes) -> dict[str, Any]:
+    return {
+        "turn": turn.index,
+        "arrive_s": turn.arrive_s,
+        "start_s": turn.start_s,
+        "first_token_s": turn.first_token_s,
+        "finish_s": turn.finish_s,
+        "wait_s": turn.wait_s,
+        "ttft_s": turn.ttft_s,
+        "tpot_s": turn.tpot_s,
+        "prompt_tokens": turn.prompt_tokens,
+        "hit_tokens": turn.hit_tokens,
+        "output_tokens": turn.output_tokens,
+        "reload_bytes": turn.reload_bytes,
+        "preemptions": len(turn.preempted_s),
+        "tool": turn.tool,
+        "status": turn.status,
+    }
+
+
+def _why(turn: TurnTimes, found: Return | None) -> dict[str, Any]:
+    if found is None:
+        cause = "first sight" if turn.index == 0 and turn.hit_tokens is not None else None
+        return {"tool_before_s": None, "cause": cause, "reusable_tokens": None, "lost_tokens": None, "late_s": None}
+    return {
+        "tool_before_s": found.tool_s,
+        "cause": found.cause,
+        "reusable_tokens": found.reusable_tokens,
+        "lost_tokens": found.lost_tokens,
+        "late_s": found.late_s,
+    }
+
+
+def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a pin: what the policy chose, what it knew, how it ended, and the tool time it was meant for."""
+    rows = []
+    for run in runs:
+        tools = {(found.program_id, found.before.index): found.tool_s for found in run.metrics.facts.returns}
+        for program in run.metrics.facts.everyone:
+            name = program.program_id
+            rows += [{**_key(run), **_pin(name, pin), "tool_s": tools.get((name, pin.turn))} for pin in program.pins]
+    return pd.DataFrame(rows)
+
+
+def _pin(program_id: str, pin: PinTimes) -> dict[str, Any]:
+    return {
+        "program_id": program_id,
+        "turn": pin.turn,
+        "since_s": pin.since_s,
+        "until_s": pin.until_s,
+        "ttl_s": pin.ttl_s,
+        "tokens": pin.tokens,
+        "reason": pin.reason,
+        "delay_estimate_s": pin.delay_estimate_s,
+        "eta": pin.eta,
+    }
+
+
+def _key(run: Run) -> dict[str, Any]:
+    return {"jps": run.manifest.workload.get("jps"), "policy": run.manifest.policy, "seed": run.manifest.seed}
+
+
+def table_text(table: pd.DataFrame, form: str) -> str:
+    """The table in a text form; numbers to six digits."""
+    if form == "csv":
+        return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if form == "json":
+        return str(table.to_json(orient="records", indent=2, double_precision=9)) + "\n"
+    if form == "markdown":
+        return table.map(_text).to_markdown(index=False, disable_numparse=True) + "\n"
+    body = table.map(lambda value: _latex(_text(value))).rename(columns=_latex)
+    return str(body.style.hide(axis="index").to_latex(hrules=True))
+
+
+def _text(value: object) -> str:
+    if value is None or value is pd.NA or value != value:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+_LATEX = str.maketrans(
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {
+    "runs": runs_table,
+    "misses": misses_table,
+    "programs": programs_table,
+    "turns": turns_table,
+    "pins": pins_table,
+}
+"""Tables of runs, by the name the command line gives them."""
+
+
+def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
+    """Write the table to the file, or give its text back where there is none.
+
+    Raises:
+        AnalysisError: a form nobody knows, Parquet without a file.
+        RunDirError: the file cannot be written.
+    """
+    if form not in FORMS:
+        raise AnalysisError(f"--format {form}: there are {', '.join(FORMS)}")
+    if form == "parquet" and file is None:
+        raise AnalysisError("--format parquet: binary; name a file with --out")
+    if file is None:
+        return table_text(table, form)
+    try:
+        if form == "parquet":
+            table.to_parquet(file, index=False)
+        else:
+            file.write_text(table_text(table, form), encoding="utf-8")
+    except OSError as error:
+        raise RunDirError(f"{file}: cannot write: {error.strerror or error}") from error
+    return ""

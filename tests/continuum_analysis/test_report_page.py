@@ -1,0 +1,271 @@
+"""The report as a person meets it: in a browser, on a desk and on a phone, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from continuum_analysis.report import write_joint_report, write_report
+from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+
+if TYPE_CHECKING:
+    from tests.continuum_analysis.conftest import Browser
+
+E = SchedulerEvent
+TITLES = [
+    "Job completion times",
+    "Waiting, program by program",
+    "Programs over time",
+    "Waiting, turn by turn",
+    "Why returns found their KV, or did not",
+    "How pins ended",
+    "TTL chosen against what was needed",
+    "How long tools take",
+    "What fills the KV pool",
+    "Load against memory",
+]
+
+
+def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float = 1.0, seed: int = 0) -> Path:
+    """Programs of several turns with pins, hits and expiries; names that would break a careless page."""
+    path.mkdir(parents=True)
+    manifest = Manifest(
+        policy=policy,
+        seed=seed,
+        engine="virtual",
+        workload={"name": "made up", "sha256": "a", "programs": programs, "jps": jps},
+        hardware={"gpu": "g", "model": "m", "tensor_parallel": 1, "kv_capacity": {"tokens": 4000 * programs}},
+        engine_options={"block_size": 16, "max_pinned_share": 0.95},
+    )
+    write_manifest(path, manifest)
+    events: list[SchedulerEvent] = []
+    records = []
+    for number in range(programs):
+        name, t, prompt = f"</script><b>{number}", number / jps, 512
+        for index in range(turns):
+            wait, tool_s, held = (number % 3) * 0.5, 0.25 + (number * 7 + index) % 11, index % 2 == 0
+            hit = prompt // 2 if index else 0
+            records.append(
+                TurnRecord(
+                    name, index, t, t, t + wait + 0.2, t + wait + 2, reusable_tokens=hit, is_last=index == turns - 1
+                )
+            )
+            events += [
+                E(t, "arrive", name, index, prompt_tokens=prompt),
+                E(t + wait, "start", name, index, prompt_tokens=prompt, hit_tokens=hit if index % 3 else 0),
+            ]
+            t += wait + 2
+            events.append(
+                E(t, "finish", name, index, output_tokens=64, tool=("ls", "pytest")[index % 2], status="stop")
+            )
+            if policy != "vllm" and held and index + 1 < turns:
+                ended = t + min(tool_s, 5.0)
+                reason = "hit" if tool_s <= 5.0 else "expired"
+                events.append(E(t, "pin", name, index, ttl_s=5.0, tokens=prompt))
+                events.append(E(ended, "unpin", name, index, reason=reason, tokens=prompt))
+            t += tool_s
+            prompt = 2 * prompt if prompt < 4000 else prompt + 64
+    write_rows(path / EVENTS, events)
+    write_rows(path / TURNS, records)
+    write_json(path / "engine.json", {})
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experiment")
+    for policy in ("vllm", "continuum"):
+        write_agents(path / f"{policy}-seed0", policy, programs=45, turns=6)
+    return write_report(path)
+
+
+def shown_range(browser: Browser) -> tuple[float, float]:
+    low, high = browser.evaluate("document.getElementById('timeline').layout.xaxis.range")
+    return low, high
+
+
+def choose(browser: Browser, element: str, value: str) -> None:
+    """As a person does in a list of choices."""
+    found = f"const s = document.getElementById('{element}');"
+    browser.evaluate(f"(() => {{ {found} s.value = '{value}'; s.dispatchEvent(new Event('change')); }})()")
+
+
+def status(browser: Browser) -> str:
+    return str(browser.evaluate("document.getElementById('timeline-status').textContent"))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path, width: int, dark: bool) -> None:
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.open(page, width=width, dark=dark, touch=width < 600)
+    drawn = """[...document.querySelectorAll('section')].map(
+      (s) => [s.querySelector('h2').textContent, s.querySelectorAll('.main-svg').length > 0])"""
+    assert browser.evaluate(drawn) == [[title, True] for title in TITLES]
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width  # the page itself never scrolls sideways
+    assert browser.evaluate("document.querySelectorAll('#timeline .bars path').length") > 100
+    assert browser.complaints == []
+    assert browser.requests == []  # nothing comes from a network
+
+
+def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:
+    """Contrast of words with the page, axes' words too: 4.5 to 1 (WCAG AA)."""
+    contrast = """(() => {
+      const light = (colour) => {
+        const part = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+          .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
+      };
+      const page = light(getComputedStyle(document.body).backgroundColor);
+      const words = [...document.querySelectorAll('p, h2, th, td, summary, a, li')]
+        .map((e) => getComputedStyle(e).color);
+      const axes = [...document.querySelectorAll('[class$="tick"] text, .legendtext, [class$="title"]')]
+        .map((e) => getComputedStyle(e).fill);
+      return Math.min(...[...words, ...axes].map((colour) => {
+        const [a, b] = [light(colour), page].sort((x, y) => y - x);
+        return (a + 0.05) / (b + 0.05);
+      }));
+    })()"""
+    for dark in (False, True):
+        browser.open(page, dark=dark)
+        assert browser.evaluate(contrast) >= 4.5
+
+
+def test_the_switch_overrules_the_system(browser: Browser, page: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    browser.open(page, dark=False)
+    before = browser.evaluate(ground)
+    choose(browser, "theme", "dark")
+    after = browser.evaluate(ground)
+    assert before != after
+    browser.open(page, dark=False)  # remembered
+    assert browser.evaluate(ground) == after
+    choose(browser, "theme", "system")
+    assert browser.evaluate(ground) == before
+
+
+def test_the_timeline_zooms_by_button_and_by_key(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    low, high = shown_range(browser)
+    assert low == 0
+    browser.evaluate("document.getElementById('timeline-in').click()")
+    nearer = shown_range(browser)
+    assert nearer[1] - nearer[0] == pytest.approx((high - low) / 2)
+    browser.evaluate("document.getElementById('timeline').focus()")
+    browser.press("+")
+    assert shown_range(browser)[1] - shown_range(browser)[0] == pytest.approx((high - low) / 4)
+    before = shown_range(browser)
+    browser.press("ArrowRight")
+    assert shown_range(browser)[0] > before[0]
+    browser.press("0")
+    assert shown_range(browser) == (low, high)
+
+
+def test_the_timeline_turns_pages_sorts_and_changes_policy(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert status(browser).startswith("continuum, seed 0: programs 1 to 20 of 45")
+    browser.evaluate("document.getElementById('timeline').focus()")
+    browser.press("PageDown")
+    browser.press("PageDown")
+    assert "programs 41 to 45 of 45" in status(browser)
+    assert browser.evaluate("document.getElementById('timeline-forth').disabled") is True
+    choose(browser, "timeline-order", "slowest")
+    assert "programs 1 to 20 of 45" in status(browser)
+    seconds = "[...document.querySelectorAll('#timeline-table tr')].map(r => parseFloat(r.children[4].textContent))"
+    times = browser.evaluate(seconds)
+    assert len(times) == 20
+    assert times == sorted(times, reverse=True)
+    choose(browser, "timeline-policy", "0")
+    assert status(browser).startswith("vllm, seed 0")
+
+
+def test_hovering_tells_what_a_bar_is(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
+    browser.settle()
+    middle = """(() => {
+      const bars = [...document.querySelectorAll('#timeline .bars path')].map((b) => b.getBoundingClientRect());
+      const wide = bars.reduce((a, b) => (b.width * b.height > a.width * a.height ? b : a));
+      return [wide.x + wide.width / 2, wide.y + wide.height / 2]; })()"""
+    x, y = browser.evaluate(middle)
+    browser.mouse("mouseMoved", x - 3, y)
+    browser.mouse("mouseMoved", x, y)
+    words = (
+        "new Promise(done => setTimeout(() => done(document.querySelector('#timeline .hoverlayer').textContent), 300))"
+    )
+    said = browser.evaluate(words)
+    assert "turn" in said
+    assert any(kind in said for kind in ("decode", "tool", "queue", "prefill"))
+
+
+def test_dragging_enlarges_a_stretch(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
+    browser.settle()
+    box = browser.evaluate("""(() => {
+      const r = document.querySelector('#timeline .nsewdrag').getBoundingClientRect();
+      return [r.x, r.y, r.width, r.height]; })()""")
+    y = box[1] + box[3] / 2
+    _, high = shown_range(browser)
+    for kind, share in (
+        ("mouseMoved", 0.2),
+        ("mousePressed", 0.2),
+        ("mouseMoved", 0.3),
+        ("mouseMoved", 0.4),
+        ("mouseReleased", 0.4),
+    ):
+        browser.mouse(kind, box[0] + share * box[2], y)
+    browser.evaluate("new Promise(done => setTimeout(done, 400))")
+    found = shown_range(browser)
+    assert found[0] == pytest.approx(0.2 * high, rel=0.05)
+    assert found[1] == pytest.approx(0.4 * high, rel=0.05)
+
+
+def test_every_control_is_reached_by_the_tab_key_and_named(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    reached = []
+    for _ in range(80):
+        browser.press("Tab")
+        who = browser.evaluate("""(() => {
+          const e = document.activeElement;
+          const name = e.labels?.[0]?.textContent || e.getAttribute('aria-label') || e.textContent;
+          return [e.id || e.tagName, getComputedStyle(e).outlineStyle, name.trim()]; })()""")
+        reached.append(who)
+        if who[0] == "timeline":
+            break
+    names = {name: words for name, _, words in reached}
+    wanted = [
+        "theme",
+        *(f"timeline-{name}" for name in ("policy", "order", "forth", "in", "out", "left", "right", "whole")),
+        "timeline",
+    ]
+    assert [name for name in wanted if not names.get(name)] == []
+    assert all(outline not in ("none", "") for name, outline, _ in reached if name != "BODY")
+
+
+def test_several_loads_on_one_page(browser: Browser, tmp_path: Path) -> None:
+    for jps in (0.5, 2.0):
+        for policy in ("vllm", "continuum"):
+            write_agents(tmp_path / f"load{jps:g}" / f"{policy}-seed0", policy, programs=8, turns=3, jps=jps)
+    page = write_joint_report([tmp_path / "load0.5", tmp_path / "load2"], tmp_path / "joint" / "report.html")
+    browser.complaints.clear()
+    browser.open(page)
+    assert browser.evaluate("document.querySelector('section h2').textContent") == "Completion time against load"
+    assert browser.evaluate("document.querySelectorAll('.verdict').length") == 2
+    assert "2 programs/s" in browser.evaluate("document.querySelector('main').textContent")
+    assert browser.complaints == []
+
+
+def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
+    """10 MB, and the page answers: its first programs are drawn and it can be zoomed."""
+    for policy in ("vllm", "static-ttl", "continuum"):
+        write_agents(tmp_path / f"{policy}-seed0", policy, programs=1000, turns=12, jps=2.0)
+    page = write_report(tmp_path)
+    assert page.stat().st_size < 10_000_000
+    browser.complaints.clear()
+    browser.open(page)
+    assert "programs 1 to 20 of 1000" in status(browser)
+    assert browser.complaints == []
