@@ -1,0 +1,140 @@
+"""The papers' experiments: every file loads and gives legal cells, and one of each kind runs at a tiny size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.sweep_plots import Plot
+from continuum_bench.cli import app
+from continuum_bench.figure_spec import figure_names, load_figure
+from continuum_bench.run_command import check_engine_options, engine_of
+from continuum_bench.sweep_grid import AXES
+from continuum_server.policy.catalog import find_policy
+from continuum_traces.jsonl import write_programs
+from continuum_traces.schema import Program, ToolCall, Turn
+from typer.testing import CliRunner
+
+runner = CliRunner()
+PLAYED = [name for name in figure_names() if load_figure(name).kind not in ("tools", "overhead")]
+SMALL = ["--set", "kv_blocks=1200", "--set", "num_programs=6", "--set", "seeds=1", "--set", "max_num_seqs=256"]
+
+
+def bench(*arguments: object) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six programs of three turns that fill a pool of 1,200 blocks."""
+    call = (ToolCall("ls", 0.5),)
+    turns = (Turn(6000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
+    path = tmp_path_factory.mktemp("trace") / "small.jsonl"
+    write_programs(path, [Program(f"p{i}", turns) for i in range(6)])
+    return path
+
+
+def test_all_the_papers_figures_are_there() -> None:
+    wanted = "ablation batch-size chunk-size end-to-end eta-t goodput offload openhands overhead own-policy queueing"
+    assert figure_names() == [*wanted.split(), "rollout", "ssd", "tails", "tool-times", "turns"]
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_grid_is_legal(name: str, mode: str) -> None:
+    spec = load_figure(name)
+    grid = spec.sweep(mode, ())
+    assert grid.points
+    for point in grid.points:
+        check_engine_options(point.options)
+        engine_of(point.options)  # an unknown GPU, a model that does not fit, tiers nobody has
+        for arm in point.arms:
+            find_policy(arm.policy)
+    names = {metric.name for metric in METRICS}
+    assert set(grid.plot) <= set(Plot.__dataclass_fields__)
+    assert set(grid.plot.get("y", ())) <= names
+    assert grid.plot.get("x", "jps") in AXES
+    assert spec.minutes["quick"] <= 15 < spec.minutes["full"] or spec.minutes["full"] <= 15
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_users_trace_takes_the_place_of_the_workloads(name: str, trace: Path) -> None:
+    grid = load_figure(name).sweep("quick", [trace], ["seeds=1"])
+    assert {point.options.traces for point in grid.points} == {trace}
+    assert {point.seeds for point in grid.points} == {(0,)}
+    points = [tuple(point.axes.items()) for point in grid.points]
+    assert len(set(points)) == len(points)
+
+
+def test_list_names_each_with_its_time() -> None:
+    shown = bench("figure", "list").stdout
+    for name in figure_names():
+        assert name in shown
+    assert "Figure 16" in shown
+
+
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "figure moon: there are ablation" in bench("figure", "moon").stderr
+    assert "no file" in bench("figure", "ablation", "--traces", "absent.jsonl").stderr
+    assert "moon: unknown" in bench("figure", "ablation", "--set", "moon=1").stderr
+    assert "in a checkout of the repository" in bench("figure", "overhead").stderr
+
+
+def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["ablation", "--traces", trace, *SMALL, "--set", "jps=0.2,2", "--out", out]
+    done = bench("figure", *arguments)
+    assert done.exit_code == 0, done.stderr
+    assert "published: vllm is slowest" in done.stderr
+    table = (out / "figure.md").read_text()
+    assert table.count("| continuum |") == 2
+    summary = json.loads((out / "summary.json").read_text())
+    pressed = summary["groups"][1]["policies"]
+    assert pressed["continuum"]["prefix_hit_ratio"] > pressed["vllm"]["prefix_hit_ratio"]
+    assert f"{pressed['continuum']['jct_mean_s']:.1f}" in table
+    svg = (out / "figure.svg").read_text()
+    for policy in ("vllm", "program-fcfs", "static-ttl", "continuum"):
+        assert policy in svg
+    before = (out / "figure.svg").read_bytes()
+    again = bench("figure", *arguments)
+    assert "8 cells, 8 done before, 0 to play" in again.stderr
+    assert (out / "figure.svg").read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["queueing", "eta-t"])
+def test_figures_of_single_runs(name: str, trace: Path, tmp_path: Path) -> None:
+    done = bench("figure", name, "--traces", trace, *SMALL, "--set", "jps=2", "--out", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert "continuum" in (tmp_path / "figure.svg").read_text()
+    assert len((tmp_path / "figure.md").read_text().splitlines()) > 4
+
+
+@pytest.mark.slow
+def test_goodput_finds_rates_on_either_side_of_the_limit(trace: Path, tmp_path: Path) -> None:
+    policies = ["--set", "policy=vllm,continuum", "--set", "jps=2"]
+    done = bench("figure", "goodput", "--traces", trace, *SMALL, *policies, "--out", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    rows = {row["policy"]: row for row in json.loads((tmp_path / "goodput.json").read_text())}
+    found = rows["vllm"]["by_seed"][0]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    means = {
+        g["axes"]["jps"]: g["policies"]["vllm"]["jct_mean_s"] for g in summary["groups"] if "vllm" in g["policies"]
+    }
+    assert rows["vllm"]["limit_s"] == pytest.approx(2 * means[min(means)])
+    assert means[found] <= rows["vllm"]["limit_s"]
+    above = [jps for jps, mean in means.items() if mean > rows["vllm"]["limit_s"]]
+    assert found < min(above) <= found * 1.121
+    assert rows["continuum"]["to_vllm"]["mean"] >= 1.0
+
+
+def test_tool_times_of_the_bundled_sets(tmp_path: Path) -> None:
+    done = bench("figure", "tool-times", "--out", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    rows = [line.split(" | ") for line in (tmp_path / "figure.md").read_text().splitlines() if "fetch_url" in line]
+    assert len(rows) == 1
+    assert 0.4 < float(rows[0][-1].rstrip("% |")) / 100 < 0.65  # the paper: 52.5%
