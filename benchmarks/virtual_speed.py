@@ -1,6 +1,7 @@
 """How fast the virtual engine is, beside aisimulate, and what the plugin costs beside stock vLLM (64 programs).
 
     python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
+    python benchmarks/virtual_speed.py TRACE --shares
 
 Everything in one process and one run, in turn (A B A B ...), medians: machines drift.
 """
@@ -80,15 +81,38 @@ def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> t
     return time.perf_counter() - start, timed.seconds, loop.counters.scheduler_calls  # noqa: TID251
 
 
+def shares(jobs: list[Job]) -> None:
+    """Where the time of the plugin's ``vllm`` arm goes: vLLM's prefix lookup, its allocation and freeing of blocks."""
+    times, shape = times_of(CONFIG), shape_of(CONFIG)
+    settings = Settings("vllm", prefill=fit_prefill(times, shape.max_model_len))
+    scheduler: Any = build_scheduler(shape, settings, ProgramScheduler)
+    manager = scheduler.kv_cache_manager
+    timed = {
+        "find_longest_cache_hit": Timed(manager.coordinator, ["find_longest_cache_hit"]),
+        "allocate_slots, free": Timed(manager, ["allocate_slots", "free"]),
+    }
+    loop = VirtualLoop(scheduler, times, jobs, lambda record: None)
+    scheduler.clock = loop.clock
+    start = time.perf_counter()  # noqa: TID251
+    loop.run()
+    wall = time.perf_counter() - start  # noqa: TID251
+    for name, found in timed.items():
+        sys.stdout.write(f"{name}: {found.seconds:.1f} s of {wall:.1f} s, {found.seconds / wall:.0%}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--aisimulate")
     parser.add_argument("--jps", type=float, default=0.05)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--shares", action="store_true", help="where the time goes, instead of the table")
     options = parser.parse_args()
     workload = load_workload(WorkloadRequest("speed", traces=options.trace, jps=options.jps))
     jobs = [Job(play.program, play.arrival_s, play.salt) for play in arrivals(workload, options.jps, 0)]
+    if options.shares:
+        shares(jobs)
+        return
     arms: dict[str, tuple[str, type[Scheduler], int]] = {
         "stock Scheduler, stepwise": ("vllm", Stock, 1),
         "plugin, vllm, stepwise": ("vllm", ProgramScheduler, 1),
