@@ -382,7 +382,8 @@ class VirtualLoop:
         scheduler = self._scheduler
         running = scheduler.running
         waits = scheduler.waiting or has_set_aside(scheduler)
-        if not running or (waits and not self._settled) or not (self.transfers is None or self.transfers.quiet):
+        moving = self.transfers is not None and (self.transfers.fenced or not self.transfers.quiet)
+        if not running or (waits and not self._settled) or moving:
             return 1
         steps = min(self._max_stretch, self._chunk_tokens // len(running))
         context = 0

@@ -7,6 +7,7 @@ behind vLLM's own interfaces: the copies between GPU and DRAM (``OffloadingWorke
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -225,6 +226,7 @@ def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers 
     """The transfers of a scheduler built for this shape; None: it has no tiers."""
     if shape.offload is None or scheduler.connector is None:
         return None
+    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # a line for each store without room
     return Transfers(scheduler, shape.offload, shape.gpus, clock)
 
 
@@ -292,9 +294,13 @@ class Transfers:
 
     @property
     def quiet(self) -> bool:
-        """The last step began, reported and left over nothing: the next differs only once a transfer ends."""
-        connector = self._scheduler.connector.connector_scheduler
-        return not (self._acted or self._scheduler.finished_req_ids or connector._block_id_to_pending_jobs)
+        """The last step began and reported nothing: the next differs only once a transfer ends."""
+        return not (self._acted or self._scheduler.finished_req_ids)
+
+    @property
+    def fenced(self) -> bool:
+        """Free blocks are still being copied away: who takes one stands still."""
+        return bool(self._scheduler.connector.connector_scheduler._block_id_to_pending_jobs)
 
     @property
     def pending(self) -> bool:
