@@ -150,7 +150,15 @@ class WorkingSet(ProgramFcfs):
         if program.requests_in_engine == 0:
             member.until_s = finish.now_s + ttl_s
             heapq.heappush(self._ends, (member.until_s, finish.turn.sequence, program))
-        return Hold(ttl_s)
+        return Hold(min(ttl_s, self._reload_even_s(finish)))
+
+    def _reload_even_s(self, finish: TurnFinish) -> float:
+        """The same where a tier holds its KV: the way back takes only its memory, what the tier lacks the engine."""
+        stored, tokens = finish.stored, finish.context_tokens
+        if stored is None or stored.tokens <= 0:
+            return math.inf
+        worth = tokens / self.machine.kv_tokens * self.options.memory_worth
+        return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
 
     def _break_even_s(self, tokens: int) -> float:
         """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same."""
