@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
     ARRIVALS,
     EVENTS,
     PREVIEW_EVENTS,
     TURNS,
     read_arrivals,
-    read_events,
     read_turns,
+    replica_folders,
 )
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
@@ -53,6 +54,14 @@ class TurnTimes:
     """When the last of them was there."""
     client: TurnRecord | None = None
     """The same turn on its client's clock."""
+    replica: int | None = None
+    """The one of several engines that ended it."""
+    attempts: int = 1
+    """More where the replica it was sent to died: then ``arrive_s`` is the first one's, the rest the last one's."""
+
+    @property
+    def ended_well(self) -> bool:
+        return self.finish_s is not None and self.status not in FAILED
 
     @property
     def wait_s(self) -> float | None:
@@ -177,10 +186,10 @@ def read_run(path: Path) -> list[ProgramTimes]:
         AnalysisError: no records there.
         RunDirError: a fault in a file, with its line and field.
     """
-    has_turns = (path / TURNS).exists()
-    if has_turns or (path / EVENTS).exists():
+    has_turns, has_events = (path / TURNS).exists(), (path / EVENTS).exists() or replica_folders(path)
+    if has_turns or has_events:
         records = list(read_turns(path)) if has_turns else []
-        events = read_events(path) if (path / EVENTS).exists() else client_events(records)
+        events = read_record(path) if has_events else client_events(records)
         programs = add_client_records(order_events(events), records)
         return add_arrivals(programs, read_arrivals(path)) if (path / ARRIVALS).exists() else programs
     for candidate in (path, path / PREVIEW_EVENTS):
@@ -215,19 +224,31 @@ def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
 
 def _apply(program: ProgramTimes, event: SchedulerEvent) -> None:
     if event.event == "arrive":
-        program.turns.append(TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0))
+        _arrive(program, event)
     elif event.event == "pin":
         pin = PinTimes(event.turn, event.t, event.ttl_s, event.tokens or 0)
         pin.delay_estimate_s, pin.eta = event.delay_estimate_s, event.eta
         program.pins.append(pin)
     elif event.event == "unpin":
         held = [pin for pin in program.pins if pin.until_s is None]
-        if held:
-            held[0].until_s, held[0].reason = event.t, event.reason or "not recorded"
+        of_turn = [pin for pin in held if pin.turn == event.turn] or held  # replicas may hold one each
+        if of_turn:
+            of_turn[0].until_s, of_turn[0].reason = event.t, event.reason or "not recorded"
     else:
-        turn = next((t for t in reversed(program.turns) if t.index == event.turn), None)
+        key = event.turn, event.replica
+        turn = next((t for t in reversed(program.turns) if (t.index, t.replica) == key), None)
         if turn is not None:
             _apply_to_turn(turn, event)
+
+
+def _arrive(program: ProgramTimes, event: SchedulerEvent) -> None:
+    """A turn is there; or again, at another replica, since the one it was sent to died."""
+    last = program.turns[-1] if program.turns else None
+    turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
+    if last is not None and last.index == event.turn and last.replica != event.replica and not last.ended_well:
+        turn.arrive_s, turn.attempts = last.arrive_s, last.attempts + 1
+        program.turns.pop()
+    program.turns.append(turn)
 
 
 def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:

@@ -179,9 +179,22 @@ def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:
         raise RunDirError(f"{file}:{number}: {error}") from error
 
 
+def replica_name(index: int) -> str:
+    """Name of a replica's folder in a record folder, and of its log."""
+    return f"replica{index}"
+
+
+def replica_folders(path: Path) -> list[Path]:
+    """Record folders of servers behind a router, by number; empty where the record is one server's."""
+    folders: list[Path] = []
+    while (path / replica_name(len(folders))).is_dir():
+        folders.append(path / replica_name(len(folders)))
+    return folders
+
+
 def runs_below(path: Path) -> list[Path]:
-    """Run directories at or below ``path``, in name order."""
-    if (path / EVENTS).exists() or (path / TURNS).exists():
+    """Run directories at or below ``path``, in name order; a record of several replicas is one."""
+    if (path / EVENTS).exists() or (path / TURNS).exists() or replica_folders(path):
         return [path]
     return sorted({p.parent for name in (EVENTS, TURNS) for p in path.glob(f"*/{name}")})
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
     ARRIVALS,
     EVENTS,
@@ -17,7 +18,6 @@ from continuum_traces.run_dir import (
     JsonLines,
     RunDirError,
     read_arrivals,
-    read_events,
     read_turns,
     write_rows,
 )
@@ -131,7 +131,7 @@ def take_scheduler_records(source: Path, folder: Path, began_s: float, resumed_s
     """The server's own record of this run's programs, beside the client's.
 
     Args:
-        source: the server's record folder.
+        source: the server's record folder; of several replicas, their records as one.
         folder: the run's.
         began_s: server's (wall) clock when the run began; events before it are another run's.
         resumed_s: the same when it was last resumed.
@@ -140,5 +140,5 @@ def take_scheduler_records(source: Path, folder: Path, began_s: float, resumed_s
     Raises:
         RunDirError: a fault in a file.
     """
-    events = [e for e in read_events(source) if e.t >= (began_s if e.program_id in kept else resumed_s)]
+    events = read_record(source, lambda e: e.t >= (began_s if e.program_id in kept else resumed_s))
     _replace(folder / EVENTS, events)
