@@ -7,12 +7,16 @@ execution are its own; ours are a model class that calls through our client and 
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import minisweagent
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.config import get_config_from_spec
+from minisweagent.environments.docker import DockerEnvironment
+from minisweagent.environments.extra.bubblewrap import BubblewrapEnvironment, BubblewrapEnvironmentConfig
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.litellm_model import LitellmModel
@@ -22,7 +26,7 @@ from minisweagent.utils.serialize import recursive_merge
 from continuum_agents.channel import Channel
 from continuum_agents.edge import command_name, ending, kill_children, recording_client, serve, turn_ended
 from continuum_agents.litellm_loading import warm_up
-from continuum_agents.protocol import Done, Start, ToolEnded
+from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL, Done, Start, ToolEnded
 from continuum_client import OpenAI
 from continuum_client.program import Program
 
@@ -74,14 +78,14 @@ MODELS = {"litellm": TaggedModel, "litellm_textbased": TaggedTextModel}
 """By mini-swe-agent's own names for them (``model_class``)."""
 
 
-class TimedEnvironment(LocalEnvironment):  # type: ignore[misc]
-    """mini-swe-agent's local environment with a clock around each command."""
+class Timed:
+    """The part of an environment that has a clock around each command. Comes before mini-swe-agent's class."""
 
     def __init__(self, *, program: Program, channel: Channel, model: Tagged, **config: Any) -> None:
-        super().__init__(**config)
         self._program = program
         self._channel = channel
         self._model = model
+        super().__init__(**config)
 
     def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
         """Run a command; its seconds go to the server with the next call."""
@@ -89,7 +93,7 @@ class TimedEnvironment(LocalEnvironment):  # type: ignore[misc]
         returncode: int | None = None
         try:
             with tool:
-                output: dict[str, Any] = super().execute(action, cwd, **options)
+                output: dict[str, Any] = super().execute(action, cwd, **options)  # type: ignore[misc]
             returncode = output.get("returncode")
         except Submitted:
             returncode = 0
@@ -102,6 +106,39 @@ class TimedEnvironment(LocalEnvironment):  # type: ignore[misc]
             self._channel.say(ToolEnded(max(0, self._model.turns - 1), tool.name, seconds, returncode))
         output.setdefault("extra", {})["tool_time_s"] = seconds
         return output
+
+    def cleanup(self) -> None:
+        """What the environment leaves outside this process."""
+
+
+class TimedLocal(Timed, LocalEnvironment):  # type: ignore[misc]
+    """Commands as they are, in the workspace."""
+
+
+class TimedBubblewrap(Timed, BubblewrapEnvironment):  # type: ignore[misc]
+    """Commands in a sandbox that sees the system read-only and the workspace."""
+
+    def cleanup(self) -> None:
+        """mini-swe-agent's own folder for it."""
+        BubblewrapEnvironment.cleanup(self)
+
+
+class TimedDocker(Timed, DockerEnvironment):  # type: ignore[misc]
+    """Commands in a container of the task's image."""
+
+    def cleanup(self) -> None:
+        """Remove the container, and wait for it: mini-swe-agent leaves that to a process of its own."""
+        container, self.container_id = getattr(self, "container_id", None), None
+        if container is not None:
+            remove = [self.config.executable, "rm", "-f", "-v", container]
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(remove, capture_output=True, stdin=subprocess.DEVNULL, timeout=REMOVE_TIMEOUT_S)
+
+
+ENVIRONMENTS = {LOCAL: TimedLocal, BUBBLEWRAP: TimedBubblewrap, DOCKER: TimedDocker}
+SANDBOX = ("--die-with-parent", "--unshare-pid")
+"""Of bubblewrap: a command killed at its limit takes its children along."""
+REMOVE_TIMEOUT_S = 60
 
 
 def name_of(command: str) -> str:
@@ -124,24 +161,40 @@ def configuration(start: Start) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: a file mini-swe-agent does not find.
-        ValueError: a model class or an environment that we have no tagged form of.
+        ValueError: a model class that we have no tagged form of.
     """
     config: dict[str, Any] = recursive_merge(*(get_config_from_spec(spec) for spec in start.config))
     model, environment, agent = (dict(config.get(part) or {}) for part in ("model", "environment", "agent"))
     model_class = model.pop("model_class", None) or "litellm"
     if model_class not in MODELS:
         raise ValueError(f"model.model_class {model_class!r}: there are {', '.join(MODELS)}")
-    environment_class = environment.pop("environment_class", "local")
-    if environment_class not in ("local", "docker"):
-        raise ValueError(f"environment.environment_class {environment_class!r}: programs run in local folders")
-    environment["cwd"] = start.workspace
-    environment["env"] = {name: value for name, value in environment.get("env", {}).items() if name != "BASH_ENV"}
+    environment.pop("environment_class", None)
     if start.tool_limit_s is not None:
         environment["timeout"] = start.tool_limit_s
+    environment = PLACES[start.environment](start, environment)
     if start.step_limit is not None:
         agent["step_limit"] = start.step_limit
     model["model_name"] = f"openai/{start.model}"
     return {"model_class": model_class, "model": model, "environment": environment, "agent": agent}
+
+
+def _in_the_workspace(start: Start, config: dict[str, Any]) -> dict[str, Any]:
+    env = {name: value for name, value in config.get("env", {}).items() if name != "BASH_ENV"}
+    return {**config, "cwd": start.workspace, "env": env}
+
+
+def _in_a_sandbox(start: Start, config: dict[str, Any]) -> dict[str, Any]:
+    stock = BubblewrapEnvironmentConfig().wrapper_args
+    return {**_in_the_workspace(start, config), "wrapper_args": [*config.get("wrapper_args", stock), *SANDBOX]}
+
+
+def _in_a_container(start: Start, config: dict[str, Any]) -> dict[str, Any]:
+    labels = [word for label in start.labels for word in ("--label", label)]
+    return {**config, "image": start.image, "run_args": [*config.get("run_args", ["--rm"]), *labels]}
+
+
+PLACES = {LOCAL: _in_the_workspace, BUBBLEWRAP: _in_a_sandbox, DOCKER: _in_a_container}
+"""An environment's configuration, for the program's place."""
 
 
 def run(start: Start, channel: Channel) -> Done:
@@ -157,9 +210,13 @@ def run(start: Start, channel: Channel) -> Done:
             step_limit=int(config["agent"].get("step_limit", 0)),
             **config["model"],
         )
-        environment = TimedEnvironment(program=program, channel=channel, model=model, **config["environment"])
-        agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
-        info: dict[str, Any] = agent.run(start.task)
+        timed = ENVIRONMENTS[start.environment]
+        environment = timed(program=program, channel=channel, model=model, **config["environment"])
+        try:
+            agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
+            info: dict[str, Any] = agent.run(start.task)
+        finally:
+            environment.cleanup()
         return Done(str(info.get("exit_status")), str(info.get("submission") or ""), model.turns)
 
 

@@ -15,6 +15,9 @@ MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
 """In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
 
 
+LOCAL, BUBBLEWRAP, DOCKER = "local", "bubblewrap", "docker"
+
+
 class ProtocolError(Exception):
     """A line that is none of these messages."""
 
@@ -47,6 +50,12 @@ class Start:
     """None: the configuration's."""
     tool_limit_s: int | None = None
     """Seconds one tool may take; None: the configuration's."""
+    environment: str = LOCAL
+    """Where its commands run: local, bubblewrap, docker."""
+    image: str | None = None
+    """The task's Docker image."""
+    labels: tuple[str, ...] = ()
+    """NAME=VALUE, for its container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,8 @@ def read_start(line: str) -> Start:
     data = _object(line)
     if data.pop("type", None) != Start.kind:
         raise ProtocolError(f"expected start: {line[:200]!r}")
-    return _made(Start, {**data, "config": tuple(data.get("config", ()))}, line)
+    lists = {name: tuple(data.get(name, ())) for name in ("config", "labels")}
+    return _made(Start, {**data, **lists}, line)
 
 
 def read_event(line: str) -> Event:

@@ -8,6 +8,7 @@ first workers are ready.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from continuum_agents.protocol import Done, Failed, Start, ToolEnded, TurnEnded
+from continuum_agents.protocol import DOCKER, Done, Failed, Start, ToolEnded, TurnEnded
 
 from continuum_bench.agent_process import AgentDied, AgentProcess
 from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace
@@ -46,6 +47,11 @@ class Batch:
     time_limit_s: float
     answers: bool = False
     """Programs end in an answer that their framework scores; they have no folder of code and no test."""
+
+    @property
+    def in_folders(self) -> bool:
+        """Programs work in folders of this machine; else in their images, or on no code."""
+        return not self.answers and self.start.environment != DOCKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,11 @@ class Sink(Protocol):
 
     def ended(self, record: ProgramRecord) -> None:
         """A program is over."""
+
+
+def batch_label(out: Path) -> str:
+    """A batch's name on its containers: that of its directory, whenever it runs."""
+    return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
 
 
 class Runner:
@@ -147,7 +158,7 @@ class Runner:
         try:
             try:
                 async with self._loading:
-                    if not self._batch.answers:
+                    if self._batch.in_folders:
                         await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
                     process = await self._spawn(arrival)
                     await process.wait_until_ready(READY_TIMEOUT_S)
@@ -165,7 +176,7 @@ class Runner:
             if process is not None:
                 await process.end()
                 self._processes.discard(process)
-        if record.finished and arrival.task.test is not None:
+        if record.finished and arrival.task.test is not None and self._batch.in_folders:
             record.passed = await _passes(arrival.task.test, self._workspace(arrival))
 
     async def _spawn(self, arrival: Arrival) -> AgentProcess:
@@ -176,6 +187,11 @@ class Runner:
 
     def _workspace(self, arrival: Arrival) -> Path:
         return self._batch.out / "workspaces" / arrival.task.instance_id
+
+    def _labels(self, arrival: Arrival) -> Iterator[tuple[str, str]]:
+        """Of its container: by them strays are found after a crash."""
+        yield "continuum.batch", batch_label(self._batch.out)
+        yield "continuum.program", arrival.program_id
 
     def _one_ready(self) -> None:
         self._waiting_for -= 1
@@ -194,6 +210,8 @@ class Runner:
             self._batch.start,
             program_id=arrival.program_id,
             task=arrival.task.problem_statement,
+            image=arrival.task.image,
+            labels=tuple(f"{name}={value}" for name, value in self._labels(arrival)),
             instance_id=arrival.task.instance_id,
             workspace=str(self._workspace(arrival)),
             run_dir=str(self._batch.out),

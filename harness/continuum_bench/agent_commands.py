@@ -11,6 +11,14 @@ import typer
 from continuum_bench.options import Json, Seed
 
 Tasks = Annotated[Path, typer.Option(help="Tasks, JSON lines: SWE-bench's or Multi-SWE-bench's fields; folder, test.")]
+SwebenchTasks = Annotated[Path | None, typer.Option("--tasks", help="Tasks, JSON lines; or --subset.")]
+Subset = Annotated[str | None, typer.Option(help="SWE-bench's: lite, verified, full ...; a dataset, folder, file.")]
+Split = Annotated[str, typer.Option(help="Of the dataset.")]
+Slice = Annotated[str, typer.Option("--slice", help="Of what the filter leaves: 0:5.")]
+Filter = Annotated[str, typer.Option("--filter", help="Regular expression that instance ids begin with.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle", help="Before the slice, as mini-extra swebench does.")]
+Environment = Annotated[str, typer.Option(help="Where commands run: local, bubblewrap, docker (the task's image).")]
+Pull = Annotated[bool, typer.Option(help="Docker: fetch all images first.")]
 Repos = Annotated[Path | None, typer.Option(help="Git clones of the tasks' repositories: ORG/REPO or ORG__REPO.")]
 ServerUrl = Annotated[str, typer.Option(help="The server, up to /v1.")]
 AgentModel = Annotated[str | None, typer.Option(help="Model to ask for; default the server's first.")]
@@ -56,8 +64,16 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
 
     @agents.command("mini-swe")
     def mini_swe(
-        tasks: Tasks,
         base_url: ServerUrl,
+        tasks: SwebenchTasks = None,
+        subset: Subset = None,
+        split: Split = "dev",
+        slice_spec: Slice = "",
+        filter_spec: Filter = "",
+        shuffle: Shuffle = False,
+        repos: Repos = None,
+        environment: Environment = "local",
+        pull: Pull = True,
         out: AgentOut = None,
         model: AgentModel = None,
         jps: AgentJps = 0.13,
@@ -72,8 +88,24 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         content: Content = "digest",
         json_output: Json = False,
     ) -> None:
-        """mini-swe-agent on tasks of its own folders: programs arrive, run for real, and are recorded."""
-        run(_batch("mini-swe", locals()))
+        """mini-swe-agent on code in local folders, or SWE-bench's: programs arrive, run for real, and are recorded."""
+        given = {**locals(), "config": tuple(config or ())}
+
+        def play() -> int:
+            from continuum_bench.agent_run import AgentOptions  # noqa: PLC0415
+            from continuum_bench.agent_swebench import SwebenchOptions, run_mini_swe  # noqa: PLC0415
+
+            ours, shared = _named(SwebenchOptions, given), _named(AgentOptions, given)
+            return run_mini_swe(SwebenchOptions(**ours), shared)
+
+        run(play)
+
+    @agents.command()
+    def clean() -> None:
+        """Remove the Docker containers that batches left behind; also those of a batch that runs."""
+        from continuum_bench.agent_swebench import clean_containers  # noqa: PLC0415
+
+        run(clean_containers)
 
     @agents.command("bfcl")
     def bfcl(
@@ -138,3 +170,8 @@ def _batch(framework: str, given: dict[str, Any]) -> Callable[[], int]:
         return run_agents(AgentOptions(**{**options, "framework": framework, "config": tuple(given["config"] or ())}))
 
     return play
+
+
+def _named(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that a dataclass has."""
+    return {name: given[name] for name in kind.__dataclass_fields__ if name in given}

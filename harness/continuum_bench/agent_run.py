@@ -25,7 +25,7 @@ from continuum_agents.environments import (
     python_of,
     set_up,
 )
-from continuum_agents.protocol import Start
+from continuum_agents.protocol import LOCAL, Start
 from continuum_traces.run_dir import MANIFEST, TURNS, read_json, read_manifest, read_turns, write_json, write_manifest
 from continuum_traces.schema import Manifest
 
@@ -66,6 +66,7 @@ class AgentOptions:
     config: tuple[str, ...] = ()
     step_limit: int | None = None
     tool_limit_s: int | None = None
+    environment: str = LOCAL
     dialect: str | None = None
     content: str = "digest"
     json_output: bool = False
@@ -186,6 +187,7 @@ def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
         config=options.config or find_framework(options.framework).config,
         step_limit=options.step_limit,
         tool_limit_s=options.tool_limit_s,
+        environment=options.environment,
     )
 
 
@@ -237,7 +239,7 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
         | ({} if emulated is None else {"emulated": emulated}),
         engine_options={
             **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
-            **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s},
+            **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
             **{"workers": options.workers, "time_limit_s": options.time_limit_s},
         },
         modelled=() if emulated is None else MODELLED,

@@ -14,6 +14,7 @@ from typing import Any
 from continuum_bench.bench_error import BenchError
 
 FIXES = "fix_patches.jsonl"
+_IMAGES = ("image", "image_name", "docker_image")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
 _GIT = ("git", "-c", "user.name=continuum", "-c", "user.email=continuum@localhost", "-c", "commit.gpgsign=false")
 _AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empty", "-m", "as given"))
@@ -39,6 +40,8 @@ class Task:
     """What the code is to be; None: as it is in ``folder``."""
     number: int | None = None
     """Of the pull request, in Multi-SWE-bench."""
+    image: str | None = None
+    """Docker image that has the code."""
 
 
 def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
@@ -97,6 +100,7 @@ def _task(where: str, line: str, base: Path, repos: Path | None) -> Task:
         repository,
         None if data.get("folder") is not None else _optional(where, data, "base_commit"),
         data.get("number"),
+        next((_text(where, data, name) for name in _IMAGES if data.get(name) is not None), None),
     )
 
 

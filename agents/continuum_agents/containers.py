@@ -1,0 +1,67 @@
+"""Images and containers that mini-swe-agent leaves to others: ``python -m continuum_agents.containers``.
+
+Through the ``docker`` package, in mini-swe-agent's environment. ``pull IMAGE...``: those that are not here yet. ``clean
+[BATCH]``: remove the containers of one batch, or of all batches, running or not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+BATCH_LABEL = "continuum.batch"
+PROGRAM_LABEL = "continuum.program"
+
+
+def pull(client: docker.DockerClient, images: list[str]) -> None:
+    """Fetch the images that are not here yet, one after the other."""
+    for image in images:
+        try:
+            client.images.get(image)
+        except ImageNotFound:
+            sys.stdout.write(f"pulling {image}\n")
+            sys.stdout.flush()
+            repository, _, tag = image.rpartition(":")
+            named = bool(repository) and "/" not in tag
+            client.images.pull(repository if named else image, tag=tag if named else "latest")
+
+
+def clean(client: docker.DockerClient, batch: str | None) -> int:
+    """Remove containers that carry our label; gives how many."""
+    label = BATCH_LABEL if batch is None else f"{BATCH_LABEL}={batch}"
+    removed = 0
+    for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
+        try:
+            container.remove(force=True, v=True)
+            removed += 1
+        except NotFound:
+            continue
+        except APIError as error:
+            if error.status_code != 409:  # somebody else is removing it
+                raise
+    return removed
+
+
+def main(arguments: list[str]) -> int:
+    """0; 1 for what the daemon refuses, in a line on stderr."""
+    try:
+        client = docker.from_env()
+        if arguments[:1] == ["pull"]:
+            pull(client, arguments[1:])
+        elif arguments[:1] == ["clean"]:
+            removed = clean(client, arguments[1] if len(arguments) > 1 else None)
+            sys.stdout.write(f"{removed} container{'' if removed == 1 else 's'} removed\n" if removed else "")
+        else:
+            raise SystemExit("expected: pull IMAGE... or clean [BATCH]")
+    except DockerException as error:
+        where = os.environ.get("DOCKER_HOST", "the local socket")
+        sys.stderr.write(f"docker ({where}): {' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

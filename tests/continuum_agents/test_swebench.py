@@ -1,0 +1,260 @@
+"""SWE-bench's tasks through the real ``datasets`` loader, offline; the real ``docker`` package against a strict fake of
+its daemon. No container is run here: there is no daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from conftest import environment
+from continuum_agents.environments import find_framework, python_of
+from continuum_bench.agent_batch import batch_label
+from continuum_bench.agent_swebench import SwebenchOptions, run_mini_swe
+from continuum_bench.bench_error import BenchError
+from continuum_bench.cli import app
+from typer.testing import CliRunner
+
+ROWS = [
+    {
+        "instance_id": f"acme__thing-{number}",
+        "problem_statement": f"Fault {number}.\nAnd é.",
+        "repo": "acme/thing",
+        "base_commit": f"{number}" * 40,
+        "patch": "x",
+    }
+    for number in range(1, 6)
+]
+WRITE_PARQUET = """
+import json, sys
+import pyarrow, pyarrow.parquet
+pyarrow.parquet.write_table(pyarrow.Table.from_pylist(json.load(sys.stdin)), sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    environment("mini-swe")
+    return python_of(find_framework("mini-swe"))
+
+
+def ask(python: Path, module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program of ours in mini-swe-agent's environment, without network."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    return subprocess.run(
+        [str(python), "-I", "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **find_framework("mini-swe").variables(), **offline, **variables},
+    )
+
+
+# -------------------------------------------------------------------------------------------- datasets
+
+
+def dataset(python: Path, folder: Path, kind: str) -> Path:
+    """The same instances as a Parquet file, as JSON lines, or as a folder with a file for its split."""
+    if kind == "parquet":
+        file = folder / "instances.parquet"
+        subprocess.run([python, "-c", WRITE_PARQUET, file], input=json.dumps(ROWS), text=True, check=True)
+        return file
+    (folder / "data").mkdir()
+    file = folder / "data" / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return file if kind == "jsonl" else folder / "data"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "numbers"),
+    [
+        ("jsonl", (), [1, 2, 3, 4, 5]),
+        ("parquet", ("--slice=1:3",), [2, 3]),
+        ("folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4]),  # the filter first, as mini-extra does
+    ],
+)
+def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple[str, ...], numbers: list[int]) -> None:
+    chosen = ("--subset", str(dataset(python, tmp_path, kind)), "--split", "test", *options)
+    done = ask(python, "continuum_agents.swebench", *chosen, HF_HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [task["instance_id"] for task in found] == [f"acme__thing-{number}" for number in numbers]
+    first = ROWS[numbers[0] - 1]
+    assert found[0] == {
+        **{name: first[name] for name in ("instance_id", "problem_statement", "repo", "base_commit")},
+        "image": f"docker.io/swebench/sweb.eval.x86_64.acme_1776_thing-{numbers[0]}:latest",
+    }
+
+
+def test_a_dataset_that_cannot_be_had_is_one_line(python: Path, tmp_path: Path) -> None:
+    for subset in ("nobody/nothing", __file__):
+        done = ask(python, "continuum_agents.swebench", "--subset", subset, "--split", "test", HF_HOME=str(tmp_path))
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "give --tasks FILE or --subset NAME"),
+        (("--subset", "lite", "--tasks", "x"), "give --tasks FILE or --subset NAME"),
+        (("--subset", "lite", "--environment", "cloud"), "there are local, bubblewrap, docker"),
+    ],
+)
+def test_options_that_do_not_fit(options: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, ["agent", "mini-swe", "--base-url", "http://127.0.0.1:9/v1", *options])
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+def test_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSWEA_BUBBLEWRAP_EXECUTABLE", "no-such-bwrap")
+    with pytest.raises(BenchError, match="there is no no-such-bwrap; Debian: apt-get install bubblewrap"):
+        run_mini_swe(SwebenchOptions(subset="lite"), {"environment": "bubblewrap"})
+
+
+# ---------------------------------------------------------------------------------------------- docker
+
+
+class Daemon:
+    """What a Docker daemon answers to the requests that we mean to make; any other is a fault of the test."""
+
+    def __init__(self, socket: Path) -> None:
+        self.url = f"unix://{socket}"
+        self.images = {"here:1"}
+        self.containers: dict[str, dict[str, str]] = {}
+        self.said: list[str] = []
+        self.faults: list[str] = []
+        self.refuse_pulls = False
+        handler = type("Handler", (Handler,), {"daemon": self})
+        self._server = socketserver.ThreadingUnixStreamServer(str(socket), handler)
+        self._server.daemon_threads = True
+
+    def __enter__(self) -> Daemon:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, method: str, path: str, query: dict[str, str]) -> tuple[int, Any]:
+        if (method, path) == ("GET", "/version"):
+            return 200, {"ApiVersion": "1.47", "MinAPIVersion": "1.24"}
+        kind, _, rest = path.removeprefix("/v1.47/").partition("/")
+        handle: Callable[..., tuple[int, Any] | None] = getattr(self, f"_{method}_{kind}".lower(), lambda *_: None)
+        found = handle(rest, query)
+        if found is None:
+            self.faults.append(f"{method} {path} {query}")
+            return 501, {"message": "no such request was expected"}
+        return found
+
+    def _get_images(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        name = rest.removesuffix("/json")
+        if rest == name or query:
+            return None
+        return (200, {"Id": f"sha256:{name}"}) if name in self.images else (404, {"message": "No such image"})
+
+    def _post_images(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        if rest != "create" or set(query) != {"fromImage", "tag"}:
+            return None
+        if self.refuse_pulls:
+            return 404, {"message": "manifest unknown"}
+        name = f"{query['fromImage']}:{query['tag']}"
+        self.said.append(f"pull {name}")
+        self.images.add(name)
+        return 200, {"status": "Download complete"}
+
+    def _get_containers(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        if rest == "json":
+            if query.get("all") not in ("1", "True"):
+                return None
+            (label,) = json.loads(query["filters"])["label"]
+            name, _, value = label.partition("=")
+            found = [
+                key for key, labels in self.containers.items() if labels.get(name, "") and value in ("", labels[name])
+            ]
+            return 200, [{"Id": key, "Names": [f"/{key}"], "Image": "x"} for key in found]
+        key = rest.removesuffix("/json")
+        return (
+            (200, {"Id": key, "Name": f"/{key}"}) if key in self.containers else (404, {"message": "No such container"})
+        )
+
+    def _delete_containers(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
+        if rest not in self.containers or query.get("force") not in ("1", "True"):
+            return None
+        self.said.append(f"remove {rest}")
+        del self.containers[rest]
+        return 204, None
+
+
+class Handler(BaseHTTPRequestHandler):
+    daemon: Daemon
+
+    def address_string(self) -> str:
+        return "socket"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _serve(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        status, body = self.daemon.answer(self.command, parts.path, query)
+        content = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_DELETE = _serve
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "docker.sock") as found:
+        yield found
+        assert found.faults == []
+
+
+def test_images_that_are_not_here_are_pulled(python: Path, daemon: Daemon) -> None:
+    images = ["here:1", "docker.io/swebench/one:latest", "registry.example:5000/two"]
+    done = ask(python, "continuum_agents.containers", "pull", *images, DOCKER_HOST=daemon.url)
+    assert done.returncode == 0, done.stderr
+    assert daemon.said == ["pull docker.io/swebench/one:latest", "pull registry.example:5000/two:latest"]
+    assert done.stdout.splitlines() == [f"pulling {image}" for image in images[1:]]
+
+
+def test_an_image_that_does_not_exist_is_one_line(python: Path, daemon: Daemon) -> None:
+    daemon.refuse_pulls = True
+    done = ask(python, "continuum_agents.containers", "pull", "nobody/nothing:1", DOCKER_HOST=daemon.url)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "manifest unknown" in done.stderr
+
+
+def test_strays_of_one_batch_are_removed_and_others_are_not(python: Path, daemon: Daemon, tmp_path: Path) -> None:
+    mine, other = batch_label(tmp_path / "run"), batch_label(tmp_path / "another")
+    daemon.containers = {
+        **{"a": {"continuum.batch": mine}, "b": {"continuum.batch": other}, "c": {"continuum.batch": mine}},
+        "postgres": {"com.example": "db"},
+    }
+    done = ask(python, "continuum_agents.containers", "clean", mine, DOCKER_HOST=daemon.url)
+    assert (done.returncode, done.stdout) == (0, "2 containers removed\n"), done.stderr
+    assert daemon.said == ["remove a", "remove c"]
+    done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=daemon.url)
+    assert (done.returncode, done.stdout, list(daemon.containers)) == (0, "1 container removed\n", ["postgres"])
+
+
+def test_no_daemon_is_one_line(python: Path, tmp_path: Path) -> None:
+    done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("docker (unix://")
