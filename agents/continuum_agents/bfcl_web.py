@@ -41,10 +41,11 @@ def use_web(web: str, record: str | None = None) -> None:
         recorded = read_web(Path(web))
         web_search.GoogleSearch = lambda params: RecordedSearch(recorded, params)
         web_search.requests = RecordedPages(recorded)
-    elif record is not None:
-        lines = SharedLines(Path(record))
-        real = web_search.GoogleSearch
-        web_search.GoogleSearch = lambda params: LiveSearch(real(params), str(params["q"]), lines)
+        return
+    lines = None if record is None else SharedLines(Path(record))
+    real = web_search.GoogleSearch
+    web_search.GoogleSearch = lambda params: LiveSearch(real(params), params, lines)
+    if lines is not None:
         web_search.requests = LivePages(lines)
 
 
@@ -96,11 +97,21 @@ def _response(url: str, answer: Answer) -> requests.Response:
 
 
 class LiveSearch:
-    """SerpAPI's client, its answers recorded; not those that BFCL asks for again."""
+    """SerpAPI's client; its answers are recorded where that is wanted, but not those that BFCL asks for again.
 
-    def __init__(self, search: Any, query: str, lines: SharedLines, clock: Clock = time.monotonic) -> None:  # noqa: TID251
+    Errors quote the address, of which SerpAPI's key is a part, and BFCL shows them to the model: the key is taken out.
+    """
+
+    def __init__(
+        self,
+        search: Any,
+        params: dict[str, Any],
+        lines: SharedLines | None = None,
+        clock: Clock = time.monotonic,  # noqa: TID251 - the default of an injected clock
+    ) -> None:
         self._search = search
-        self._query = query
+        self._query = str(params["q"])
+        self._key = str(params.get("api_key") or "")
         self._lines = lines
         self._clock = clock
 
@@ -108,16 +119,17 @@ class LiveSearch:
         start_s = self._clock()
         try:
             response: dict[str, Any] = self._search.get_dict()
-        except Exception as error:
-            if "429" not in str(error):
-                self._keep(start_s, {"error": str(error)})
-            raise
-        if "429" not in str(response.get("error", "")):
-            self._keep(start_s, {"response": {name: response[name] for name in KEPT if name in response}})
+        except Exception as error:  # noqa: BLE001 - raised again
+            text = str(error).replace(self._key, "KEY") if self._key else str(error)
+            self._keep(start_s, text, {"error": text})
+            raise RuntimeError(text) from None
+        kept = {name: response[name] for name in KEPT if name in response}
+        self._keep(start_s, str(response.get("error", "")), {"response": kept})
         return response
 
-    def _keep(self, start_s: float, answer: dict[str, Any]) -> None:
-        _append(self._lines, {"query": self._query, **answer, "seconds": round(self._clock() - start_s, 6)})
+    def _keep(self, start_s: float, error: str, answer: dict[str, Any]) -> None:
+        if self._lines is not None and "429" not in error:
+            _append(self._lines, {"query": self._query, **answer, "seconds": round(self._clock() - start_s, 6)})
 
 
 KEPT = ("error", "organic_results")
@@ -127,7 +139,11 @@ KEPT = ("error", "organic_results")
 class LivePages:
     """What BFCL uses of ``requests``, its answers recorded."""
 
-    def __init__(self, lines: SharedLines, clock: Clock = time.monotonic) -> None:  # noqa: TID251
+    def __init__(
+        self,
+        lines: SharedLines,
+        clock: Clock = time.monotonic,  # noqa: TID251 - the default of an injected clock
+    ) -> None:
         self._lines = lines
         self._clock = clock
 
