@@ -249,6 +249,16 @@ def serve(
     policy_option: PolicyOptions = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    replicas: Annotated[
+        int, typer.Option(help="Servers on this machine, each with its own GPUs; vllm-router in front.")
+    ] = 1,
+    router: Annotated[
+        str,
+        typer.Option(
+            help="vllm-router's policy: consistent_hash, sticky_least_loaded (both keep a program on one server), "
+            "cache_aware, power_of_two, round_robin."
+        ),
+    ] = "consistent_hash",
     gpu: Gpu = "h100-80gb",
     tp: TensorParallel = 1,
     gpu_memory_utilization: Utilization = 0.9,
@@ -260,15 +270,21 @@ def serve(
     block_size: Annotated[int | None, typer.Option(help="Tokens of a KV block.")] = None,
     kv_blocks: KvBlocks = None,
     max_model_len: Annotated[int | None, typer.Option(help="Longest prompt plus output.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Folder for scheduler_timestamps.jsonl.")] = None,
-    statistics: Annotated[Path | None, typer.Option(help="File of tool statistics, read and kept.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Folder for scheduler_timestamps.jsonl; replicas: one each below it.")
+    ] = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="File of tool statistics, read and kept; replicas: NAME.replica0...")
+    ] = None,
     profile: Annotated[Path | None, typer.Option(help="Prefill curve measured by continuum-bench profile.")] = None,
     tool_call_parser: Annotated[str | None, typer.Option(help="vLLM's parser; none: no tool calls.")] = "hermes",
     max_ttl_s: Annotated[float, typer.Option(help="Longest hold of any turn.")] = 600.0,
     max_pinned_share: Annotated[float, typer.Option(help="Share of the KV pool pins may hold.")] = 0.95,
     max_pins_per_client: Annotated[int | None, typer.Option(help="Pins per API key; default no limit.")] = None,
     pins_yield_to: PinsYieldTo = "never",
-    log: Annotated[Path | None, typer.Option(help="File for the server's output; default stderr.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="File for the server's output (replicas: folder); default stderr.")
+    ] = None,
     drain_s: Annotated[int, typer.Option(help="Seconds running requests get at SIGTERM.")] = 30,
     ready_timeout_s: Annotated[float, typer.Option(help="Seconds it may take to start.")] = 900.0,
 ) -> None:

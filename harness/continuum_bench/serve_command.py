@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
+from continuum_server.fleet import Fleet
 from continuum_server.launcher import STOCK, Server, ServerConfig, ServerError, client_line, model_name
 from continuum_server.policy.core import Guards
 
@@ -31,7 +32,7 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     """
     try:
         config = _config(options, vllm_arguments)
-        server = Server(config, options["log"])
+        server = _server(config, options)
     except (ServerError, EmulatedError) as error:
         raise BenchError(str(error)) from error
     stopping = _stop_on_signals(server)
@@ -49,12 +50,22 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     return 0
 
 
-def _wait(server: Server, stopping: Sequence[int]) -> int:
+def _server(config: ServerConfig, options: Mapping[str, Any]) -> Server | Fleet:
+    """One server, or several behind a router."""
+    replicas = options["replicas"]
+    if replicas < 1:
+        raise BenchError(f"--replicas {replicas}: must be at least 1")
+    if replicas == 1:
+        return Server(config, options["log"])
+    return Fleet(config, replicas, options["router"], options["log"], lambda text: typer.echo(text, err=True))
+
+
+def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
     """Until it ends; one that does not end after its time to drain is killed."""
     patience = server.config.drain_s + TEARDOWN_S
     while True:
         with suppress(subprocess.TimeoutExpired):
-            return server.process.wait(1.0)
+            return server.wait(1.0)
         if stopping:
             patience -= 1
             if patience <= 0:
@@ -86,6 +97,7 @@ def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> Serv
         guards=guards,
         emulated=emulated,
         tool_call_parser=None if parser in (None, "none") else parser,
+        gpus=options["tp"],
         vllm_arguments=vllm_arguments + _gpu_arguments(options),
         **{name: options[name] for name in _SAME},
     )
@@ -112,7 +124,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _stop_on_signals(server: Server) -> list[int]:
+def _stop_on_signals(server: Server | Fleet) -> list[int]:
     """Signals received so far; each is acted on as it comes."""
     received: list[int] = []
 
@@ -129,14 +141,16 @@ def _stop_on_signals(server: Server) -> list[int]:
     return received
 
 
-def _announce(server: Server) -> None:
+def _announce(server: Server | Fleet) -> None:
     config = server.config
     what = {
         "gpu": "",
         "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
         "cpu": " on this CPU; a tiny model with random weights",
     }[config.engine]
-    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{what}")
+    number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else ""
+    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{what}")
     typer.echo(client_line(server.url, model_name(config)))
-    typer.echo(f"state: {server.url}/continuum/state")
+    for one in server.servers if isinstance(server, Fleet) else [server]:
+        typer.echo(f"state: {one.url}/continuum/state")
     sys.stdout.flush()

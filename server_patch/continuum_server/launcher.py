@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -73,6 +73,10 @@ class ServerConfig:
     """None: no tool calls are parsed. On a GPU name the model's own."""
     drain_s: int = 30
     """Seconds running requests get at SIGTERM."""
+    gpus: int = 1
+    """GPUs of its own (engine gpu)."""
+    devices: str | None = None
+    """CUDA_VISIBLE_DEVICES; None: as they are."""
     vllm_arguments: tuple[str, ...] = ()
     """Passed to vLLM as they are."""
 
@@ -86,7 +90,7 @@ class Server:
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
-        self.port = config.port or _free_port()
+        self.port = config.port or free_ports(1)[0]
         self.url = f"http://{config.host}:{self.port}"
         self.config = config
         self._log_path = log
@@ -107,8 +111,8 @@ class Server:
         Raises:
             ServerError: it died, or ``timeout_s`` passed.
         """
-        deadline_s = _now_s() + timeout_s
-        while _now_s() < deadline_s:
+        deadline_s = now_s() + timeout_s
+        while now_s() < deadline_s:
             if self.process.poll() is not None:
                 raise ServerError(f"the server ended with status {self.process.returncode}{self._tail()}")
             try:
@@ -117,6 +121,14 @@ class Server:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
         raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit status once it ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after ``timeout_s``.
+        """
+        return self.process.wait(timeout_s)
 
     def terminate(self) -> None:
         """Ask it to finish what runs and stop; does not wait."""
@@ -260,6 +272,8 @@ def _environment(config: ServerConfig) -> dict[str, str]:
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if config.engine == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    if config.devices is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = config.devices
     return environment
 
 
@@ -278,11 +292,15 @@ def _has_flag(name: str) -> bool:
     return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(number: int) -> list[int]:
+    """Ports nobody listens on at this moment, all different."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def _now_s() -> float:
+def now_s() -> float:
+    """Seconds, for waiting only."""
     return time.monotonic()  # noqa: TID251 - waiting for a process, nothing is measured

@@ -1,0 +1,258 @@
+"""Several servers on one machine with vllm-router in front: started, watched and stopped together.
+
+The router is a package of its own (``vllm-router``), run as a process. With the options below it takes a dead server
+out by itself: refused connections open its circuit breaker, failed health checks keep it out, its retries go elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from continuum_traces.run_dir import replica_name
+
+from continuum_server.launcher import Server, ServerConfig, ServerError, free_ports, now_s
+
+ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
+"""Policies of vllm-router 0.1 that make sense here; the first two keep a program (X-Session-ID) on one server."""
+
+FAILURES = (
+    *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "10"),
+    *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
+    *("--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5"),
+)
+"""A dead server is noticed after two seconds (the router's default: three minutes) or three refused requests. A health
+check may take ten seconds, since a busy engine answers late, and a program sent elsewhere loses its KV."""
+
+Say = Callable[[str], None]
+
+
+class Router:
+    """A running vllm-router.
+
+    Args:
+        policy: one of ``ROUTERS``.
+        worker_urls: the servers.
+        host: address to listen on.
+        port: its own.
+        log: where its output goes; default this process's stderr.
+    """
+
+    def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
+        self.port = port
+        self.url = f"http://{host}:{self.port}"
+        command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
+        command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_ports(1)[0])]
+        command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
+        environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it writes every program's id, three times a turn
+        with log.open("ab") if log is not None else nullcontext(sys.stderr) as file:
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2.0):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def check_router(policy: str) -> None:
+    """Raises:
+    ServerError: vllm-router is not installed, or we know no such policy of it.
+    """
+    if policy not in ROUTERS:
+        raise ServerError(f"unknown router {policy!r}; there are: {', '.join(ROUTERS)}")
+    if importlib.util.find_spec("vllm_router") is None:
+        raise ServerError("several replicas need vllm-router: pip install 'continuum-ttl[replicas]' (or make setup)")
+
+
+def replica_configs(config: ServerConfig, ports: Sequence[int]) -> list[ServerConfig]:
+    """A server behind each port, with a record folder, a statistics file and GPUs of its own.
+
+    Raises:
+        ServerError: fewer GPUs than they need.
+    """
+    devices = _devices(config, len(ports))
+    return [
+        replace(
+            config,
+            port=port,
+            host="127.0.0.1",
+            record=config.record / replica_name(index) if config.record else None,
+            statistics=replica_file(config.statistics, index) if config.statistics else None,
+            devices=devices[index],
+        )
+        for index, port in enumerate(ports)
+    ]
+
+
+def replica_file(path: Path, index: int) -> Path:
+    """``tools.json`` -> ``tools.replica0.json``."""
+    return path.with_name(f"{path.stem}.{replica_name(index)}{path.suffix}")
+
+
+def _devices(config: ServerConfig, replicas: int) -> list[str | None]:
+    """CUDA_VISIBLE_DEVICES of each; None where there is no GPU to share out."""
+    if config.engine != "gpu":
+        return [None] * replicas
+    each, given = config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
+    all_of_them = given.split(",") if given else [str(number) for number in range(replicas * each)]
+    if len(all_of_them) < replicas * each:
+        raise ServerError(
+            f"{replicas} replicas of {each} GPUs need {replicas * each}; CUDA_VISIBLE_DEVICES has {len(all_of_them)}"
+        )
+    return [",".join(all_of_them[index * each : (index + 1) * each]) for index in range(replicas)]
+
+
+class Fleet:
+    """Servers behind a router; a context manager that leaves no process behind.
+
+    Args:
+        config: of each server; ``host`` and ``port`` are the router's.
+        replicas: how many.
+        router: one of ``ROUTERS``.
+        logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
+        say: told what happens while it runs.
+
+    Raises:
+        ServerError: no router, no GPUs, options that do not go together.
+    """
+
+    def __init__(
+        self, config: ServerConfig, replicas: int, router: str, logs: Path | None = None, say: Say = print
+    ) -> None:
+        check_router(router)
+        self._port, *ports = free_ports(replicas + 1)
+        self._port = config.port or self._port
+        self.url = f"http://{config.host}:{self._port}"
+        configs = replica_configs(config, ports)
+        self.config = config
+        self.servers: list[Server] = []
+        self.router: Router | None = None
+        self._policy = router
+        self._logs = logs
+        self._say = say
+        self._lost: set[int] = set()
+        self._stopping = False
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+        try:
+            for index, one in enumerate(configs):
+                self.servers.append(Server(one, self._log(replica_name(index))))
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
+        """Return once every server and the router answer.
+
+        Raises:
+            ServerError: one died, or ``timeout_s`` passed.
+        """
+        deadline_s = now_s() + timeout_s
+        for server in self.servers:
+            server.wait_until_healthy(max(1.0, deadline_s - now_s()))
+        urls = [server.url for server in self.servers]
+        self.router = Router(self._policy, urls, self.config.host, self._port, self._log("router"))
+        while not self.router.is_healthy():
+            if self.router.process.poll() is not None:
+                raise ServerError(f"the router ended with status {self.router.process.returncode}{self._where()}")
+            if now_s() > deadline_s:
+                raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
+            time.sleep(0.2)
+
+    def wait(self, timeout_s: float) -> int:
+        """The status once all servers, or the router, ended: 0 only if they were asked to.
+
+        Raises:
+            subprocess.TimeoutExpired: they still run after ``timeout_s``.
+        """
+        deadline_s = now_s() + timeout_s
+        while True:
+            running = [server for server in self.servers if server.process.poll() is None]
+            self._report_losses()
+            if not running:
+                return 0 if self._stopping else 1
+            if self.router is not None and self.router.process.poll() is not None and not self._stopping:
+                self._say(f"the router ended with status {self.router.process.returncode}{self._where()}")
+                return 1
+            if now_s() >= deadline_s:
+                raise subprocess.TimeoutExpired("serve", timeout_s)
+            time.sleep(0.1)
+
+    def terminate(self) -> None:
+        """Ask the servers to finish what runs and stop; the router stays to carry it back. Does not wait."""
+        self._stopping = True
+        for server in self.servers:
+            server.terminate()
+
+    def kill_group(self) -> None:
+        """SIGKILL to everything; does not wait, so that a signal handler may call it."""
+        self._stopping = True
+        for server in self.servers:
+            server.kill_group()
+        if self.router is not None:
+            self.router.kill_group()
+
+    def kill(self) -> None:
+        """Stop everything at once, and wait for that."""
+        self.kill_group()
+        for server in self.servers:
+            server.process.wait()
+        if self.router is not None:
+            self.router.process.wait()
+
+    def stop(self) -> None:
+        """``terminate``, and ``kill`` what takes too long."""
+        self.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(self.config.drain_s + 30.0)
+        self.kill()
+
+    def _report_losses(self) -> None:
+        for index, server in enumerate(self.servers):
+            status = server.process.poll()
+            if status is not None and index not in self._lost:
+                self._lost.add(index)
+                server.kill_group()  # what its engine core left
+                if not self._stopping:
+                    left = len(self.servers) - len(self._lost)
+                    self._say(f"{replica_name(index)} ended by itself with status {status}; {left} go on")
+
+    def _log(self, name: str) -> Path | None:
+        return self._logs / f"{name}.log" if self._logs is not None else None
+
+    def _where(self) -> str:
+        return "; its log is above" if self._logs is None else f"; see {self._log('router')}"
+
+    def __enter__(self) -> Fleet:
+        try:
+            self.wait_until_healthy()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()

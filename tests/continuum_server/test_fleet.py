@@ -1,0 +1,142 @@
+"""Several servers behind vllm-router: what each gets, and that one's death loses no program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from continuum_bench.cli import app
+from continuum_server import fleet
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
+from continuum_server.launcher import ServerConfig, ServerError, command_of, free_ports
+from continuum_traces.jsonl import write_programs
+from continuum_traces.replica_records import read_record
+from continuum_traces.schema import Program, ToolCall, Turn
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+def test_each_replica_has_its_own_files_and_port(tmp_path: Path) -> None:
+    config = ServerConfig(record=tmp_path / "rec", statistics=tmp_path / "tools.json", host="0.0.0.0", port=8000)
+    first, second = replica_configs(config, [8101, 8102])
+    assert (first.port, first.host, first.record) == (8101, "127.0.0.1", tmp_path / "rec" / "replica0")
+    assert second.record == tmp_path / "rec" / "replica1"
+    assert second.statistics == replica_file(tmp_path / "tools.json", 1) == tmp_path / "tools.replica1.json"
+    assert first.devices is None
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ServerConfig(engine="gpu", model="m", gpus=2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [one.devices for one in replica_configs(config, [1, 2])] == ["0,1", "2,3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7,6")
+    configs = replica_configs(config, [1, 2])
+    assert [command_of(one, one.port)[1]["CUDA_VISIBLE_DEVICES"] for one in configs] == ["4,5", "7,6"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(ServerError, match="2 replicas of 2 GPUs need 4; CUDA_VISIBLE_DEVICES has 2"):
+        replica_configs(config, [1, 2])
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ServerError, match="unknown router 'random'; there are: consistent_hash"):
+        check_router("random")
+    monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ServerError, match=r"need vllm-router: pip install 'continuum-ttl\[replicas\]'"):
+        check_router("round_robin")
+    for arguments, message in ((["--replicas", "0"], "--replicas 0"), (["--replicas", "2"], "need vllm-router")):
+        done = runner.invoke(app, ["serve", *arguments])
+        assert done.exit_code == 2
+        assert message in done.stderr
+
+
+def test_vllm_router_knows_our_policies() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm_router.launch_router", "--help"], capture_output=True, text=True, check=True
+    )
+    for name in (*ROUTERS, *(word for word in fleet.FAILURES if word.startswith("--"))):
+        assert name in done.stdout
+
+
+def trace_of(folder: Path) -> Path:
+    call = (ToolCall("ls", 0.4),)
+    turns = (Turn(1000, 150, tool_calls=call), *[Turn(200, 150, tool_calls=call)] * 4, Turn(50, 10))
+    path = folder / "small.jsonl.gz"
+    write_programs(path, [Program(f"p{i}", turns) for i in range(8)])
+    return path
+
+
+def of_group(leaders: set[int]) -> list[int]:
+    """Processes still alive in the sessions that these started."""
+    alive = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) in leaders and fields[0] != "Z":
+            alive.append(int(path.parent.name))
+    return alive
+
+
+@pytest.mark.slow
+def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
+    """kill -9 of a server and its engine in the middle: all programs complete, some turns are computed again."""
+    config = ServerConfig(
+        policy="static-ttl",
+        policy_options={"ttl_s": 5.0},
+        port=0,
+        record=tmp_path / "record",
+        statistics=tmp_path / "tools.json",
+        kv_blocks=2000,
+        max_model_len=16_000,
+        drain_s=5,
+        emulated=EmulatedSettings(time_scale=2.0),
+    )
+    said: list[str] = []
+    with Fleet(config, 2, "sticky_least_loaded", tmp_path / "logs", said.append) as running:
+        leaders = {server.process.pid for server in running.servers}
+        assert running.router is not None
+        leaders.add(running.router.process.pid)
+        victim = running.servers[1].process.pid
+
+        def kill_in_the_middle() -> None:
+            for _ in range(600):
+                seen = list(read_record(tmp_path / "record"))
+                if sum(event.event == "finish" and event.replica == 1 for event in seen) >= 8:
+                    break
+                time.sleep(0.1)
+            os.killpg(victim, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_in_the_middle)
+        killer.start()
+        arguments = ["replay", trace_of(tmp_path), "--base-url", f"{running.url}/v1", "--jps", 8, "--no-report"]
+        arguments += ["--out", tmp_path / "out", "--scheduler-records", tmp_path / "record"]
+        done = runner.invoke(app, [str(argument) for argument in arguments])
+        killer.join()
+        assert done.exit_code == 0, done.output
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(0.1)
+        assert said == ["replica1 ended by itself with status -9; 1 go on"]
+    assert of_group(leaders) == []
+    (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
+    assert row["programs_finished"] == 8
+    assert row["programs_failed"] == row["programs_unfinished"] == 0
+    starts = [event for event in read_record(tmp_path / "out" / "static-ttl-seed0") if event.event == "start"]
+    assert {event.replica for event in starts} == {0, 1}
+    moved = {event.program_id for event in starts if event.replica == 1}
+    anew = [e for e in starts if e.program_id in moved and e.replica == 0 and e.turn > 0 and not e.hit_tokens]
+    assert {event.program_id for event in anew} <= moved
+    assert anew, "no turn of a program of the dead replica was computed again"
