@@ -17,6 +17,7 @@ Cause = Literal[
     "pinned",
     "cached",
     "reloaded",
+    "elsewhere",
     "expired",
     "pressure",
     "dropped",
@@ -34,6 +35,7 @@ CAUSES: dict[Cause, str] = {
     "pinned": "hit: its pin was held until it was scheduled",
     "cached": "hit: no pin held it then, but nobody had taken the blocks yet",
     "reloaded": "hit: its KV came back from a lower tier",
+    "elsewhere": "miss: the turn before ran on another replica",
     "expired": "miss: its pin expired before it returned",
     "pressure": "miss: its pin was given up because another request needed the room",
     "dropped": "miss: its pin ended otherwise before it was scheduled (a request aborted, a cache reset)",
@@ -58,7 +60,7 @@ class Limits:
     block_tokens: int = 1
     """Tokens of a KV block: hits come in whole blocks."""
     pinned_tokens: float | None = None
-    """Tokens that pins may hold at once."""
+    """Tokens that pins may hold at once; None also with several replicas, each of which has a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def limits_of(manifest: Manifest | None) -> Limits:
     options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
     block = options.get("block_size") or capacity.get("block_size") or 1
     share, tokens = options.get("max_pinned_share"), capacity.get("tokens")
+    if options.get("replicas", 1) > 1:
+        return Limits(int(block))
     return Limits(int(block), float(share) * tokens if share is not None and tokens else None)
 
 
@@ -147,6 +151,8 @@ def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
 
 
 def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> Cause:
+    if turn.replica != before.replica:
+        return "elsewhere"
     if pin is not None:
         return _ENDINGS.get(pin.reason, "unknown")
     if turn.start_s is None or not held.native:

@@ -214,9 +214,16 @@ def _number(value: float) -> str:
 
 
 def kv_tokens(runs: Sequence[Run]) -> int | None:
-    """Tokens the KV pool holds, where the manifest says."""
-    tokens = runs[0].manifest.hardware.get("kv_capacity", {}).get("tokens")
-    return int(tokens) if tokens else None
+    """Tokens the KV pools of all replicas hold, where the manifest says."""
+    manifest = runs[0].manifest
+    tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
+    return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
+
+
+def _replicas(options: Mapping[str, Any]) -> str:
+    """Empty where there is one."""
+    number = options.get("replicas") or 1
+    return f"{number}, router {options.get('router')}" if number > 1 else ""
 
 
 def _facts(
@@ -238,6 +245,7 @@ def _facts(
         ("Engine", manifest.engine),
         ("Model", _join([hardware.get("model")])),
         ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
+        ("Replicas", _replicas(manifest.engine_options)),
         ("Step times", _join([steps.get("kind"), steps.get("source")])),
     ]
     if capacity:
