@@ -34,6 +34,7 @@ class Goodput:
     """None: in some seed no rate reached the limit."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
+    to_vllm_by_seed: tuple[float, ...]
     limit_s: float
     """Mean over seeds."""
 
@@ -53,11 +54,12 @@ def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
     rates = tuple(one.jps for one in mine)
     paired = [(one.jps, base[one.seed]) for one in mine if one.seed in base]
     reached = all(isfinite(rate) for rate in rates)
-    ratio = None
+    ratio, ratios = None, tuple(a / b for a, b in paired)
     if paired and all(isfinite(a) and isfinite(b) for a, b in paired):
         ratio = ratio_interval([a for a, _ in paired], [b for _, b in paired])
     limit_s = sum(one.limit_s for one in mine) / len(mine)
-    return Goodput(mine[0].axes, mine[0].policy, mean_interval(rates) if reached else None, rates, ratio, limit_s)
+    mean = mean_interval(rates) if reached else None
+    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, ratios, limit_s)
 
 
 def _key(one: Found) -> tuple[tuple[str, str], ...]:
@@ -76,7 +78,7 @@ def _cells(row: Goodput) -> list[str]:
         row.policy,
         "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
         ", ".join(f"{rate:.4g}" for rate in row.by_seed),
-        "-" if row.to_vllm is None else spread(row.to_vllm.mean, _bounds(row.to_vllm), 2),
+        "-" if row.to_vllm is None else spread(row.to_vllm.mean, _bounds(row.to_vllm), 2, row.to_vllm_by_seed),
     ]
 
 

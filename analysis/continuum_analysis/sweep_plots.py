@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.sweep_tables import GroupSummary, Sweep
+from continuum_analysis.sweep_tables import ENOUGH_SEEDS, GroupSummary, Sweep
 from continuum_analysis.timeline import AnalysisError
 
 COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
@@ -48,7 +48,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One policy in one panel. ``low`` and ``high`` are the points themselves where there is no interval."""
+    """One policy in one panel. ``low`` and ``high``: the 95% interval, or of few seeds what they ranged over."""
 
     name: str
     x: list[float] = field(default_factory=list)
@@ -133,11 +133,13 @@ def _named(axis: str, value: Any) -> str:
 
 def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> Line:
     line = Line(policy)
-    found = [(float(group.axes.get(x, 0)), group.policies[policy]) for group in groups if policy in group.policies]
-    for at, row in sorted(found, key=lambda pair: pair[0]):
+    there = [group for group in groups if policy in group.policies]
+    for group in sorted(there, key=lambda one: float(one.axes.get(x, 0))):
+        row, seeds = group.policies[policy], list(group.by_seed(policy, metric).values())
         if row[metric] is not None:
-            low, high = row["intervals"][metric] or (row[metric], row[metric])
-            line.x.append(at)
+            few = len(seeds) < ENOUGH_SEEDS
+            low, high = (min(seeds), max(seeds)) if few else (row["intervals"][metric] or (row[metric], row[metric]))
+            line.x.append(float(group.axes.get(x, 0)))
             line.y.append(row[metric])
             line.low.append(low)
             line.high.append(high)
@@ -213,14 +215,6 @@ def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
         axis.set_yscale("log")
     elif min((y for line in panel.lines for y in line.y), default=0.0) >= 0:
         axis.set_ylim(bottom=0)
-        _leave_wide_intervals(axis, panel)
-
-
-def _leave_wide_intervals(axis: Axes, panel: Panel) -> None:
-    """An interval far beyond every point (two seeds) would flatten the lines: it runs out of the picture."""
-    top = max((y for line in panel.lines for y in line.y), default=1.0)
-    if axis.get_ylim()[1] > 1.6 * top > 0:
-        axis.set_ylim(top=1.6 * top)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -12,9 +12,13 @@ from continuum_traces.run_dir import SUMMARY, RunDirError, read_json, read_manif
 
 from continuum_analysis.compare import Run, summarize_runs
 from continuum_analysis.metrics import METRICS, analyze_run
+from continuum_analysis.pairing import ratio_interval
 from continuum_analysis.timeline import AnalysisError
+from continuum_analysis.words import BASELINE
 
 SWEEP = "sweep.json"
+ENOUGH_SEEDS = 3
+"""With fewer, a 95% interval says little but that two is few: the seeds themselves are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,16 @@ class GroupSummary:
     @property
     def policies(self) -> Mapping[str, Mapping[str, Any]]:
         return self.summary["policies"] if self.summary else {}
+
+    def by_seed(self, policy: str, metric: str) -> dict[int, float]:
+        """The metric of each complete run of a policy."""
+        mine = (cell for cell in self.cells if cell["policy"] == policy and cell[metric] is not None)
+        return {cell["seed"]: cell[metric] for cell in mine}
+
+    def ratios(self, policy: str) -> list[float]:
+        """vllm's mean JCT over this policy's, seed by seed."""
+        base, mine = self.by_seed(BASELINE, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
+        return [ratio_interval([base[seed]], [mine[seed]]).mean for seed in mine if seed in base]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ class Sweep:
         axes = self.varying() or ["jps"]
         headings = [*axes, "policy", "seeds", "JCT mean, s", "P95, s", "jobs/s", "prefix hit", "ratio to vllm"]
         rows = [
-            [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(row)]
+            [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(group, policy, row)]
             for group in self.groups
             for policy, row in group.policies.items()
         ]
@@ -138,22 +152,24 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
         yield "| " + " | ".join(row) + " |"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    ratio, bounds = row.get("ratio_to_vllm"), row.get("ratio_to_vllm_interval")
+def _cells(group: GroupSummary, policy: str, row: Mapping[str, Any]) -> list[str]:
+    means = list(group.by_seed(policy, "jct_mean_s").values())
     return [
         str(len(row["seeds"])),
-        spread(row["jct_mean_s"], row["intervals"]["jct_mean_s"], 1),
+        spread(row["jct_mean_s"], row["intervals"]["jct_mean_s"], 1, means),
         spread(row["jct_p95_s"], None, 1),
         spread(row["throughput_jobs_per_s"], None, 4),
         "-" if row["prefix_hit_ratio"] is None else f"{row['prefix_hit_ratio']:.1%}",
-        spread(ratio, bounds, 2),
+        spread(row.get("ratio_to_vllm"), row.get("ratio_to_vllm_interval"), 2, group.ratios(policy)),
     ]
 
 
-def spread(value: float | None, bounds: Sequence[float] | None, digits: int) -> str:
-    """A number with its interval."""
+def spread(value: float | None, bounds: Sequence[float] | None, digits: int, seeds: Sequence[float] = ()) -> str:
+    """A number with its 95% interval in round brackets, or, of too few seeds for one, each seed's in square ones."""
     if value is None:
         return "-"
+    if len(seeds) in range(2, ENOUGH_SEEDS):
+        return f"{value:.{digits}f} [{', '.join(f'{seed:.{digits}f}' for seed in seeds)}]"
     within = "" if bounds is None else f" ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
     return f"{value:.{digits}f}{within}"
 
