@@ -50,6 +50,8 @@ class Calls:
         self._channel = channel
         self._step_limit = step_limit
         self.turns = 0
+        self.metrics: dict[str, Any] = {}
+        """OpenHands' own count of the agent's calls."""
 
     def agent(self, call: Callable[[OpenAI], Any]) -> Any:
         """A step of the agent."""
@@ -75,9 +77,16 @@ class TaggedLLM(LLM):  # type: ignore[misc]
 
     def completion(self, *given: Any, **options: Any) -> Any:
         """OpenHands' completion, through our client."""
-        kind = self._calls.condenser if self.usage_id == CONDENSER else self._calls.agent
         plain = super().completion
-        return kind(lambda client: plain(*given, **{**options, "client": client}))
+
+        def call(client: OpenAI) -> Any:
+            return plain(*given, **{**options, "client": client})
+
+        if self.usage_id == CONDENSER:
+            return self._calls.condenser(call)
+        response = self._calls.agent(call)
+        self._calls.metrics = self.telemetry.metrics.get()
+        return response
 
 
 class ToolClock:
@@ -156,7 +165,7 @@ def run(start: Start, channel: Channel) -> Done:
         finally:
             clock.stop()
             conversation.close()
-            _write_trajectory(start, conversation)
+            _write_trajectory(start, conversation, calls.metrics)
 
 
 def _conversation(start: Start, settings: Settings, calls: Calls, clock: ToolClock) -> LocalConversation:
@@ -198,10 +207,9 @@ def _git(folder: str, *arguments: str) -> str:
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _write_trajectory(start: Start, conversation: LocalConversation) -> None:
+def _write_trajectory(start: Start, conversation: LocalConversation, metrics: dict[str, Any]) -> None:
     """The events as one file, in the form of OpenHands' own evaluation logs."""
     history = [event.model_dump(mode="json") for event in conversation.state.events]
-    metrics = conversation.conversation_stats.get_combined_metrics().get()
     file = Path(start.trajectory)
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = {"instance_id": start.program_id, "history": history, "metrics": metrics}

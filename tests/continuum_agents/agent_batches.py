@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live
@@ -21,7 +24,7 @@ MARK = "CONTINUUM_TEST_BATCH"
 
 @dataclass
 class Batch:
-    """One run of ``continuum-bench agent mini-swe``, under way or over."""
+    """One run of ``continuum-bench agent FRAMEWORK``, under way or over."""
 
     out: Path
     process: subprocess.Popen[str]
@@ -54,6 +57,21 @@ class Batch:
             if marked and word in line:
                 found.append(line)
         return found
+
+
+def environment(name: str) -> None:
+    """A framework's environment, made where it is not there; without one its tests are skipped, except in CI. No Python
+    for it is a reason to skip there too."""
+    framework = find_framework(name)
+    try:
+        if not is_current(framework):
+            set_up(framework, print)
+    except NoPython as error:
+        pytest.skip(str(error))
+    except AgentEnvironmentError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"{name} cannot be installed here: {error}")
 
 
 def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -> Path:

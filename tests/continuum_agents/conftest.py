@@ -1,4 +1,4 @@
-"""mini-swe-agent's environment, and a way to run batches."""
+"""The frameworks' environments, and a way to run batches."""
 
 from __future__ import annotations
 
@@ -11,33 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from continuum_agents.environments import AgentEnvironmentError, find_framework, is_current, set_up
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from agent_batches import MARK, Batch
-
-
-@pytest.fixture(scope="session")
-def mini_swe() -> None:
-    """The environment, made where it is not there; without one these tests are skipped, except in CI."""
-    framework = find_framework("mini-swe")
-    try:
-        if not is_current(framework):
-            set_up(framework, print)
-    except AgentEnvironmentError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"mini-swe-agent cannot be installed here: {error}")
+from agent_batches import MARK, Batch, environment
 
 
 @pytest.fixture
-def start(mini_swe: None) -> Iterator[Callable[..., Batch]]:
+def start() -> Iterator[Callable[..., Batch]]:
     """Starts a batch, in a session of its own: its Ctrl-C is not pytest's."""
     batches: list[Batch] = []
 
-    def started(tasks: Path, url: str, out: Path, *options: str) -> Batch:
-        command = [sys.executable, "-m", "continuum_bench", "agent", "mini-swe", "--tasks", str(tasks)]
+    def started(tasks: Path | None, url: str, out: Path, *options: str, framework: str = "mini-swe") -> Batch:
+        environment(framework)
+        command = [sys.executable, "-m", "continuum_bench", "agent", framework]
+        command += ["--tasks", str(tasks)] if tasks is not None else []
         command += ["--base-url", f"{url}/v1", "--out", str(out), "--jps", "5", *options]
         mark = uuid.uuid4().hex
         process = subprocess.Popen(

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import json
 import os
-import socketserver
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from conftest import environment
+from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
 from continuum_bench.agent_batch import batch_label
 from continuum_bench.agent_swebench import SwebenchOptions, run_mini_swe
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cli import app
+from fake_docker import Daemon
 from typer.testing import CliRunner
 
 ROWS = [
@@ -121,102 +117,6 @@ def test_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- docker
-
-
-class Daemon:
-    """What a Docker daemon answers to the requests that we mean to make; any other is a fault of the test."""
-
-    def __init__(self, socket: Path) -> None:
-        self.url = f"unix://{socket}"
-        self.images = {"here:1"}
-        self.containers: dict[str, dict[str, str]] = {}
-        self.said: list[str] = []
-        self.faults: list[str] = []
-        self.refuse_pulls = False
-        handler = type("Handler", (Handler,), {"daemon": self})
-        self._server = socketserver.ThreadingUnixStreamServer(str(socket), handler)
-        self._server.daemon_threads = True
-
-    def __enter__(self) -> Daemon:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, method: str, path: str, query: dict[str, str]) -> tuple[int, Any]:
-        if (method, path) == ("GET", "/version"):
-            return 200, {"ApiVersion": "1.47", "MinAPIVersion": "1.24"}
-        kind, _, rest = path.removeprefix("/v1.47/").partition("/")
-        handle: Callable[..., tuple[int, Any] | None] = getattr(self, f"_{method}_{kind}".lower(), lambda *_: None)
-        found = handle(rest, query)
-        if found is None:
-            self.faults.append(f"{method} {path} {query}")
-            return 501, {"message": "no such request was expected"}
-        return found
-
-    def _get_images(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
-        name = rest.removesuffix("/json")
-        if rest == name or query:
-            return None
-        return (200, {"Id": f"sha256:{name}"}) if name in self.images else (404, {"message": "No such image"})
-
-    def _post_images(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
-        if rest != "create" or set(query) != {"fromImage", "tag"}:
-            return None
-        if self.refuse_pulls:
-            return 404, {"message": "manifest unknown"}
-        name = f"{query['fromImage']}:{query['tag']}"
-        self.said.append(f"pull {name}")
-        self.images.add(name)
-        return 200, {"status": "Download complete"}
-
-    def _get_containers(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
-        if rest == "json":
-            if query.get("all") not in ("1", "True"):
-                return None
-            (label,) = json.loads(query["filters"])["label"]
-            name, _, value = label.partition("=")
-            found = [
-                key for key, labels in self.containers.items() if labels.get(name, "") and value in ("", labels[name])
-            ]
-            return 200, [{"Id": key, "Names": [f"/{key}"], "Image": "x"} for key in found]
-        key = rest.removesuffix("/json")
-        return (
-            (200, {"Id": key, "Name": f"/{key}"}) if key in self.containers else (404, {"message": "No such container"})
-        )
-
-    def _delete_containers(self, rest: str, query: dict[str, str]) -> tuple[int, Any] | None:
-        if rest not in self.containers or query.get("force") not in ("1", "True"):
-            return None
-        self.said.append(f"remove {rest}")
-        del self.containers[rest]
-        return 204, None
-
-
-class Handler(BaseHTTPRequestHandler):
-    daemon: Daemon
-
-    def address_string(self) -> str:
-        return "socket"
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def _serve(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        status, body = self.daemon.answer(self.command, parts.path, query)
-        content = b"" if body is None else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST = do_DELETE = _serve
 
 
 @pytest.fixture

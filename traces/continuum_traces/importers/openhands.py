@@ -1,14 +1,15 @@
 """OpenHands evaluation logs (``output.jsonl``): one JSON line a run, with its event history and token usages.
 
 A turn is one model response; its actions are the history's actions that carry the response's id, a tool's time is the
-instant of the observation minus that of the action that caused it.
+instant of the observation minus that of the action that caused it. Events are those of OpenHands before 1.0, or those
+of its SDK, where the actions of one response run one after the other and are all stamped before the first runs.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import tool_key
 
 Event = dict[str, Any]
+
+_ACTION = "ActionEvent"
+_SHELLS = ("terminal", "execute_bash", "bash")
+"""Names the SDK has given its terminal."""
 
 
 def read_openhands(path: Path) -> Iterator[Program]:
@@ -52,12 +57,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _program(run: Mapping[str, Any]) -> Program | None:
     events = [event for event in run["history"] if isinstance(event, dict)]
-    observations = {event["cause"]: event for event in events if event.get("cause") is not None}
-    calls: dict[str, list[ToolCall]] = {}
-    for event in events:
-        response = _response_id(event)
-        if response and "action" in event:
-            calls.setdefault(response, []).append(_call(event, observations.get(event.get("id"))))
+    calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     latencies = {row.get("response_id"): row.get("latency") for row in _metrics(run, "response_latencies")}
     requests = [
         RequestUsage(
@@ -73,6 +73,42 @@ def _program(run: Mapping[str, Any]) -> Program | None:
     turns = tuple(turns_from_usage(requests))
     model = next((str(row["model"]) for row in _metrics(run, "token_usages") if row.get("model")), None)
     return Program(str(run.get("instance_id", "run")), turns, "openhands", model) if turns else None
+
+
+def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
+    """Tools by the response that asked for them."""
+    observations = {event["cause"]: event for event in events if event.get("cause") is not None}
+    calls: dict[str, list[ToolCall]] = {}
+    for event in events:
+        response = _response_id(event)
+        if response and "action" in event:
+            calls.setdefault(response, []).append(_call(event, observations.get(event.get("id"))))
+    return calls
+
+
+def _sdk_calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
+    """The same of the SDK's events; each call of a response begins when the one before it has ended."""
+    answers = (event for event in events if event.get("tool_call_id") and event.get("kind") != _ACTION)
+    observations = {event["tool_call_id"]: event for event in answers}
+    calls: dict[str, list[ToolCall]] = {}
+    free: Event = {}
+    for event in events:
+        if event.get("kind") == _ACTION and event.get("llm_response_id"):
+            before = calls.setdefault(str(event["llm_response_id"]), [])
+            observation = observations.get(event.get("tool_call_id"))
+            before.append(_sdk_call(event, free if before else event, observation))
+            free = observation or event
+    return calls
+
+
+def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall:
+    asked = event.get("tool_call") or {}
+    name, arguments = str(event.get("tool_name") or "unknown"), str(asked.get("arguments") or "")
+    try:
+        command = str(json.loads(arguments)["command"]) if name in _SHELLS else ""
+    except (ValueError, KeyError, TypeError):
+        command = ""
+    return ToolCall(tool_key(command) or name, _seconds(begin, observation), digest=digest(arguments))
 
 
 def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
