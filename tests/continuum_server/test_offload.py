@@ -1,0 +1,353 @@
+"""Tiers below GPU memory on vLLM's real offloading code: nothing leaks or is lost, times are those of the links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.core import Guards
+from continuum_server.policy.facts import Machine, PrefillCurve, Stored
+from continuum_server.virtual.links import InFlight, Link
+from continuum_server.virtual.loop import Job
+from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
+from continuum_traces.schema import Program, ToolCall, Turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nano import Played, play, program
+from test_policies_on_engine import BITING, EVERY, TOOL_TIMES
+from test_virtual import check_every_program, workloads
+from vllm.v1.core.sched.scheduler import Scheduler
+
+BLOCK = 4096
+"""Bytes of a KV block of the nano engine."""
+
+
+def tier(blocks: float, blocks_s: float = 1000.0, latency_s: float = 0.001) -> Tier:
+    """A tier of so many blocks, moved so many a second."""
+    return Tier(blocks * BLOCK / 1e9, blocks_s * BLOCK / 1e9, blocks_s * BLOCK / 1e9, latency_s)
+
+
+TINY = Offload(tier(20), tier(60, 300.0))
+DRAM = Offload(tier(400))
+BOTH = Offload(tier(60), tier(500, 300.0, 0.01))
+CHUNKED = Offload(tier(400), blocks_per_chunk=4)
+ENDLESS = Offload(tier(1e6, 1e12, 0.0))
+TIERS = {"tiny": TINY, "dram": DRAM, "both": BOTH, "chunked": CHUNKED, "endless": ENDLESS}
+
+
+def check_tiers(played: Played, offload: Offload) -> None:
+    """Nothing is on its way any more, everything held can be evicted, and no tier ever held more than fits."""
+    transfers = played.loop.transfers
+    assert transfers is not None
+    assert transfers.next_s() == float("inf")
+    side = played.scheduler.connector.connector_scheduler
+    assert not side._jobs
+    assert not side._req_status
+    dram = getattr(side.manager, "primary_tier", side.manager)
+    assert dram._num_write_pending_chunks == 0
+    chunks = dram._policy.chunks
+    assert all(chunk.ref_cnt == 0 for chunk in chunks.values())
+    assert dram._num_allocated_chunks - len(dram._free_list) == len(chunks) <= dram._num_chunks
+    assert len({chunk.chunk_id for chunk in chunks.values()}) == len(chunks)
+    if transfers.ssd is not None:
+        assert not side.manager._jobs
+        assert transfers.ssd.chunks_held <= transfers.ssd.capacity
+        assert not transfers.ssd._reading
+        assert all(transfers.ssd._held.values())
+
+
+def check_reloads(played: Played) -> None:
+    """Each reload belongs to a turn, which starts (or ends) after it, and finds at least what was brought back."""
+    begun: dict[tuple[str, int], Any] = {}
+    for event in played.events:
+        key = event.program_id, event.turn
+        if event.event == "reload":
+            assert key not in begun
+            assert event.bytes == (event.tokens or 0) // 16 * BLOCK > 0
+            begun[key] = event
+        if event.event in ("start", "resume") and key in begun:
+            reload = begun.pop(key)
+            assert event.t >= reload.t
+            assert (event.hit_tokens or 0) + 1 >= (reload.tokens or 0)  # a whole prompt's last token is computed again
+    assert not begun
+    moved = sum(event.bytes or 0 for event in played.of("reload"))
+    assert played.loop.transfers is not None
+    assert moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
+
+
+@pytest.mark.parametrize("policy", EVERY)
+@given(
+    jobs=workloads(),
+    blocks=st.integers(48, 160),
+    offload=st.sampled_from(sorted(TIERS)),
+)
+@settings(max_examples=6)
+def test_every_policy_completes_and_skipping_changes_nothing(
+    policy: str, jobs: list[Job], blocks: int, offload: str
+) -> None:
+    tiers = TIERS[offload]
+    stepwise = play(jobs, policy, BITING[policy], blocks=blocks, max_stretch=1, offload=tiers)
+    skipping = play(jobs, policy, BITING[policy], blocks=blocks, offload=tiers)
+    for played in (stepwise, skipping):
+        check_every_program(played, jobs)
+        check_tiers(played, tiers)
+        check_reloads(played)
+    assert skipping.turns == stepwise.turns
+    assert skipping.events == stepwise.events
+    assert skipping.loop.counters.engine_steps == stepwise.loop.counters.engine_steps
+
+
+@pytest.mark.parametrize("hostile", TOOL_TIMES)
+@pytest.mark.parametrize("policy", EVERY)
+def test_hostile_tool_times(policy: str, hostile: str) -> None:
+    """Ten programs of six turns in a pool that holds about three of them, above tiers that hold about six."""
+    jobs = []
+    for number in range(10):
+        turns = tuple(
+            Turn(60, 12, tool_calls=(ToolCall("ls", TOOL_TIMES[hostile](number, index)),)) for index in range(6)
+        )
+        jobs.append(Job(Program(f"p{number}", turns), 0.2 * number))
+    tiers = Offload(tier(180, 400.0), tier(200, 200.0))
+    first, second = (play(jobs, policy, BITING[policy], blocks=112, offload=tiers) for _ in range(2))
+    check_every_program(first, jobs)
+    check_tiers(first, tiers)
+    check_reloads(first)
+    assert first.turns == second.turns
+    assert first.events == second.events
+
+
+@pytest.mark.parametrize("yielding", ["later", "anyone"])
+@pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})])
+@given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))
+@settings(max_examples=6)
+def test_pins_that_yield(policy: str, options: dict[str, Any], yielding: Any, jobs: list[Job], offload: str) -> None:
+    guards = Guards(pins_yield_to=yielding, max_pinned_share=1.0)
+    played = play(jobs, policy, options, blocks=48, guards=guards, offload=TIERS[offload])
+    check_every_program(played, jobs)
+    check_tiers(played, TIERS[offload])
+
+
+@pytest.mark.parametrize("policy", EVERY)
+@given(jobs=workloads(), blocks=st.integers(48, 100))
+@settings(max_examples=3)
+def test_a_tier_without_room_is_no_tier(policy: str, jobs: list[Job], blocks: int) -> None:
+    """Of zero size it is not built; of less than a block vLLM's code runs and finds no room."""
+    without = play(jobs, policy, BITING[policy], blocks=blocks)
+    for size in (0.0, 0.5):
+        played = play(jobs, policy, BITING[policy], blocks=blocks, offload=Offload(tier(size)))
+        assert (played.loop.transfers is None) == (size == 0.0)
+        assert played.turns == without.turns
+        assert played.events == without.events
+
+
+@pytest.mark.parametrize("policy", EVERY)
+@given(jobs=workloads(), blocks=st.integers(48, 100))
+@settings(max_examples=3)
+def test_with_an_endless_tier_every_returning_turn_hits(policy: str, jobs: list[Job], blocks: int) -> None:
+    """All full blocks of the last prompt are found, wherever they were."""
+    played = play(jobs, policy, BITING[policy], blocks=blocks, offload=ENDLESS)
+    for job in jobs:
+        prompts = job.program.prompt_tokens()
+        hits = {e.turn: e.hit_tokens or 0 for e in played.of("start") if e.program_id == job.program.program_id}
+        for index, (before, now) in enumerate(pairwise(prompts), 1):
+            assert hits[index] >= min(before, now - 1) // 16 * 16
+
+
+class Stock(Scheduler):
+    """vLLM's scheduler alone, dressed in what the loop asks of one."""
+
+    class _NoCore:
+        pins: dict[str, Any] = {}  # noqa: RUF012
+        pinned_tokens = 0
+
+        def next_deadline_s(self) -> None:
+            return None
+
+    core: Any = _NoCore()
+
+    def attach(self, clock: Any, sink: Any) -> None:
+        return
+
+    def release_all(self, reason: str) -> None:
+        return
+
+
+@given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))
+@settings(max_examples=10)
+def test_policy_vllm_is_the_stock_scheduler_with_the_stock_connector(jobs: list[Job], offload: str) -> None:
+    stock = play(jobs, scheduler_type=Stock, max_stretch=1, offload=TIERS[offload])
+    ours = play(jobs, "vllm", max_stretch=1, offload=TIERS[offload])
+    assert ours.turns == stock.turns
+    assert ours.loop.counters == stock.loop.counters
+
+
+# --------------------------------------------------------------------------------------------- hand arithmetic
+
+
+def crowded_out(tool_s: float = 1.0) -> list[Job]:
+    """A program whose KV leaves the GPU while its tool runs: rivals fill the pool, and are gone when it returns."""
+    rivals = [Job(program(f"r{i}", turns=1, new=800, output=2), 0.1 + 0.12 * i) for i in range(3)]
+    return [Job(program("a", turns=2, new=160, output=2, tool_s=tool_s), 0.0), *rivals]
+
+
+def slow_back(blocks_s: float, latency_s: float = 0.0) -> Tier:
+    """Stores take next to no time, loads so many blocks a second."""
+    return replace(tier(400, blocks_s, latency_s), write_gb_s=1e6)
+
+
+def second_turn(played: Played) -> dict[str, Any]:
+    return {e.event: e for e in played.events if (e.program_id, e.turn) == ("a", 1)}
+
+
+@pytest.mark.parametrize(("blocks_s", "latency_s"), [(100.0, 0.0), (100.0, 0.05), (1e9, 0.25)])
+def test_a_reload_takes_latency_and_bytes_over_bandwidth(blocks_s: float, latency_s: float) -> None:
+    """Ten blocks come back; the load begins when the turn arrives and is seen by the next step after its end."""
+    events = second_turn(play(crowded_out(), offload=Offload(slow_back(blocks_s, latency_s))))
+    assert (events["reload"].tokens, events["reload"].bytes) == (160, 10 * BLOCK)
+    assert events["start"].hit_tokens == 160
+    assert events["reload"].t == events["arrive"].t
+    assert events["start"].t - events["reload"].t == pytest.approx(latency_s + 10 / blocks_s)
+
+
+def test_a_load_behind_another_waits_for_it() -> None:
+    """Two programs of ten blocks return 10 ms apart: the second's KV comes 0.1 s after the first's."""
+    jobs = crowded_out()
+    jobs.append(Job(program("b", turns=2, new=160, output=2, tool_s=1.0), 0.0))
+    played = play(jobs, offload=Offload(slow_back(100.0)))
+    starts = {e.program_id: e.t for e in played.of("start") if e.turn == 1}
+    reloads = {e.program_id: e.t for e in played.of("reload")}
+    assert 0.0 < reloads["b"] - reloads["a"] < 0.02
+    assert starts["a"] - reloads["a"] == pytest.approx(0.1)
+    assert starts["b"] - reloads["a"] == pytest.approx(0.2, abs=0.03)  # seen after the step that runs meanwhile
+
+
+def test_what_only_the_ssd_holds_comes_through_dram() -> None:
+    """The DRAM tier is filled by the rivals: ten blocks at 50 a second from the SSD, then at 100 to the GPU."""
+    rivals = [Job(program(f"r{i}", turns=1, new=800, output=2), 0.5 + 0.2 * i) for i in range(3)]
+    jobs = [Job(program("a", turns=2, new=160, output=2, tool_s=60.0), 0.0), *rivals]
+    tiers = Offload(tier(55, 100.0, 0.0), replace(tier(400, 50.0, 0.01), write_gb_s=1.0))
+    played = play(jobs, offload=tiers)
+    events = second_turn(played)
+    assert events["start"].hit_tokens == 160
+    assert events["reload"].t - events["arrive"].t == pytest.approx(0.01 + 10 / 50)
+    assert events["start"].t - events["reload"].t == pytest.approx(10 / 100)
+    assert played.loop.transfers is not None
+    assert played.loop.transfers.facts()["ssd_to_dram"]["bytes"] == 10 * BLOCK
+
+
+def test_blocks_on_their_way_out_are_not_overwritten() -> None:
+    """A link so slow that the pool is wanted again before the copy is done: the step stands still until then."""
+    jobs = [Job(program("a", turns=1, new=800, output=2), 0.0), Job(program("b", turns=1, new=800, output=2), 0.0)]
+    fast, slow = (play(jobs, offload=Offload(tier(400, speed))) for speed in (1e9, 20.0))
+    ends = [max(turn.finish_s or 0.0 for turn in played.turns) for played in (fast, slow)]
+    assert ends[1] - ends[0] > 1.0
+    assert fast.loop.counters.busy_s == pytest.approx(slow.loop.counters.busy_s, rel=0.1)
+
+
+def test_a_link_serves_in_order() -> None:
+    link = Link(100.0, 0.5)
+    assert link.send(0.0, 200) == 2.5
+    assert link.send(1.0, 100) == 3.5  # behind the first, whose latency does not count for it
+    assert link.send(10.0, 100) == 11.5
+    assert (link.moved_bytes, link.busy_s) == (400, 4.0)
+
+
+def test_transfers_end_in_order_of_time() -> None:
+    flight = InFlight()
+    assert flight.next_s() == float("inf")
+    for end_s, job in ((3.0, 1), (1.0, 2), (2.0, 3)):
+        flight.add(end_s, job)
+    assert flight.end_of({1, 3}) == 3.0
+    assert flight.ended(2.0) == [2, 3]
+    assert flight.next_s() == 3.0
+
+
+# ------------------------------------------------------------------------------------------- policies see the tiers
+
+
+@pytest.mark.parametrize(
+    ("offload", "pins"),
+    [
+        (None, [1, 2]),  # computing 2,400 tokens again takes 0.25 s, the tool 0.2 s
+        (Offload(tier(400, 10000.0, 0.0)), []),  # bringing 150 blocks back 0.015 s
+        (Offload(tier(400, 100.0, 0.0)), [1, 2]),  # 1.5 s: it is sooner computed than brought back
+        (Offload(tier(1)), [1, 2]),  # the tier holds next to nothing of it
+    ],
+)
+def test_continuum_holds_where_the_return_would_cost_more_than_the_hold(
+    offload: Offload | None, pins: list[int]
+) -> None:
+    call = (ToolCall("ls", 0.2),)
+    turns = (Turn(2400, 2, tool_calls=call), *[Turn(16, 2, tool_calls=call)] * 2, Turn(16, 2))
+    played = play([Job(Program("a", turns), 0.0)], "continuum", {"cold_samples": 0}, blocks=400, offload=offload)
+    assert [event.turn for event in played.of("pin")] == pins  # after turn 0 no tool time is known yet
+
+
+def test_rebuilding_takes_the_faster_way() -> None:
+    machine = Machine(PrefillCurve(1e-6, 1e-4, 0.01), 1000, swap_token_s=1e-5, deep_token_s=4e-5)
+    whole_s = 1.0 + 0.1 + 0.01
+    assert machine.rebuild_s(1000) == machine.rebuild_s(1000, Stored(0)) == pytest.approx(whole_s)
+    assert machine.rebuild_s(1000, Stored(1000)) == pytest.approx(0.01)
+    assert machine.rebuild_s(1000, Stored(1000, deep_tokens=500)) == pytest.approx(0.01 + 0.02)
+    assert machine.rebuild_s(1000, Stored(600)) == pytest.approx(0.006 + whole_s - (0.36 + 0.06 + 0.01))
+    slow = replace(machine, swap_token_s=1.0)
+    assert slow.rebuild_s(1000, Stored(1000)) == pytest.approx(whole_s)
+    assert replace(machine, swap_token_s=None).rebuild_s(1000, Stored(1000)) == pytest.approx(whole_s)
+
+
+def test_infercept_preserves_for_as_long_as_the_reload_would_take() -> None:
+    """Beside a short rival; 96 tokens: computed again half of 20 ms, or brought back in 6 blocks at 1,000 a second."""
+    rival = Job(program("b", turns=1, new=16, output=300), 0.0)
+    jobs = [Job(program("a", turns=2, new=96, output=1, tool_s=3.0), 0.0), rival]
+
+    def kept_s(offload: Offload | None, **options: int) -> float:
+        played = play(jobs, "infercept", options, offload=offload)
+        return played.of("unpin")[0].t - played.of("pin")[0].t
+
+    fast = Offload(tier(400, 1e6, 0.0))
+    assert kept_s(fast) <= kept_s(None)
+    assert kept_s(Offload(tier(400, 1.0))) == kept_s(None)  # a link too slow to be worth it
+
+
+@pytest.mark.parametrize("policy", EVERY)
+def test_reload_time_is_no_queueing_delay(policy: str) -> None:
+    """T counts the wait for a place, not for the KV on its way."""
+    scheduler = play(crowded_out(), policy, BITING[policy], offload=Offload(tier(400, 10.0))).scheduler
+    delay = getattr(scheduler.core.policy, "delay", None)
+    if delay is not None and scheduler.core.policy.label != "bound":
+        assert delay.mean_s < 0.2  # the reload took 1 s
+
+
+# ------------------------------------------------------------------------------------------------ configuration
+
+
+def test_presets() -> None:
+    a100 = read_offload("dram-100+ssd-400", "a100-80gb")
+    assert (a100.dram.gb, a100.dram.read_gb_s, a100.name) == (100.0, 25.0, "dram-100+ssd-400")
+    assert a100.ssd is not None
+    assert (a100.ssd.gb, a100.ssd.read_gb_s, a100.ssd.write_gb_s) == (400.0, 6.5, 3.5)
+    assert read_offload("DRAM-12.5", "b200").dram.read_gb_s == 50.0
+    assert (default_preset("a100"), default_preset("h100"), default_preset("b200")) == ("dram-100", *["dram-200"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [("ssd-400", "expected dram-100"), ("dram-", "expected dram-100"), ("dram-0+ssd-4", "needs a DRAM tier")],
+)
+def test_bad_presets(preset: str, message: str) -> None:
+    with pytest.raises(OffloadError, match=message):
+        read_offload(preset, "h100")
+
+
+@pytest.mark.parametrize("field", ["gb", "read_gb_s", "write_gb_s", "latency_s"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_bad_tiers(field: str, value: float) -> None:
+    with pytest.raises(OffloadError, match=field):
+        replace(tier(1), **{field: value})
+
+
+def test_every_policy_is_here() -> None:
+    assert set(EVERY) == set(POLICIES)
