@@ -1,0 +1,96 @@
+"""``--replicas``: what a user gets, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from continuum_analysis.compare import load_runs
+from continuum_analysis.timeline import read_run
+from continuum_bench.cli import app
+from continuum_traces.jsonl import write_programs
+from continuum_traces.run_dir import read_events, read_manifest
+from continuum_traces.schema import Program, ToolCall, Turn
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight programs of three turns."""
+    call = (ToolCall("ls", 0.5),)
+    turns = (Turn(3000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
+    path = tmp_path_factory.mktemp("trace") / "small.jsonl.gz"
+    write_programs(path, [Program(f"p{i}", turns) for i in range(8)])
+    return path
+
+
+def replay(trace: Path, *more: object) -> Result:
+    arguments = ["replay", trace, "--jps", 4, "--kv-blocks", 1200, "--no-report", *more]
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
+    done = replay(
+        trace, "--replicas", 2, "--router", "round-robin", "--policy", "vllm,continuum", "--out", tmp_path / "out"
+    )
+    assert done.exit_code == 0, done.output
+    assert "2 replicas (round-robin) of 1 x h100-80gb" in done.stdout
+    folder = tmp_path / "out" / "continuum-seed0"
+    options = read_manifest(folder).engine_options
+    assert (options["replicas"], options["router"]) == (2, "round-robin")
+    assert {event.replica for event in read_events(folder)} == {0, 1}
+    for program in read_run(folder):
+        assert program.finished
+        assert [turn.index for turn in program.turns] == [0, 1, 2]
+    engine = json.loads((folder / "engine.json").read_text())
+    assert len(engine["replicas"]) == 2
+    assert engine["decode_tokens"] == sum(one["decode_tokens"] for one in engine["replicas"])
+    assert engine["blocks_leaked"] == engine["turns_sent_again"] == 0
+    (run,) = (run for run in load_runs(tmp_path / "out") if run.manifest.policy == "continuum")
+    assert run.metrics.facts.gpus == 2
+
+
+def test_a_replica_that_dies(trace: Path, tmp_path: Path) -> None:
+    """In the middle of a turn that it served when it lived."""
+    arguments = ("--policy", "continuum", "--router", "sticky", "--replicas", 2)
+    assert replay(trace, *arguments, "--out", tmp_path / "alive").exit_code == 0
+    turns = [turn for program in read_run(tmp_path / "alive" / "continuum-seed0") for turn in program.turns]
+    served = next(turn for turn in turns if turn.replica == 1 and turn.index == 1)
+    assert served.start_s is not None
+    assert served.finish_s is not None
+    death = f"1@{(served.start_s + served.finish_s) / 2}"
+    for name in ("first", "second"):
+        done = replay(trace, *arguments, "--kill-replica", death, "--out", tmp_path / name)
+        assert done.exit_code == 0, done.output
+    folders = [tmp_path / name / "continuum-seed0" for name in ("first", "second")]
+    texts = [[(folder / name).read_bytes() for name in _FILES] for folder in folders]
+    assert texts[0] == texts[1]
+    programs = read_run(folders[0])
+    assert len(programs) == 8
+    assert all(program.finished for program in programs)
+    again = sum(turn.attempts - 1 for program in programs for turn in program.turns)
+    assert again == json.loads((folders[0] / "engine.json").read_text())["turns_sent_again"] > 0
+
+
+_FILES = ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json", "tool_statistics.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replicas", 0], "replicas = 0: must be at least 1"),
+        (["--replicas", 2, "--router", "hash"], "router = hash: there are affinity, sticky"),
+        (["--replicas", 2, "--kill-replica", "soon"], "--kill-replica soon: expected REPLICA@SECOND"),
+        (["--replicas", 2, "--kill-replica", "2@10"], "needs a replica from 0 to 1"),
+        (["--kill-replica", "0@10"], "one that survives"),
+    ],
+)
+def test_mistakes(trace: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
+    done = replay(trace, *arguments, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
