@@ -1,4 +1,4 @@
-"""The Python in docs/client runs as written, against a local server in place of the one it names."""
+"""The Python in docs/client and in the guides runs as written, against a local server in place of the one it names."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ def test_quickstart(vllm: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixt
     assert ids(vllm) == ["task-7"] * 3 + ["task-8"] + ["task-9"] * 2 + ["task-10"]
     assert capsys.readouterr().out == "fine\nfine"
     assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"kind":"turn"') == 1
+
+
+def test_the_sites_quickstart(vllm: FakeServer) -> None:
+    run("../quickstart.md", vllm)
+    assert ids(vllm) == ["task-1"] * 2
+
+
+def test_an_agent_with_the_openai_client(vllm: FakeServer, tmp_path: Path) -> None:
+    """It calls ``list_files`` as the server asks, and answers; every turn is its program's."""
+    run("../how-to/openai-agent.md", vllm)
+    assert ids(vllm) == ["files-1"] * len(vllm.turns)
+    assert len(vllm.turns) > 1
+    assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"kind":"turn"') == len(vllm.turns)
 
 
 @pytest.mark.parametrize("page", ["programs.md", "dialects.md"])

@@ -1,0 +1,249 @@
+"""Every command in the documentation: known to the real command line, and run at a small size where it can be.
+
+The fenced ``bash`` blocks of README.md, CONTRIBUTING.md and docs/ are collected. ``NOT_RUN`` names what is not
+executed, each with its reason; everything else runs, page by page, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_bench.cli import app
+from continuum_traces.jsonl import write_programs
+from continuum_traces.run_dir import TURNS, JsonLines
+from continuum_traces.schema import TurnRecord
+from continuum_traces.synth import load_profile, synthesize
+from typer.main import get_command
+
+REPO = Path(__file__).resolve().parents[2]
+PAGES = sorted([REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "docs").rglob("*.md")])
+
+NOT_RUN = (
+    ("*", r"make |\.ci/run", "builds or checks the whole checkout; CI does"),
+    ("*", r"source ", "the environment the tests run in already"),
+    ("*", r"pip install|continuum-bench agent setup", "needs the network"),
+    ("*", r"vllm serve|continuum-bench serve --engine gpu", "needs a GPU"),
+    ("*", r"python benchmarks/", "measurements: minutes to hours on a quiet machine"),
+    (
+        "docs/results/*",
+        r"(time )?continuum-bench ",
+        "published experiments: hours, on traces that are not in the repository",
+    ),
+    ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
+    ("docs/server/*", r"continuum-bench serve", "stays in the foreground; docs/how-to/my-vllm.md starts it behind"),
+    ("README.md", r"continuum-bench serve|.*BASE|.*127\.0\.0\.1|.*URL", "the same server as in docs/how-to/my-vllm.md"),
+    (
+        "docs/how-to/my-vllm.md",
+        r".*(stock|8001)",
+        "a second server beside the first; tests/continuum_server/online has both",
+    ),
+    ("docs/quickstart.md", r"continuum-bench serve|curl ", "the same server as in docs/how-to/openai-agent.md"),
+)
+"""(pages, start of the command, why it is not executed here)."""
+
+SMALLER = (
+    (r"(?<=--seeds )\d+", "1"),
+    (r"(?<=-n )\d+", "2"),
+    (r"continuum-bench (swebench|bfcl|openhands|replay)\b(?!.*--num-programs)", r"\g<0> --num-programs 2"),
+    (r"continuum-bench (swebench|bfcl|openhands|replay)\b(?!.*--(policy|base-url))", r"\g<0> --policy vllm,continuum"),
+    (r"runs/NAME", "runs/*"),
+    (r"(?<=--retry )\d+", "400"),
+)
+"""What is played smaller than the page says, and waited for longer: this machine may be busy."""
+
+CLIENT = """#!{python} -SE
+import json, os, socket, sys
+if sys.argv[1:2] == ["serve"]:
+    os.execv({program!r}, [{program!r}, *sys.argv[1:]])
+warm = socket.socket(socket.AF_UNIX)
+warm.connect({socket!r})
+warm.sendall(json.dumps([os.getcwd(), sys.argv[1:]]).encode())
+warm.shutdown(socket.SHUT_WR)
+output, _, code = warm.makefile().read().rpartition("\\n")
+print(output)
+sys.exit(int(code))
+"""
+"""The program that stands in for ``continuum-bench`` on the PATH; servers run for themselves."""
+
+SHELL = {"for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit"}
+CLIENT_PAGE = "docs/how-to/openai-agent.md"
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of the page's bash blocks, continued ones joined, comments gone."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [found for line in lines if (found := re.sub(r"(^|\s)#.*", "", line).strip())]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(REPO).as_posix()
+
+
+def why_not(page: Path, command: str) -> str | None:
+    reasons = (why for pages, start, why in NOT_RUN if fnmatch(name_of(page), pages) and re.match(start, command))
+    return next(reasons, None)
+
+
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
+RUNNABLE = [page for page in WITH_COMMANDS if any(why_not(page, line) is None for line in commands(page))]
+
+
+# ------------------------------------------------------------------------------------------ known at all
+
+
+def check_continuum_bench(words: list[str]) -> None:
+    """Parse as the program would, without running anything."""
+    command: Any = get_command(app)
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(command.name, words)
+
+
+def check_benchmark(words: list[str]) -> None:
+    text = (REPO / words[0]).read_text(encoding="utf-8")
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in text, f"{words[0]} has no {option}"
+
+
+def check(command: str) -> None:
+    words = shlex.split(re.sub(r"\$\w+", "1", command.removesuffix("&").removeprefix("time ")))
+    if words[0] == "continuum-bench":
+        check_continuum_bench(words[1:])
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[1]}"
+    elif words[0] == "python":
+        assert words[1].startswith("benchmarks/") or words[1] == "agent.py"
+        if words[1] != "agent.py":
+            check_benchmark(words[1:])
+    else:
+        assert words[0] in SHELL, f"unknown command {words[0]!r}"
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(line, id=f"{name_of(page)}: {line}") for page in WITH_COMMANDS for line in commands(page)]
+)
+def test_every_command_exists_and_takes_its_options(command: str) -> None:
+    check(command)
+
+
+def test_a_wrong_option_is_found() -> None:
+    check("continuum-bench traces stats swebench")
+    with pytest.raises(Exception, match="--jsp"):
+        check("continuum-bench swebench --jsp 0.1")
+    with pytest.raises(AssertionError, match="no --fast"):
+        check("python benchmarks/cross_check.py TRACE --fast")
+
+
+def test_each_exception_has_a_command() -> None:
+    for pages, start, why in NOT_RUN:
+        found = [c for page in WITH_COMMANDS if fnmatch(name_of(page), pages) for c in commands(page)]
+        assert any(re.match(start, command) for command in found), f"nothing is left out as {why!r}: drop the entry"
+
+
+# ---------------------------------------------------------------------------------------------- run
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """PATH with a ``continuum-bench`` that is warm."""
+    folder = tmp_path_factory.mktemp("warm")
+    place, binaries = folder / "socket", Path(sys.executable).parent
+    client = folder / "continuum-bench"
+    client.write_text(
+        CLIENT.format(python=sys.executable, program=str(binaries / "continuum-bench"), socket=str(place))
+    )
+    client.chmod(0o755)
+    process = subprocess.Popen([sys.executable, str(Path(__file__).parent / "warm.py"), str(place)])
+    while not place.exists() and process.poll() is None:
+        time.sleep(0.1)
+    yield os.pathsep.join([str(folder), str(binaries), os.environ["PATH"]])
+    process.terminate()
+    process.wait(10)
+
+
+def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
+    """The files that the pages take for granted: a trace, a recording, an agent and its script."""
+    profile = load_profile("swebench")
+    write_programs(folder / "my-trajectories.jsonl.gz", synthesize(profile, 2, seed=1))
+    rows = [
+        {"program_id": f"p{n}", "turn": turn, "prompt_tokens": 1000 * (turn + 1), "output_tokens": 50, "tool": "ls"}
+        for n in range(2)
+        for turn in range(3)
+    ]
+    (folder / "my-runs").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if name_of(page).startswith("docs/client/"):
+        recorded = folder / "runs" / "agent"
+        recorded.mkdir(parents=True)
+        write_programs(recorded / "trace.jsonl", synthesize(profile, 2, seed=2, length_scale=0.2))
+        with JsonLines(recorded / TURNS) as turns:
+            turns.write(TurnRecord("p", 0, 0.0, 0.0, 0.5, 1.0, 100, 10, is_last=True))
+    if name_of(page) == CLIENT_PAGE:
+        code, replies = (fenced(page, language) for language in ("python", "json"))
+        code = code.replace("my-model", "llama-3.1-8b").replace("localhost:8000", f"localhost:{ports['8000']}")
+        (folder / "agent.py").write_text(code)
+        (folder / "replies.jsonl").write_text(replies)
+
+
+def fenced(page: Path, language: str) -> str:
+    return "".join(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S))
+
+
+def script_of(page: Path, ports: dict[str, str]) -> str:
+    """What is run of the page, at its size here and on free ports."""
+    lines = []
+    for command in commands(page):
+        if why_not(page, command) is not None:
+            continue
+        for pattern, smaller in SMALLER:
+            command = re.sub(pattern, smaller, command)
+        if command.startswith("continuum-bench serve"):
+            default = "" if "--port" in command else f" --port {ports['8000']}"
+            command = command.replace(" serve", f" serve --time-scale 20{default}", 1)
+        for named, free in ports.items():
+            command = re.sub(rf"(?<=:){named}|(?<=--port ){named}", free, command)
+        lines.append(command)
+    return "\n".join(["set -eu", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT", *lines, ""])
+
+
+def free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_commands_run(page: Path, path: str, tmp_path: Path) -> None:
+    ports = {"8000": free_port(), "8001": free_port()}
+    prepare(tmp_path, page, ports)
+    script = script_of(page, ports)
+    process = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=600)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, f"{script}\n{output[-3000:]}"
