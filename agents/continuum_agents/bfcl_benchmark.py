@@ -60,18 +60,15 @@ class Benchmark:
         answers = Path(utils.POSSIBLE_ANSWER_PATH) / f"{utils.VERSION_PREFIX}_web_search.json"
         return answers.exists()
 
-    def answers(self, entry_id: str) -> list[str]:
-        """What counts as right. BFCL's entries and answers are in the same order."""
-        number, entry = self._find(entry_id)
-        return list(utils.load_ground_truth_entry(category_of(entry["id"]))[number]["ground_truth"])
-
     def valid(self, handler: Handler, result: dict[str, Any]) -> bool | None:
         """BFCL's verdict on an entry's result; None where there are no answers to compare with."""
         if not self.has_answers():
             return None
-        entry_id, name = result["id"], handler.registry_name
+        number, entry = self._find(result["id"])
+        category, name = category_of(entry["id"]), handler.registry_name
+        right = utils.load_ground_truth_entry(category)[number]["ground_truth"]  # in the same order as the entries
         judge = eval_runner._evaluate_single_agentic_entry
-        judged = judge(handler, entry_id, result["result"], self.answers(entry_id), {}, name, category_of(entry_id))
+        judged = judge(handler, entry["id"], result["result"], right, entry, name, category)
         return bool(judged["valid"])
 
     def evaluate(self, handler: Handler, category: str, results: list[dict[str, Any]], scores: Path) -> None:

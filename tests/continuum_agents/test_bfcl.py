@@ -1,0 +1,165 @@
+"""The real bfcl-eval, its loop, tools and scorer, against a real vLLM server; GPU emulated, answers scripted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agent_batches import Batch, environment
+from agent_checks import (
+    a_replay_has_the_same_turns_and_tokens,
+    pins_are_hit_by_the_next_turn,
+    the_trace_is_what_the_server_saw,
+)
+from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said, write_lines
+from continuum_agents.environments import find_framework, python_of
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_traces.importers.registry import read_any
+from continuum_traces.run_dir import read_manifest, read_turns
+from live_server import Live, live
+
+NAMES = {entry(number) for number in range(3)}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server under ``continuum``, with the scenarios' replies and some for BFCL's own entries. It has no samples yet,
+    and is told that prefill is slow, so that tau = ln(T + C) outlasts the tools."""
+    folder = tmp_path_factory.mktemp("bfcl")
+    profile = folder / "profile.json"
+    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 1.0, "c": 0.0}}))
+    scenarios = [json.loads(line) for line in (BFCL / "replies.jsonl").read_text().splitlines()]
+    search = calls("search_engine_query", keywords="kestrel clock built town")
+    wrong = {"program": "web_search_no_snippet_5", "replies": [search, says("{'answer': 'I do not know'}")]}
+    right = {"program": "web_search_base_5", "replies": [search, says(f"{{'answer': '{bfcl_s_own_answer(5)}'}}")]}
+    script = write_lines(folder / "script.jsonl", [*scenarios, right, wrong])
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
+    with live(
+        folder, policy="continuum", profile=profile, kv_blocks=4000, max_model_len=16_000, emulated=emulated
+    ) as found:
+        yield found
+
+
+def bfcl_s_own_answer(number: int) -> str:
+    """From the installed package: no data of BFCL's is in this repository."""
+    environment("bfcl")
+    (data,) = python_of(find_framework("bfcl")).parents[1].glob("lib/python*/site-packages/bfcl_eval/data")
+    lines = (data / "possible_answer" / "BFCL_v4_web_search.json").read_text(encoding="utf-8").splitlines()
+    return str(json.loads(lines[number])["ground_truth"][0])
+
+
+def test_three_programs_at_once_and_again(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    options = ("--web", str(BFCL / "web.jsonl"), "--workers", "3", "--time-limit", "120")
+    batch = start(BFCL, server.server.url, out, *options, framework="bfcl")
+    status, said = batch.wait()
+    assert status == 0, said
+    programs = batch.programs()
+    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == {
+        name: ("Answered", True) for name in NAMES
+    }
+    assert max(done["start_s"] for done in programs.values()) < min(done["end_s"] for done in programs.values())
+    assert programs[entry(1)]["tools"] == ["search_engine_query"] * 2 + ["fetch_url_content"] * 2
+    the_trace_is_what_the_server_saw(server, out, NAMES)
+    pins_are_hit_by_the_next_turn(server, NAMES, all_of_them=False)
+    every_tool_is_followed_by_a_hit(server, out)
+    a_replay_has_the_same_turns_and_tokens(out, tmp_path / "replayed")
+    tools_took_what_was_recorded(out)
+    results_are_bfcl_s(out)
+    assert read_manifest(out).workload["web"]["kind"] == "recorded"
+    assert batch.processes() == []
+    nothing_is_left_to_do(start(BFCL, server.server.url, out, *options, framework="bfcl"))
+
+
+def every_tool_is_followed_by_a_hit(server: Live, out: Path) -> None:
+    """Every turn with a tool is held, and the next one finds its KV; a release ends the hold of an answer."""
+    for program in read_any(out / "trace.jsonl"):
+        events = server.events(program.program_id)
+        ends = [event.reason for event in events if event.event == "unpin"]
+        hits = ["hit"] * (len(program.turns) - 1)
+        assert ends in (hits, [*hits, "last"])
+        assert all(event.hit_tokens for event in events if event.event == "start" and event.turn > 0)
+
+
+def tools_took_what_was_recorded(out: Path) -> None:
+    """Their recorded times were slept; what else happens between two turns is the gap's own."""
+    (program,) = (program for program in read_any(out / "trace.jsonl") if program.program_id == entry(1))
+    durations = [call.duration_s or 0.0 for turn in program.turns for call in turn.tool_calls]
+    recorded = [0.38, 0.44, 0.12, 0.9]
+    assert all(recorded_s <= took_s < recorded_s + 1.0 for recorded_s, took_s in zip(recorded, durations, strict=True))
+    first, second = program.turns[0].tool_calls
+    assert second.start_s >= first.start_s + (
+        first.duration_s or 0.0
+    )  # BFCL runs calls of one turn one after the other
+
+
+def results_are_bfcl_s(out: Path) -> None:
+    """Files where BFCL has them, with its fields; its evaluator found all three right."""
+    (result,) = out.glob("result/*/agentic/BFCL_v4_web_search_base_result.json")
+    entries = [json.loads(line) for line in result.read_text().splitlines()]
+    assert [found["id"] for found in entries] == sorted(NAMES)
+    turns = list(read_turns(out))
+    for found in entries:
+        mine = [turn for turn in turns if turn.program_id == found["id"]]
+        assert found["input_token_count"] == [[turn.prompt_tokens for turn in mine]]
+        assert found["output_token_count"] == [[turn.output_tokens for turn in mine]]
+        assert len(found["latency"][0]) == len(mine)
+        assert found == own_record(out, found["id"])
+    (score,) = out.glob("score/*/agentic/BFCL_v4_web_search_base_score.json")
+    assert json.loads(score.read_text().splitlines()[0]) == {"accuracy": 1.0, "correct_count": 3, "total_count": 3}
+    said = tools_said(own_record(out, entry(1)))
+    assert "404 Client Error: Not Found for url: https://valley.example/railways" in said[2]
+    assert "_1851_" in said[3]  # BFCL's Markdown of the recorded page
+
+
+def nothing_is_left_to_do(batch: Batch) -> None:
+    status, said = batch.wait()
+    assert status == 0, said
+    assert "0 programs" in said
+    assert "3 finished before" in said
+    assert "3 of 3 right" in said
+
+
+def test_bfcl_s_own_entries_with_and_without_snippets(
+    server: Live, tmp_path: Path, start: Callable[..., Batch]
+) -> None:
+    out = tmp_path / "run"
+    options = ("--category", "web_search", "--slice", "5:6", "--web", str(BFCL / "web.jsonl"))
+    batch = start(None, server.server.url, out, *options, framework="bfcl")
+    status, said = batch.wait()
+    assert status == 0, said
+    verdicts = {name: done["passed"] for name, done in batch.programs().items()}
+    assert verdicts == {"web_search_base_5": True, "web_search_no_snippet_5": False}
+    assert "web_search_base: 1 of 1 right" in said
+    assert "web_search_no_snippet: 0 of 1 right" in said
+    assert "A bird strikes the hours." in tools_said(own_record(out, "web_search_base_5"))[0]
+    assert "A bird strikes the hours." not in tools_said(own_record(out, "web_search_no_snippet_5"))[0]
+    bfcl_evaluate_takes_them(out)
+
+
+def bfcl_evaluate_takes_them(out: Path) -> None:
+    """``bfcl evaluate --partial-eval`` is this function; it wants the model in its table."""
+    (model,) = (folder.name for folder in (out / "result").iterdir())
+    code = f"""
+from continuum_agents.bfcl_benchmark import MODELS, Handler, eval_runner
+from types import SimpleNamespace
+facts = dict(model_handler=Handler, model_name="m", display_name="m", url="", org="", license="", is_fc_model=True)
+facts.update(input_price=None, output_price=None)
+MODELS.MODEL_CONFIG_MAPPING[{model!r}] = SimpleNamespace(**facts)
+eval_runner.main([{model!r}], ["web_search"], {str(out / "result")!r}, {str(out / "evaluated")!r}, partial_eval=True)
+"""
+    framework = find_framework("bfcl")
+    (out / "evaluated").mkdir()
+    subprocess.run(
+        [str(python_of(framework)), "-I", "-c", code], check=True, env={**os.environ, **framework.variables()}
+    )
+    header, row = (out / "evaluated" / "data_agentic.csv").read_text().splitlines()
+    table = dict(zip(header.split(","), row.split(","), strict=True))
+    assert table["Web Search Base"] == "100.00%"
+    assert table["Web Search No Snippet"] == "0.00%"
