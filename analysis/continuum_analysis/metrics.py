@@ -133,6 +133,12 @@ def _reloads(facts: RunFacts) -> list[TurnTimes]:
     return [t for t in facts.turns if t.reload_bytes]
 
 
+def _reload_times(facts: RunFacts) -> list[float | None]:
+    """Of turns that were reloaded before their first start; a resumed one's reload is no part of its first wait."""
+    spans = [(turn.reload_since_s, turn.start_s) for turn in _reloads(facts)]
+    return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
+
+
 def _reused(facts: RunFacts) -> Value:
     return _prefix_tokens(facts)[0] if any(t.hit_tokens is not None for t in facts.turns) else None
 
@@ -316,6 +322,12 @@ METRICS: tuple[Metric, ...] = (
         "bytes",
         "KV that came back for them; null where none did",
         lambda f: sum(t.reload_bytes for t in _reloads(f)) or None,
+    ),
+    Metric(
+        "reload_mean_s",
+        "s",
+        "mean time from asking for that KV to the turn's first start; a part of its bubble",
+        _mean(_reload_times),
     ),
     Metric(
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)

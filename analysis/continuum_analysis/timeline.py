@@ -50,8 +50,8 @@ class TurnTimes:
     """Instants it was scheduled again, one for each preemption that ended."""
     reload_bytes: int = 0
     """KV that came back from a lower tier for it."""
-    reload_end_s: float | None = None
-    """When the last of them was there."""
+    reload_since_s: float | None = None
+    """When the first of it was asked for; the turn starts, or resumes, once it is there."""
     client: TurnRecord | None = None
     """The same turn on its client's clock."""
     replica: int | None = None
@@ -76,7 +76,7 @@ class TurnTimes:
     @property
     def requeue_s(self) -> float:
         """Waiting again after being preempted."""
-        return sum(until_s - since_s for since_s, until_s in self.requeues)
+        return sum(until_s - since_s for since_s, until_s in self.requeues) if self.preempted_s else 0.0
 
     @property
     def first_token_s(self) -> float | None:
@@ -264,7 +264,7 @@ def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
         turn.resumed_s.append(event.t)
     elif event.event == "reload":
         turn.reload_bytes += event.bytes or 0
-        turn.reload_end_s = event.t
+        turn.reload_since_s = event.t if turn.reload_since_s is None else turn.reload_since_s
 
 
 def _name_endings(program: ProgramTimes) -> None:

@@ -83,6 +83,7 @@ EXPECTED = {
     "preemptions": 1,
     "reloads": 0,
     "reload_bytes": None,
+    "reload_mean_s": None,
     "jct_p95_s": None,
     "jct_p99_s": None,
     "ttft_mean_s": (1.5 + 0.25) / 2,

@@ -157,7 +157,7 @@ EventKind = Literal[
     "unpin",  # the hold ended: reason
     "preempt",  # it lost its KV while running
     "resume",  # it was scheduled again: prompt_tokens, hit_tokens
-    "reload",  # KV came back from a lower tier: bytes
+    "reload",  # KV was asked back from a lower tier, the start or resume after it has it: tokens, bytes
 ]
 
 UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
