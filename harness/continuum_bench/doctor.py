@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
 from continuum_server.step_times.catalog import available
 from continuum_server.vllm_plugin.versions import PluginError, check_version
 from continuum_traces.synth import BUNDLED, bundled
@@ -24,10 +25,13 @@ class Check:
     ok: bool
     found: str
     advice: str = ""
+    optional: bool = False
+    """Nothing else needs it: where it is not there, all is well."""
 
 
 def checks() -> list[Check]:
-    return [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report)]
+    machine = [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report)]
+    return [*machine, *_agents()]
 
 
 def show_doctor(as_json: bool) -> int:
@@ -38,7 +42,8 @@ def show_doctor(as_json: bool) -> int:
     else:
         table = Table("check", "", "found", "what to do")
         for check in found:
-            table.add_row(check.name, "ok" if check.ok else "NO", check.found, check.advice)
+            missing = "-" if check.optional else "NO"
+            table.add_row(check.name, "ok" if check.ok else missing, check.found, check.advice)
         console = Console(highlight=False)
         console.print(table)
         grid = Table("GPU", "model", "tensor parallel", "step times", title="GPUs and models", title_justify="left")
@@ -48,7 +53,7 @@ def show_doctor(as_json: bool) -> int:
         for (gpu, model, kind), found_degrees in degrees.items():
             grid.add_row(gpu, model, ",".join(found_degrees) if kind == "measured-table" else "any", kind)
         console.print(grid)
-    return 0 if all(check.ok for check in found) else 1
+    return 0 if all(check.ok or check.optional for check in found) else 1
 
 
 def _python() -> Check:
@@ -92,3 +97,17 @@ def _report() -> Check:
         "ready" if not missing else f"missing {', '.join(missing)}",
         "make setup" if missing else "",
     )
+
+
+def _agents() -> list[Check]:
+    """The frameworks' environments, each made by a command of its own."""
+    return [_agent(framework) for framework in FRAMEWORKS.values()]
+
+
+def _agent(framework: Framework) -> Check:
+    name, wanted = f"agent {framework.name}", f"{framework.distribution} {framework.pinned_version}"
+    try:
+        python_of(framework)
+    except AgentEnvironmentError:
+        return Check(name, False, f"no environment with {wanted}", framework.setup_command, optional=True)
+    return Check(name, True, wanted, optional=True)

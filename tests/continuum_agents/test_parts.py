@@ -88,6 +88,17 @@ def test_a_missing_environment_names_the_command(nowhere: Path) -> None:
     assert "continuum-bench agent setup mini-swe" in done.output
 
 
+def test_doctor_lists_environments_and_none_is_needed(nowhere: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    for framework in FRAMEWORKS.values():
+        check = checks[f"agent {framework.name}"]
+        assert (check["ok"], check["advice"]) == (False, framework.setup_command)
+        assert framework.pinned_version in check["found"]
+    assert done.exit_code == (0 if all(check["ok"] or check["optional"] for check in checks.values()) else 1)
+    assert [check["name"] for check in checks.values() if check["optional"]] == [f"agent {n}" for n in FRAMEWORKS]
+
+
 def test_an_environment_of_other_pins_is_not_current(nowhere: Path) -> None:
     python = nowhere / "mini-swe" / "bin" / "python"
     python.parent.mkdir(parents=True)
