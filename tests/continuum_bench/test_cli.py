@@ -197,6 +197,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--pins-yield-to", "moon"], "there are never, later, anyone"),
         (["swebench", "--gpu-memory-utilization", "2"], "above 0, at most 1"),
         (["swebench", "--step-overhead-ms", "-1"], "must not be negative"),
+        (["swebench", "--offload", "dram-1", "--base-url", "http://x/v1"], "--offload dram-1: for the virtual engine"),
         (["swebench", "--offload", "dram"], "--offload 'dram': expected dram-100, dram-200"),
         (["swebench", "--offload", "dram-0+ssd-10"], "an SSD tier needs a DRAM tier above it"),
         (["swebench", "--policy", "moon+offload"], "unknown policy 'moon'; there are: vllm"),

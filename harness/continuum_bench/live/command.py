@@ -75,6 +75,8 @@ class _LiveRun:
 
 def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
+    if options.offload is not None:
+        raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, options, live)
     with locked(run.out):
         _open(run, live.resume is not None)
