@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import Result
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep_goodput import Found, summarize_goodput
@@ -88,6 +89,13 @@ def test_a_grid_is_the_product_of_its_axes() -> None:
     assert [arm.label for arm in grid.points[0].arms] == ["vllm", "static-ttl(ttl_s=2.0)", "continuum+offload"]
     assert grid.points[0].arms[1].options == {"ttl_s": 2.0}
     assert grid.points[0].seeds == (3, 5)
+
+
+def test_the_grid_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sweeps.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    grid = grid_of(yaml.safe_load(text), "sweeps.md", Path(), "g")
+    assert (grid.name, len(grid.points), grid.cells) == ("a100", 7, 63)
 
 
 MISTAKES = [
