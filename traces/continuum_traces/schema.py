@@ -130,21 +130,28 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a client says about one request (SPEC 7). Every field is optional: absent means unknown."""
+    """What a client says about one request. Every field is optional: absent means unknown."""
 
     program_id: str | None = None
+    """The program this request is a turn of; without one it is a program of its own, and nothing of it is held."""
     is_last_step: bool | None = None
+    """True: no turn follows."""
     pred_tool: str | None = None
     """Name of the tool expected to run after this turn."""
     pred_tool_s: float | None = None
+    """Seconds that tool is expected to take."""
     pred_tool_p90_s: float | None = None
+    """Seconds within which it is expected to be back nine times of ten."""
     last_func_call: str | None = None
     """Name of the tool that ran before this turn."""
     last_tool_duration_s: float | None = None
+    """Seconds it took, as the client measured them."""
     this_func_call: str | None = None
     """Tool to assume for this turn's output: replay only, where the output is not the model's own."""
     kv_ttl_s: float | None = None
+    """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
     parent_id: str | None = None
+    """The program that started this one."""
 
 
 # -------------------------------------------------------------------------------------------- records
@@ -175,18 +182,22 @@ class SchedulerEvent:
     request_id: str | None = None
     prompt_tokens: int | None = None
     hit_tokens: int | None = None
+    """Prompt tokens found in the cache."""
     output_tokens: int | None = None
     tool: str | None = None
+    """Key of the tool the output calls."""
     status: str | None = None
     """How a turn ended: stop, length, abort, error."""
     ttl_s: float | None = None
+    """Longest time the pin may last."""
     tokens: int | None = None
     """KV tokens held by a pin."""
     reason: UnpinReason | None = None
     bytes: int | None = None
     delay_estimate_s: float | None = None
-    """T of SPEC 3 when the pin was decided."""
+    """T of the TTL formula when the pin was decided: the queueing delay a return in time would spare."""
     eta: float | None = None
+    """eta of the TTL formula when the pin was decided."""
     replica: int | None = None
     """Which of several engines behind a router saw it, from 0; ``turn`` then counts over all of them."""
 
