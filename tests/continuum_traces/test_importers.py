@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from continuum_server.policy.tool_calls import tool_key as server_key
 from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
 from continuum_traces.importers.registry import READERS, detect, read_any
+from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import shell_tools, tool_key
@@ -115,6 +117,116 @@ def test_mini_swe_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None
     (program,) = read_any(path)
     assert program.prompt_tokens() == [100]
     assert "estimated" in program.source
+
+
+def terminal_step(number: int, prompt: int, *typed: str, **more: Any) -> dict[str, Any]:
+    calls = [
+        {
+            "tool_call_id": f"c{number}",
+            "function_name": "bash_command",
+            "arguments": {"keystrokes": keys, "duration": 1.5},
+        }
+        for keys in typed
+    ]
+    metrics = {"prompt_tokens": prompt, "completion_tokens": 20, "cached_tokens": prompt - 10}
+    return {"step_id": number, "source": "agent", "message": "m", "tool_calls": calls, "metrics": metrics, **more}
+
+
+ATIF = {
+    "schema_version": "ATIF-v1.5",
+    "session_id": "s-1",
+    "agent": {"name": "terminus-2", "version": "2.0", "model_name": "m"},
+    "steps": [
+        {"step_id": 1, "source": "user", "message": "Do it."},
+        terminal_step(2, 100, "cd /app\n", "make -j2\n"),
+        terminal_step(3, 160, "", "C-c"),
+        terminal_step(4, 200, tool_calls=[{"function_name": "mark_task_complete", "arguments": {}}]),
+        terminal_step(5, 90, "ls", is_copied_context=True),
+    ],
+}
+
+
+def test_terminal_bench(tmp_path: Path) -> None:
+    path = tmp_path / "job" / "trial-1" / "agent" / "trajectory.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(ATIF, indent=1))
+    assert detect(path) == "terminal-bench"
+    (program,) = read_any(path)
+    assert (program.program_id, program.source, program.model) == ("s-1", "terminal-bench", "m")
+    assert program.prompt_tokens() == [100, 160, 200]
+    assert program.turns[1].cached_tokens == 150
+    tools = [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns]
+    assert tools == [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]]
+    assert list(read_any(tmp_path, "terminal-bench")) == [program]
+
+
+def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
+    for typed in (["cd /app\n", "make -j2\n"], ["cat > x <<'E'\nrm\nE\n", "python3 x"], ["FOO=1 timeout 5 pytest\n"]):
+        answer = json.dumps({"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": keys} for keys in typed]})
+        assert tool_key(keystrokes(list(typed_commands(answer)))) == server_key(answer)
+        assert tool_key(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
+    assert list(typed_commands('{"commands": "ls"} no')) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "not JSON"), ("[]", "steps: missing"), ('{"steps": [1]}', "steps[0]")]
+)
+def test_terminal_bench_s_faults(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "trajectory.json"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        list(read_any(path, "terminal-bench"))
+    assert said in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TraceError, match=r"no trajectory\.json"):
+        list(read_any(tmp_path / "empty", "terminal-bench"))
+
+
+def test_terminal_bench_s_answers_in_messages(tmp_path: Path) -> None:
+    answer = {"analysis": "x", "plan": "y", "commands": [{"keystrokes": "cd src && pytest -q\n", "duration": 5}]}
+    messages = [
+        {"role": "user", "content": "fix it"},
+        assistant(json.dumps(answer), 10.0, {"prompt_tokens": 100, "completion_tokens": 30}),
+        {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}},
+        assistant("Done.", 20.0, {"prompt_tokens": 140, "completion_tokens": 5}),
+    ]
+    path = tmp_path / "t.traj.json"
+    path.write_text(json.dumps({"messages": messages, "info": {}}))
+    (program,) = read_any(path)
+    assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["pytest"], []]
+
+
+def sdk_event(kind: str, at: str, call: str, response: str | None = None, **tool: Any) -> dict[str, Any]:
+    event = {"kind": kind, "timestamp": f"2026-01-01T00:00:{at}", "tool_call_id": call}
+    return event | ({"llm_response_id": response} if response else {}) | tool
+
+
+def test_openhands_sdk_events(tmp_path: Path) -> None:
+    """Two actions of one reply run one after the other: the second from the end of the first."""
+    terminal = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
+    editor = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
+    run = {
+        "instance_id": "a",
+        "history": [
+            sdk_event("ActionEvent", "01.0", "c1", "r1", **terminal),
+            sdk_event("ActionEvent", "01.0", "c2", "r1", **editor),
+            sdk_event("ObservationEvent", "03.0", "c1"),
+            sdk_event("ObservationEvent", "03.5", "c2"),
+            sdk_event("ActionEvent", "05.0", "c3", "r2", **{**terminal, "tool_call": {"arguments": "{"}}),
+            sdk_event("AgentErrorEvent", "05.25", "c3"),
+        ],
+        "metrics": {
+            "token_usages": [
+                {"response_id": name, "prompt_tokens": prompt, "completion_tokens": 10}
+                for name, prompt in (("r1", 100), ("r2", 150))
+            ]
+        },
+    }
+    (program,) = read_any(lines(tmp_path / "output.jsonl", run))
+    assert [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns] == [
+        [("pytest", 2.0), ("file_editor", 0.5)],
+        [("terminal", 0.25)],
+    ]
 
 
 def test_bfcl_result_file(tmp_path: Path) -> None:

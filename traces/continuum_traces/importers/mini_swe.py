@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.usage import (
     ESTIMATED,
     RequestUsage,
@@ -117,7 +118,7 @@ def _usage(message: Message) -> Message:
 
 
 def _commands(message: Message) -> list[str]:
-    """The commands a message asks for: parsed actions, tool calls, or exactly one fenced block."""
+    """The commands a message asks for: parsed actions, tool calls, exactly one fenced block, or Terminal-Bench's."""
     actions = (message.get("extra") or {}).get("actions") or []
     commands = [action.get("command", "") for action in actions if isinstance(action, dict)]
     if not commands:
@@ -125,6 +126,8 @@ def _commands(message: Message) -> list[str]:
     if not commands:
         blocks = _FENCE.findall(_text(message))
         commands = blocks if len(blocks) == 1 else []
+    if not commands:
+        commands = [keystrokes(list(typed_commands(_text(message))))]
     return [command for command in commands if command]
 
 

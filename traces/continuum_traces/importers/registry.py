@@ -14,6 +14,7 @@ from continuum_traces.importers.mini_swe import read_mini_swe
 from continuum_traces.importers.numeric import read_numeric
 from continuum_traces.importers.openhands import read_openhands
 from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
+from continuum_traces.importers.terminal_bench import read_terminal_bench
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
@@ -24,6 +25,7 @@ READERS: dict[str, Callable[[Path], Iterator[Program]]] = {
     "numeric": read_numeric,
     "mini-swe-agent": read_mini_swe,
     "openhands": read_openhands,
+    "terminal-bench": read_terminal_bench,
     "bfcl": read_bfcl,
     "mooncake": read_mooncake,
     "agentic-mooncake": read_agentic_mooncake,
@@ -35,6 +37,7 @@ READERS: dict[str, Callable[[Path], Iterator[Program]]] = {
 _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
     ("openhands", frozenset({"history", "instance_id"})),
+    ("terminal-bench", frozenset({"schema_version", "steps"})),
     ("bfcl", frozenset({"id", "input_token_count", "output_token_count"})),
     ("agentic-mooncake", frozenset({"request_id", "session_id", "input_length", "output_length"})),
     ("mooncake", frozenset({"input_length", "output_length"})),

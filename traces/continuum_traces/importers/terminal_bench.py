@@ -1,0 +1,104 @@
+"""Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): a file, or a folder of runs.
+
+A turn is a step of the agent with token counts. Its commands are keystrokes typed into one shell one after the other:
+one tool, known by the first real program they run. Its time is how long the agent asked to wait for them, which is what
+its harness waits; other tools' times are not recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
+from continuum_traces.jsonl import TraceError
+from continuum_traces.schema import Program, ToolCall
+from continuum_traces.shell import tool_key
+
+SHELL = "bash"
+MAX_WAIT_S = 60.0
+"""The harness waits no longer for one command, whatever was asked."""
+
+Object = Mapping[str, Any]
+
+
+def read_terminal_bench(path: Path) -> Iterator[Program]:
+    """Programs of one trajectory, or of a folder of them.
+
+    Raises:
+        TraceError: naming file and field.
+    """
+    files = sorted(path.rglob("trajectory.json")) if path.is_dir() else [path]
+    if not files:
+        raise TraceError(f"{path}: no trajectory.json in it")
+    for file in files:
+        program = _program(file)
+        if program is not None:
+            yield program
+
+
+def _program(file: Path) -> Program | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TraceError(f"{file}: cannot read: {error}") from error
+    except ValueError as error:
+        raise TraceError(f"{file}: not JSON: {error}") from error
+    steps = data.get("steps") if isinstance(data, dict) else None
+    if not isinstance(steps, list):
+        raise TraceError(f"{file}: steps: missing")
+    turns = tuple(turns_from_usage(_requests(file, steps)))
+    model = (data.get("agent") or {}).get("model_name")
+    name = data.get("session_id") or data.get("trajectory_id") or file.parent.name
+    return Program(str(name), turns, "terminal-bench", model) if turns else None
+
+
+def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:
+    for index, step in enumerate(steps):
+        if not isinstance(step, dict):
+            raise TraceError(f"{file}: steps[{index}]: expected an object")
+        metrics = step.get("metrics") or {}
+        if step.get("source") == "agent" and not step.get("is_copied_context"):
+            yield RequestUsage(
+                prompt_tokens=int(metrics.get("prompt_tokens") or 0),
+                output_tokens=int(metrics.get("completion_tokens") or 0),
+                tool_calls=tuple(_calls(step)),
+                cached_tokens=metrics.get("cached_tokens"),
+            )
+
+
+def _calls(step: Object) -> Iterator[ToolCall]:
+    asked = [call for call in step.get("tool_calls") or [] if isinstance(call, dict)]
+    arguments = [call.get("arguments") for call in asked]
+    typed: list[Object] = [given for given in arguments if isinstance(given, dict) and "keystrokes" in given]
+    if not asked:
+        typed = list(typed_commands(str(step.get("message") or "")))
+    if typed:
+        text = keystrokes(typed)
+        waits = [min(float(given.get("duration") or 0.0), MAX_WAIT_S) for given in typed]
+        yield ToolCall(tool_key(text) or SHELL, sum(waits), digest=digest(text))
+    for call, given in zip(asked, arguments, strict=True):
+        if not (isinstance(given, dict) and "keystrokes" in given):
+            yield ToolCall(
+                str(call.get("function_name") or "unknown"), digest=digest(json.dumps(given, sort_keys=True))
+            )
+
+
+def keystrokes(commands: Sequence[Object]) -> str:
+    """What is typed, a line each."""
+    return "".join(f"{command['keystrokes']}\n" for command in commands)
+
+
+def typed_commands(text: str) -> Iterator[Object]:
+    """Commands of an answer ``{"commands": [{"keystrokes": ...}]}``, with text or a fence around it or none."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        answer = json.loads(text[start : end + 1], strict=False)
+    except (ValueError, RecursionError):
+        return
+    commands = answer.get("commands") if isinstance(answer, dict) else None
+    for command in commands if isinstance(commands, list) else ():
+        if isinstance(command, dict) and isinstance(command.get("keystrokes"), str):
+            yield command
