@@ -26,7 +26,16 @@ from continuum_agents.environments import (
     set_up,
 )
 from continuum_agents.protocol import LOCAL, Start
-from continuum_traces.run_dir import MANIFEST, TURNS, read_json, read_manifest, read_turns, write_json, write_manifest
+from continuum_traces.run_dir import (
+    MANIFEST,
+    PROGRAMS,
+    TURNS,
+    read_json,
+    read_manifest,
+    read_turns,
+    write_json,
+    write_manifest,
+)
 from continuum_traces.schema import Manifest
 
 from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
@@ -43,7 +52,6 @@ from continuum_client.reply import Content
 
 PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
-PROGRAMS = "programs.jsonl"
 LOCK = "batch.lock"
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
 

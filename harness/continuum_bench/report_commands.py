@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from continuum_analysis.compare import Run, by_load, load_all, read_run_metrics, summarize_runs
+from continuum_analysis.compare import Run, by_load, load_all, load_runs, read_run_metrics, summarize_runs
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.misses import cause_rows
+from continuum_analysis.self_check import self_check
 from continuum_analysis.timeline import AnalysisError
 from continuum_analysis.words import verdict
-from continuum_traces.run_dir import ENGINE, MANIFEST, runs_below
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +33,7 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
                 "unfinished": run.metrics.unfinished,
                 "failed": run.metrics.failed,
                 "errors_by_kind": run.metrics.errors_by_kind,
+                **_verdicts(run.path),
             }
             for run in runs
         }
@@ -45,9 +48,15 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     """Every run there, whole or cut short, each read once."""
     folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
     for folder in folders:
-        if (folder / MANIFEST).exists() and not (folder / ENGINE).exists():
+        if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
     return [read_run_metrics(folder) for folder in folders]
+
+
+def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
+    """``passed``: of real agents, whose programs were tested, by program; empty for other runs."""
+    verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
+    return {"passed": verdicts} if verdicts else {}
 
 
 def _print_metrics(run: Run) -> None:
@@ -63,6 +72,10 @@ def _print_metrics(run: Run) -> None:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
         print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
+    for verdicts in _verdicts(run.path).values():
+        failing = ", ".join(name for name, passed in verdicts.items() if not passed)
+        said = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
+        print_notice(f"{said}; these do not: {failing}" if failing else said)
     if measured.unfinished:
         print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
     if measured.failed:
@@ -139,6 +152,28 @@ def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
     summaries = _summaries(paths)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
+
+
+def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
+    """How often the comparison sees a difference where there is none."""
+    if per_comparison < 2:
+        raise AnalysisError(f"--pairs {per_comparison}: an interval needs at least 2")
+    rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
+        return 0
+    table = Table(title=f"{path}: a policy against itself", title_justify="left")
+    for heading in ("policy", "pairs", "95% interval", "separate", "alarms", "false-alarm rate", "no interval"):
+        table.add_column(heading, justify="left" if heading in ("policy", "pairs", "95% interval") else "right")
+    for rate in rates:
+        counts = (str(rate.separate), str(rate.alarms), f"{rate.rate:.1%}", f"{rate.no_interval:.1%}")
+        table.add_row(rate.policy, rate.pairs, rate.method, *counts)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
+    print_notice(
+        "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
+        "same runs. An honest 95% interval alarms in 5.0%"
+    )
+    return 0
 
 
 def _summaries(paths: Sequence[Path]) -> dict[float | None, dict[str, Any]]:

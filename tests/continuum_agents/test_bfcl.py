@@ -17,10 +17,12 @@ from agent_checks import (
 )
 from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said, write_lines
 from continuum_agents.environments import find_framework, python_of
+from continuum_bench.cli import app
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import read_manifest, read_turns
 from live_server import Live, live
+from typer.testing import CliRunner
 
 NAMES = {entry(number) for number in range(3)}
 
@@ -124,6 +126,9 @@ def nothing_is_left_to_do(batch: Batch) -> None:
     assert "0 programs" in said
     assert "3 finished before" in said
     assert "3 of 3 right" in said
+    shown = CliRunner().invoke(app, ["analyze", "--json", str(batch.out)])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)[str(batch.out)]["passed"] == dict.fromkeys(NAMES, True)
 
 
 def test_bfcl_s_own_entries_with_and_without_snippets(

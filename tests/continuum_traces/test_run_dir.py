@@ -104,3 +104,21 @@ def test_arrivals_round_trip(tmp_path: Path) -> None:
     rows = [ArrivalRecord("p", 0, 0.5, counted=False), ArrivalRecord("q", 1, 0.75)]
     run_dir.write_rows(tmp_path / run_dir.ARRIVALS, rows)
     assert list(run_dir.read_arrivals(tmp_path)) == rows
+
+
+def test_verdicts_of_programs_that_were_tested(tmp_path: Path) -> None:
+    lines = [
+        {"program_id": "a", "passed": True},
+        {"program_id": "b", "passed": None},
+        {"program_id": "b#2", "passed": False},
+    ]
+    whole = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / run_dir.PROGRAMS).write_text(whole + '{"program_id": "torn')
+    assert run_dir.read_verdicts(tmp_path) == {"a": True, "b#2": False}
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"passed": true}'])
+def test_a_bad_verdict_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / run_dir.PROGRAMS).write_text(line + "\n")
+    with pytest.raises(RunDirError, match=r"programs\.jsonl:1: expected a program's record"):
+        run_dir.read_verdicts(tmp_path)

@@ -4,6 +4,7 @@
 ``scheduler_timestamps.jsonl``  the scheduler's facts, one ``schema.SchedulerEvent`` a line
 ``turns.jsonl``                 the client's view, one ``schema.TurnRecord`` a line
 ``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` a line, written as a program arrives
+``programs.jsonl``              real agents: one line a program, with its end and whether it passed its benchmark's test
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
 ``summary.json``                written by analysis
 
@@ -30,6 +31,7 @@ EVENTS = "scheduler_timestamps.jsonl"
 PREVIEW_EVENTS = "scheduler_timestamps"
 TURNS = "turns.jsonl"
 ARRIVALS = "arrivals.jsonl"
+PROGRAMS = "programs.jsonl"
 ENGINE = "engine.json"
 SUMMARY = "summary.json"
 
@@ -147,6 +149,21 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_events(path: Path) -> Iterator[SchedulerEvent]:
     return _read_rows(path / EVENTS, SchedulerEvent)
+
+
+def read_verdicts(path: Path) -> dict[str, bool]:
+    """By program: whether it passed its benchmark's test. Programs that were not tested are left out."""
+    found = {}
+    for number, line in enumerate((path / PROGRAMS).read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if line.endswith("\n"):
+            try:
+                data = json.loads(line)
+                name, passed = data["program_id"], data.get("passed")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise RunDirError(f"{path / PROGRAMS}:{number}: expected a program's record: {error}") from error
+            if isinstance(passed, bool):
+                found[str(name)] = passed
+    return found
 
 
 def read_turns(path: Path) -> Iterator[TurnRecord]:
