@@ -13,7 +13,7 @@ from continuum_analysis.sweep_plots import Line, Panel
 from continuum_analysis.sweep_tables import SWEEP, GroupSummary, Sweep, runs_of
 
 Table = tuple[list[str], list[list[str]]]
-MOST_POINTS = 400
+MOST_POINTS = 150
 TOOLS_SHOWN = 6
 
 

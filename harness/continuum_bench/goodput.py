@@ -13,7 +13,6 @@ from math import inf, sqrt
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep_goodput import Found
 
-from continuum_bench.bench_error import BenchError
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.sweep_grid import Arm, Grid, Point
 from continuum_bench.sweep_plan import SweepCell, group_of
@@ -21,7 +20,7 @@ from continuum_bench.sweep_run import Players, play_missing
 from continuum_bench.sweep_store import SweepStore
 
 UNLOADED_JPS = 1e-5
-"""A program a day: no two meet."""
+"""A program a day: two hardly ever meet."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 
@@ -68,6 +67,18 @@ class _Running:
     wanted: float
     result: float | None = None
 
+    def go_on(self, mean_s: float) -> None:
+        """Take what was measured at ``wanted``."""
+        try:
+            self.wanted = self.steps.send(mean_s)
+        except StopIteration as found:
+            self.result = found.value
+
+    @property
+    def found(self) -> Found:
+        axes = {name: value for name, value in self.point.axes.items() if name != "jps"}
+        return Found(axes, self.arm.label, self.seed, self.limit_s, inf if self.result is None else self.result)
+
 
 class GoodputStudy:
     """All searches of a figure, in step: each round plays one cell of each.
@@ -88,34 +99,23 @@ class GoodputStudy:
 
     def run(self, created: str, quiet: bool) -> list[Found]:
         """What every search found; an empty list where Ctrl-C or a failed cell stopped it (``outcome`` says)."""
-        seeds = {(point.workload, seed): (point, seed) for point in self._grid.points for seed in point.seeds}
-        if not seeds:
-            raise BenchError("goodput: the grid has no point")
         unloaded = self._unloaded(created, quiet)
         if unloaded is None:
             return []
-        running = [
+        searches = [
             self._start(point, arm, seed, self._factor * unloaded[number, seed])
             for number, point in enumerate(self._grid.points)
             for seed in point.seeds
             for arm in point.arms
         ]
-        while any(one.result is None for one in running):
-            live = [one for one in running if one.result is None]
+        while live := [one for one in searches if one.result is None]:
             cells = [self._cell(one.point, one.wanted, one.arm, one.seed) for one in live]
             means = self._play(cells, created, quiet)
             if means is None:
                 return []
             for one, cell in zip(live, cells, strict=True):
-                try:
-                    one.wanted = one.steps.send(means[cell.name])
-                except StopIteration as found:
-                    one.result = found.value
-        return [
-            Found({k: v for k, v in one.point.axes.items() if k != "jps"}, one.arm.label, one.seed, one.limit_s, r)
-            for one in running
-            if (r := one.result) is not None
-        ]
+                one.go_on(means[cell.name])
+        return [one.found for one in searches]
 
     def _unloaded(self, created: str, quiet: bool) -> dict[tuple[int, int], float] | None:
         """vllm's mean JCT with nobody else there, by point and seed."""
