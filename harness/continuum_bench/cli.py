@@ -231,6 +231,21 @@ def compare(directories: Dirs, form: TableForm = None, out: TableFile = None, js
 
 
 @app.command()
+def selfcheck(
+    directory: Annotated[Path, typer.Argument(help="An experiment with many seeds.")],
+    against: Annotated[
+        Path | None, typer.Option(help="The same once more, with a difference that means nothing: pairs by seed.")
+    ] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs of runs in each comparison.")] = 5,
+    json_output: Json = False,
+) -> None:
+    """A policy against itself: how often the comparison sees a difference that is not there."""
+    from continuum_bench.report_commands import show_self_check  # noqa: PLC0415
+
+    _exit(lambda: show_self_check(directory, against, pairs, json_output))
+
+
+@app.command()
 def doctor(json_output: Json = False) -> None:
     """What works on this machine, and what to do about what does not."""
     from continuum_bench.doctor import show_doctor  # noqa: PLC0415
