@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
@@ -30,7 +31,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    machine = [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report)]
+    machine = [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report, _router)]
     return [*machine, *_agents()]
 
 
@@ -87,6 +88,13 @@ def _memory() -> Check:
 def _runs() -> Check:
     good = os.access(Path.cwd(), os.W_OK)
     return Check("runs directory", good, str(Path("runs")), "" if good else "choose a writable --out")
+
+
+def _router() -> Check:
+    try:
+        return Check("router", True, f"vllm-router {version('vllm-router')}")
+    except PackageNotFoundError:
+        return Check("router", True, "none: serve runs one replica", "pip install 'continuum-ttl[replicas]'")
 
 
 def _report() -> Check:
