@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from continuum_bench.bench_error import BenchError
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID, TokenConversation
+from continuum_bench.live.profile import decode_grid
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
@@ -72,6 +74,20 @@ def test_wrong_names_list_what_exists(tmp_path: Path) -> None:
             done = replay(trace, server.url, tmp_path / "out", *arguments)
             assert done.exit_code == 2
             assert message in done.stderr
+
+
+@pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
+def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> None:
+    grid = decode_grid(limit, kv_tokens)
+    assert len(grid) >= 4
+    assert len({batch for batch, _ in grid}) > 1
+    assert len({context for _, context in grid}) > 1
+    assert all(batch * (context + 64) <= kv_tokens // 2 and context + 64 < limit for batch, context in grid)
+
+
+def test_a_server_too_small_to_profile() -> None:
+    with pytest.raises(BenchError, match="too small to profile: 500 tokens of KV"):
+        decode_grid(400, 500)
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from continuum_bench.workload import BenchError
 DECODE_TOKENS = 64
 BATCHES = (1, 4, 16, 64)
 DECODE_CONTEXTS = (512, 4096)
+MIN_DECODE_POINTS = 4
+"""One more than the fit has terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,8 @@ class _Profiler:
             self._session = session
             await self._send(self._ids(256), 8)  # the first request of a server warms it up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
-            decode = [
-                await self._decode(batch, context)
-                for context in DECODE_CONTEXTS
-                for batch in BATCHES
-                if batch * (context + DECODE_TOKENS) < (kv_tokens or 2**20) // 2 and context + DECODE_TOKENS < limit
-            ]
+            grid = decode_grid(limit, kv_tokens or 2**20)
+            decode = [await self._decode(batch, context) for batch, context in grid]
         return Measured(tuple(prefill), tuple(decode), kv_tokens, block_size)
 
     async def _prefill(self, length: int) -> PrefillPoint:
@@ -124,6 +122,20 @@ def lengths_up_to(limit: int) -> list[int]:
         found.append(first)
         first *= 2
     return [*found, limit]
+
+
+def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
+    """(batch, context) to measure, at most half of the KV pool each; a coarser grid where that leaves under four."""
+    for batches, contexts in ((BATCHES, DECODE_CONTEXTS), ((1, 2, 4, 8), (limit // 16, limit // 4))):
+        grid = [
+            (batch, context)
+            for context in contexts
+            for batch in batches
+            if batch * (context + DECODE_TOKENS) < kv_tokens // 2 and 0 < context < limit - DECODE_TOKENS
+        ]
+        if len(grid) >= MIN_DECODE_POINTS:
+            return grid
+    raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV, {limit} of a request")
 
 
 def _kv_size(endpoint: Endpoint) -> tuple[int | None, int | None]:
