@@ -39,17 +39,17 @@ def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occ
 
 
 def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> None:
-    """From what it found in the cache to its whole prompt at the first token, then to prompt and output."""
+    """From what it found in the cache to its whole prompt at the first token (where recorded), then with its output."""
     if turn.start_s is None:
         return
     finish_s = end_s if turn.finish_s is None else turn.finish_s
-    first_s = finish_s if turn.first_token_s is None else turn.first_token_s
     span = slice(*np.searchsorted(times, (turn.start_s, finish_s)))
     if span.start == span.stop:
         return
-    instants = (turn.start_s, first_s, finish_s)
-    levels = (turn.hit_tokens or 0, turn.prompt_tokens, turn.prompt_tokens + turn.output_tokens)
-    held = np.interp(times[span], instants, levels)
+    levels = [(turn.start_s, turn.hit_tokens or 0), (finish_s, turn.prompt_tokens + turn.output_tokens)]
+    if turn.first_token_s is not None:
+        levels.insert(1, (turn.first_token_s, turn.prompt_tokens))
+    held = np.interp(times[span], [t for t, _ in levels], [tokens for _, tokens in levels])
     for since_s, until_s in turn.requeues:  # preempted: it holds nothing
         held[(times[span] >= since_s) & (times[span] < until_s)] = 0.0
     running[span] += held

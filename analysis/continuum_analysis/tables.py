@@ -166,6 +166,10 @@ def _key(run: Run) -> dict[str, Any]:
     return {"jps": run.manifest.workload.get("jps"), "policy": run.manifest.policy, "seed": run.manifest.seed}
 
 
+WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})
+"""Columns of words, set to the left; numbers go to the right."""
+
+
 def table_text(table: pd.DataFrame, form: str) -> str:
     """The table in a text form; numbers to six digits."""
     if form == "csv":
@@ -173,9 +177,11 @@ def table_text(table: pd.DataFrame, form: str) -> str:
     if form == "json":
         return str(table.to_json(orient="records", indent=2, double_precision=9)) + "\n"
     if form == "markdown":
-        return table.map(_text).to_markdown(index=False, disable_numparse=True) + "\n"
+        sides = ["left" if name in WORDS else "right" for name in table.columns]
+        return table.map(_text).to_markdown(index=False, disable_numparse=True, colalign=sides) + "\n"
     body = table.map(lambda value: _latex(_text(value))).rename(columns=_latex)
-    return str(body.style.hide(axis="index").to_latex(hrules=True))
+    alignment = "".join("l" if name in WORDS else "r" for name in table.columns)
+    return str(body.style.hide(axis="index").to_latex(hrules=True, column_format=alignment))
 
 
 def _text(value: object) -> str:

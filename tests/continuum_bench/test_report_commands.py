@@ -1,0 +1,112 @@
+"""``analyze``, ``compare``, ``report`` and ``selfcheck`` on recorded files, as typed by a user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from continuum_bench.cli import app
+from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from typer.testing import CliRunner
+
+E = SchedulerEvent
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def write_run(path: Path, policy: str, seed: int, slower: float, jps: float = 1.0, sha256: str = "a" * 64) -> None:
+    path.mkdir(parents=True)
+    workload = {"name": "w", "sha256": sha256, "jps": jps}
+    hardware = {"gpu": "g", "tensor_parallel": 2, "kv_capacity": {"tokens": 1000}}
+    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", workload=workload, hardware=hardware))
+    events, records = [], []
+    for number in range(4):
+        name, t = f"p{number}", float(number)
+        for index in (0, 1):
+            end = t + slower * (1 + number + seed)
+            events.append(E(t, "arrive", name, index, prompt_tokens=64 + index))
+            events.append(E(t, "start", name, index, prompt_tokens=64 + index, hit_tokens=0))
+            events.append(E(end, "finish", name, index, output_tokens=2, status="stop", tool="ls"))
+            records.append(TurnRecord(name, index, t, t, is_last=index == 1))
+            t = end + 1
+    write_rows(path / EVENTS, events)
+    write_rows(path / TURNS, records)
+    write_json(path / "engine.json", {})
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        write_run(tmp_path / "e" / f"vllm-seed{seed}", "vllm", seed, 2.0)
+        write_run(tmp_path / "e" / f"continuum-seed{seed}", "continuum", seed, 1.0)
+    return tmp_path / "e"
+
+
+def test_misses_as_a_table_and_as_json(experiment: Path) -> None:
+    said = bench("analyze", experiment / "vllm-seed0", "--misses").stdout
+    assert "no pins" in said
+    assert "nothing held it" in said
+    data = json.loads(bench("analyze", experiment / "vllm-seed0", "--json").stdout)
+    (run,) = data.values()
+    assert run["misses"][0]["cause"] == "no pins"
+    assert run["misses"][0]["lost_tokens"] == 4 * 64
+    assert run["throughput_jobs_per_hour_per_gpu"] == pytest.approx(run["throughput_jobs_per_hour"] / 2)
+
+
+def test_tables_in_every_form(experiment: Path, tmp_path: Path) -> None:
+    for form in ("csv", "json", "latex", "markdown"):
+        done = bench("compare", experiment, "--format", form)
+        assert done.exit_code == 0, done.stderr
+        assert "continuum" in done.stdout
+    parquet = tmp_path / "t.parquet"
+    assert bench("analyze", experiment, "--table", "turns", "--format", "parquet", "--out", parquet).exit_code == 0
+    assert parquet.stat().st_size > 0
+    for wrong, why in (
+        (("compare", experiment, "--format", "xls"), "--format xls: there are csv, parquet, json, latex, markdown"),
+        (("analyze", experiment, "--table", "cats"), "--table cats: there are runs, misses, programs, turns, pins"),
+        (("compare", experiment, "--format", "csv", "--out", tmp_path / "no" / "t.csv"), "t.csv: cannot write"),
+    ):
+        done = bench(*wrong)
+        assert done.exit_code == 2
+        assert why in done.stderr
+
+
+def test_several_directories_are_one_experiment(experiment: Path, tmp_path: Path) -> None:
+    for policy, slower in (("vllm", 2.0), ("continuum", 1.0)):
+        write_run(tmp_path / "more" / policy, policy, 2, slower)
+        write_run(tmp_path / "load" / policy, policy, 0, slower, jps=2.0)
+    merged = json.loads(bench("compare", experiment, tmp_path / "more", "--json").stdout)
+    assert merged["seeds"] == [0, 1, 2]
+    loads = json.loads(bench("compare", experiment, tmp_path / "load", "--json").stdout)
+    assert [each["jps"] for each in loads] == [1.0, 2.0]
+    page = tmp_path / "joint.html"
+    done = bench("report", experiment, tmp_path / "load", "--out", page)
+    assert done.exit_code == 0, done.stderr
+    assert "Completion time against load" in page.read_text()
+
+
+def test_other_programs_are_not_compared(experiment: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "other" / "continuum", "continuum", 0, 1.0, sha256="b" * 64)
+    done = bench("compare", experiment, tmp_path / "other")
+    assert done.exit_code == 2
+    assert "played different workloads (sha256 aaaaaaaaaaaa against bbbbbbbbbbbb)" in done.stderr
+
+
+def test_images_of_every_figure(experiment: Path) -> None:
+    done = bench("report", experiment, "--images")
+    assert done.exit_code == 0, done.stderr
+    names = {file.name for file in (experiment / "images").iterdir()}
+    wanted = ["jct-cdf", "bubbles", "misses", "tool-time-tails", "kv-occupancy", "timeline-vllm", "timeline-continuum"]
+    assert {f"{name}.{kind}" for name in wanted for kind in ("png", "svg")} <= names
+
+
+def test_selfcheck_says_what_it_needs(experiment: Path) -> None:
+    done = bench("selfcheck", experiment)
+    assert done.exit_code == 2
+    assert "2 runs are too few for two comparisons of 5 pairs; run more --seeds" in done.stderr
+    assert bench("selfcheck", experiment, "--pairs", 1).exit_code == 2
