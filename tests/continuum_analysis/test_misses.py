@@ -83,6 +83,15 @@ def test_how_late_and_how_much() -> None:
     assert found.lost_tokens == 80
 
 
+def test_a_reload_is_a_hit_with_its_bytes_and_seconds() -> None:
+    events = [*first(), *second(4.0, 112)]
+    events.insert(4, E(4.2, "reload", "p", 1, tokens=96, bytes=1000))
+    assert cause_of(events).cause == "reloaded"
+    run = measure(facts_of(order_events(events)))
+    assert (run.values["reloads"], run.values["reload_bytes"]) == (1, 1000)
+    assert run.values["reload_mean_s"] == pytest.approx(0.3)  # asked for at 4.2, there when it starts at 4.5
+
+
 def test_a_full_pool_of_pins_is_told_from_a_ttl_of_zero() -> None:
     events = [*first(), *second(4.0, 0), *OTHER_PINS]
     assert cause_of(events, Limits(16, pinned_tokens=119)).cause == "guard"  # p would have held 120 at 3.0
