@@ -29,8 +29,8 @@ from continuum_agents.protocol import Done, Start, ToolEnded
 from continuum_client import OpenAI
 from continuum_client.program import Program
 
-MAX_RETRIES = 12
-"""Of the client, some 75 s together: a server that restarts is waited for."""
+MAX_RETRIES = 40
+"""Of the client, four to five minutes together: a server that restarts is waited for."""
 NAMELESS = "tool"
 ANSWERED, STEP_LIMIT, NOT_DECODED, FAILED = "Answered", "StepLimit", "NotDecoded", "InferenceError"
 """How a program ends: with an answer, at BFCL's step limit, with calls BFCL cannot read, with an error in its loop."""

@@ -219,9 +219,13 @@ def terminal_commands(text: str) -> Sequence[Call]:
     return ()
 
 
+_END_OF_TURN = re.compile(r"(?:<\|[a-z_]{1,32}\|>|</s>)\s*\Z")
+"""The token that ends an output, as text: <|eot_id|>, <|eom_id|>, <|im_end|>, </s>."""
+
+
 def pythonic(text: str) -> Sequence[Call]:
-    """``name(a=1)`` or ``[f(a=1), g()]`` and nothing else (Llama); arguments are constants."""
-    source = text.replace("<|python_tag|>", "").replace("<|eom_id|>", "").replace("<|eot_id|>", "").strip()
+    """``name(a=1)`` or ``[f(a=1), g()]`` and nothing else (Llama; BFCL's prompts); arguments are constants."""
+    source = _END_OF_TURN.sub("", text.replace("<|python_tag|>", "")).strip()
     if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > 16_384:
         return ()
     try:

@@ -141,6 +141,8 @@ OUTPUTS: dict[str, tuple[str, str | None]] = {
     "glm without arguments": ("<tool_call>submit\n</tool_call>", "submit"),
     "pythonic": ('[get_weather(city="Paris", days=3)]', "get_weather"),
     "pythonic, parallel": ("[a(x=1), b.c(y=[1, 2])]", "a+b.c"),
+    "pythonic, and the token that ends it": ("[f(url='https://x.example/')]<|im_end|>", "f"),
+    "the same of another model": ("[f(url='https://x.example/')]</s>", "f"),
     "llama call": ('search(query="a (b)", limit=5)', "search"),
     "llama call of a shell": ('<|python_tag|>bash(command="cd /x; npm ci")', "npm"),
     "prose like a call": ("Done (see above)", None),
