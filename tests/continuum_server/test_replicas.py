@@ -39,6 +39,7 @@ class Outcome:
         policy: str = "static-ttl",
         death: tuple[int, float] | None = None,
         max_stretch: int = 512,
+        least_step_s: float = LEAST_STEP_S,
     ) -> None:
         self.events: list[SchedulerEvent] = []
         self.turns: list[TurnRecord] = []
@@ -54,7 +55,7 @@ class Outcome:
             scheduler.attach(loop.clock, ReplicaSink(index, sink))
         free = [one.kv_cache_manager.block_pool.get_num_free_blocks() for one in schedulers]
         self.driver = ReplicaLoops(
-            self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), LEAST_STEP_S, death=death
+            self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s, death=death
         )
         self.driver.run()
         for scheduler, blocks in zip(schedulers, free, strict=True):
@@ -125,6 +126,31 @@ def test_event_skipping_changes_nothing(router: str, jobs: list[Job]) -> None:
     stepwise, skipping = Outcome(jobs, router, max_stretch=1), Outcome(jobs, router)
     assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
     assert skipping.places() == stepwise.places()
+
+
+def long_and_short() -> list[Job]:
+    """Long answers on both replicas, and programs whose short turns come back in their midst."""
+    long = [Job(program(f"long{i}", turns=1, output=150), 0.0) for i in range(2)]
+    return [
+        *long,
+        *[Job(program(f"short{i}", turns=8, new=20, output=2, tool_s=0.04 + 0.03 * i), 0.1) for i in range(3)],
+    ]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_short_turns_come_back_in_the_midst_of_long_answers(router: str) -> None:
+    stepwise = Outcome(long_and_short(), router, replicas=2, max_stretch=1)
+    skipping = Outcome(long_and_short(), router, replicas=2)
+    assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
+    assert skipping.places() == stepwise.places()
+    calls = [sum(loop.counters.scheduler_calls for loop in one.loops) for one in (skipping, stepwise)]
+    assert calls[0] < calls[1]
+
+
+def test_a_replica_that_went_too_far_ends_the_run() -> None:
+    """No step is as long as said here: a stretch would pass over turns that other replicas' answers bring."""
+    with pytest.raises(EngineError, match="went past a turn"):
+        Outcome(long_and_short(), "round-robin", replicas=2, least_step_s=100.0)
 
 
 def _key(turn: TurnRecord) -> tuple[str, int]:
