@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from continuum_traces.run_dir import (
 )
 from continuum_traces.schema import Manifest
 
+from continuum_analysis.generator import lateness_warning
 from continuum_analysis.metrics import METRICS, RunMetrics, Value, analyze_run
 from continuum_analysis.pairing import (
     Comparison,
@@ -212,7 +214,8 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
     for base, run in pairs:
         where = f"{base.path} and {run.path}"
-        check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone)
+        closed = str(base.manifest.workload.get("arrivals", "")).startswith("concurrency")
+        check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
     times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
     if not times or not all(over for over, _ in times):
         return None
@@ -239,7 +242,8 @@ def _summarize_policy(runs: Sequence[Run], comparison: Comparison | None) -> dic
         intervals[metric.name] = _pair(mean_interval(values)) if values else None
     row["jct_mean_interval_s"] = intervals["jct_mean_s"]
     row |= _comparison_fields(comparison)
-    row["pins_by_ending"] = _sum_endings(runs)
+    row["pins_by_ending"] = _sum_counts([run.metrics.pins_by_ending for run in runs])
+    row["errors_by_kind"] = _sum_counts([run.metrics.errors_by_kind for run in runs])
     row["unfinished"] = sorted({program for run in runs for program in run.metrics.unfinished})
     row["failed"] = sorted({program for run in runs for program in run.metrics.failed})
     row["seeds"] = sorted(run.manifest.seed for run in runs)
@@ -279,6 +283,9 @@ def _warnings(by_policy: Mapping[str, Sequence[Run]]) -> list[str]:
                     f"{policy}, seed {run.manifest.seed}: {left_out} of {len(run.metrics.facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
                 )
+            late = lateness_warning(run.metrics.facts)
+            if late is not None:
+                warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
     return warnings
 
 
@@ -286,12 +293,11 @@ def _pair(interval: Interval) -> list[float] | None:
     return None if interval.low is None or interval.high is None else [interval.low, interval.high]
 
 
-def _sum_endings(runs: Sequence[Run]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for run in runs:
-        for reason, count in run.metrics.pins_by_ending.items():
-            total[reason] = total.get(reason, 0) + count
-    return total
+def _sum_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def write_summary(path: Path) -> dict[str, Any]:

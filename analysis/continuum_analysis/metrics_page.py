@@ -39,6 +39,7 @@ Each metric is the mean over seeds; `intervals` holds its 95% interval (Student'
 | `sooner_than_vllm_interval` | | its 95% interval (t over seeds) |
 | `paired_programs` | | programs the ratio rests on (finished under both), programs that arrived |
 | `pins_by_ending` | | pins by what ended them, summed over seeds |
+| `errors_by_kind` | | a live run's failed tries and programs stopped at a limit, by kind, summed over seeds |
 | `unfinished`, `failed` | | program ids left out of the times |
 | `seeds`, `paired_seeds` | | seeds run, seeds the ratio rests on |
 

@@ -131,8 +131,12 @@ def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) ->
     return [jct for jct, _ in both], [jct for _, jct in both]
 
 
-def check_same_arrivals(where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> None:
+def check_same_arrivals(
+    where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes], closed_loop: bool = False
+) -> None:
     """Refuse two runs of a seed whose programs are not the same, or were not sent at the same instants.
+
+    With fixed concurrency (``closed_loop``) the instants are the server's doing and are not compared.
 
     Raises:
         AnalysisError: naming ``where`` and the first program that differs.
@@ -141,6 +145,8 @@ def check_same_arrivals(where: str, ours: Sequence[ProgramTimes], theirs: Sequen
     alone = sorted(set(mine) ^ set(other))
     if alone:
         raise AnalysisError(f"{where} cannot be compared: program {alone[0]!r} is in one of them only")
+    if closed_loop:
+        return
     offsets = _from_first(mine), _from_first(other)
     for program_id, due_s in offsets[0].items():
         if program_id in offsets[1] and abs(due_s - offsets[1][program_id]) > SAME_INSTANT_S:

@@ -295,3 +295,14 @@ def test_options_that_cannot_work(tmp_path: Path, option: list[str], message: st
     assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) -> None:
+    with serving(good) as server:
+        trace = trace_of(tmp_path, 4)
+        for label in ("vllm", "other"):
+            words = ["--arrivals", "concurrency:2", "--label", label]
+            assert replay(trace, server.url, tmp_path / label, *words).exit_code == 0
+    done = runner.invoke(app, ["compare", str(tmp_path / "vllm"), str(tmp_path / "other"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["policies"]["other"]["ratio_to_vllm"] > 0

@@ -51,6 +51,7 @@ NOT_RUN = (
         r".*(stock|8001)",
         "a second server beside the first; tests/continuum_server/online has both",
     ),
+    ("docs/how-to/load-a-server.md", r".*URL", "tests/continuum_bench/test_live.py and test_faults.py play all of it"),
     ("docs/quickstart.md", r"continuum-bench serve|curl ", "the same server as in docs/how-to/openai-agent.md"),
 )
 """(pages, start of the command, why it is not executed here)."""
