@@ -2,7 +2,7 @@
 
 Real: ``OffloadingConnector`` on both its sides, ``CPUOffloadingManager`` (LRU), ``TieringOffloadingManager``. Modelled,
 behind vLLM's own interfaces: the copies between GPU and DRAM (``OffloadingWorker``) and the SSD
-(``SecondaryTierManager``). docs/decisions/0005-offload-tiers.md says what each place relies on.
+(``SecondaryTierManager``). docs/server/offload.md says what is what.
 """
 
 from __future__ import annotations
