@@ -31,6 +31,8 @@ from continuum_client.program import Program
 
 MAX_RETRIES = 40
 """Of the client, four to five minutes together: a server that restarts is waited for."""
+NAME = "continuum"
+"""Ours in BFCL's table of models, where FC in a name would be a choice of the tools API."""
 NAMELESS = "tool"
 ANSWERED, STEP_LIMIT, NOT_DECODED, FAILED = "Answered", "StepLimit", "NotDecoded", "InferenceError"
 """How a program ends: with an answer, at BFCL's step limit, with calls BFCL cannot read, with an error in its loop."""
@@ -76,7 +78,8 @@ class TaggedHandler(Handler):
     def __init__(
         self, settings: Settings, model: str, client: OpenAI, program: Program, channel: Channel, step_limit: int
     ) -> None:
-        super().__init__(model, settings.temperature, model, not settings.prompting)
+        super().__init__(model, settings.temperature, NAME, not settings.prompting)
+        self.model_name_underline_replaced = NAME  # BFCL makes a Python name of it; a model's may begin with a digit
         self.client = client
         self._program = program
         self._channel = channel

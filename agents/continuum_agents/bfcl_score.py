@@ -35,10 +35,10 @@ def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:
     return {category: sorted(results, key=utils.sort_key) for category, results in found.items()}
 
 
-def score(out: Path, model: str, data: Path | None) -> dict[str, Any]:
+def score(out: Path, model: str, data: Path | None, prompting: bool) -> dict[str, Any]:
     """Write results and scores; gives the head of each category's score."""
     benchmark = Benchmark(data)
-    handler = Handler(model, 0.0, model, True)
+    handler = Handler(model, 0.0, model, not prompting)
     folder = handler.registry_dir_name
     heads = {}
     for category, results in results_of(out).items():
@@ -59,7 +59,8 @@ def main() -> None:
     said = os.dup(1)
     os.dup2(2, 1)  # BFCL prints
     batch = json.load(sys.stdin)
-    heads = score(Path(batch["out"]), batch["model"], Path(batch["data"]) if batch["data"] else None)
+    data = Path(batch["data"]) if batch["data"] else None
+    heads = score(Path(batch["out"]), batch["model"], data, batch["prompting"])
     os.write(said, json.dumps(heads).encode())
 
 

@@ -58,7 +58,7 @@ def run_bfcl(given: Mapping[str, Any]) -> int:
         return Work(
             tasks=read_entries(entries, options.category, options.part),
             answers=True,
-            conclude=lambda results: _score(python, framework.variables(), results, options.tasks),
+            conclude=lambda results: _score(python, framework.variables(), results, options),
             facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
         )
 
@@ -174,9 +174,14 @@ def _web_facts(web: str) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- the score
 
 
-def _score(python: Path, environment: Mapping[str, str], results: Results, data: Path | None) -> None:
+def _score(python: Path, environment: Mapping[str, str], results: Results, options: BfclOptions) -> None:
     """BFCL's files of results and scores, and its verdict."""
-    batch = {"out": str(results.out), "model": results.model, "data": None if data is None else str(data.absolute())}
+    batch = {
+        "out": str(results.out),
+        "model": results.model,
+        "data": None if options.tasks is None else str(options.tasks.absolute()),
+        "prompting": options.prompting,
+    }
     log = results.out / "logs" / "score.log"
     with log.open("wb") as said:
         scorer = subprocess.run(
