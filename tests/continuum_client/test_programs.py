@@ -149,6 +149,27 @@ def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:
     assert slow.seconds == 5
 
 
+def test_tools_measured_elsewhere_are_told_like_others() -> None:
+    clock = Clock()
+    clock.now_s = 100
+    p = Program("p", clock)
+    p.ran("pytest", 4.0, ended_ago_s=1.0)  # 95 to 99
+    p.ran("grep", 1.0, ended_ago_s=3.0)  # 96 to 97
+    told = p.take()
+    assert (told.tags.last_func_call, told.tags.last_tool_duration_s) == ("pytest", 4.0)
+    assert [(run.name, run.start_s, run.end_s) for run in told.runs] == [("pytest", 95.0, 99.0), ("grep", 96.0, 97.0)]
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidTag):
+            p.ran("pytest", wrong)
+        with pytest.raises(InvalidTag):
+            p.ran("pytest", 1.0, ended_ago_s=wrong)
+    with pytest.raises(InvalidTag):
+        p.ran("", 1.0)
+    p.close()
+    with pytest.raises(ProgramClosed):
+        p.ran("pytest", 1.0)
+
+
 intervals = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)
 
 
