@@ -83,8 +83,8 @@ def _cells(row: Goodput) -> list[str]:
 
 
 def point_name(axes: Mapping[str, Any]) -> str:
-    words = [f"{name} {value}" if isinstance(value, int | float) else str(value) for name, value in axes.items()]
-    return ", ".join(words)
+    words = [f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in axes.items()]
+    return ", ".join(words).replace("limit ", "limit x")
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:

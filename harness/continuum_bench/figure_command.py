@@ -46,6 +46,8 @@ class FigureOptions:
     traces: Sequence[Path]
     overrides: Sequence[str]
     players: Players
+    limits: Sequence[float] = ()
+    """goodput: instead of its own, times vllm's unloaded mean JCT."""
 
     @property
     def mode(self) -> str:
@@ -111,7 +113,8 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TableOf]:
 
 def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     grid, store, command = spec.sweep(options.mode, options.traces, options.overrides), SweepStore(out), _command()
-    study = GoodputStudy(grid, store, options.players, spec.goodput["limit"], spec.goodput["tolerance"], command)
+    factors = options.limits or spec.goodput[options.mode]
+    study = GoodputStudy(grid, store, options.players, factors, spec.goodput["tolerance"], command)
     with store.locked():
         rows = summarize_goodput(study.run(_now(), quiet=False))
         if rows:

@@ -37,7 +37,8 @@ class FigureSpec:
     traces: Mapping[str, Any]
     """Over quick or full where the user's own traces are played: loads that suit long coding agents on an A100."""
     plot: Mapping[str, Any]
-    goodput: Mapping[str, float]
+    goodput: Mapping[str, Any]
+    """Kind goodput: ``tolerance`` of the search, and the limits of quick and of full."""
 
     def sweep(self, mode: str, traces: Sequence[Path], overrides: Sequence[str] = ()) -> Grid:
         """The grid to play.

@@ -1,4 +1,4 @@
-"""Goodput: per point of a grid and policy the highest JPS whose mean JCT stays under twice vllm's unloaded one.
+"""Goodput: per point of a grid and policy the highest JPS whose mean JCT stays under a multiple of vllm's unloaded one.
 
 Every try is a cell of a sweep, so that a search is resumed as a sweep is. Arrivals at another rate are the same
 sequence drawn wider or closer; each seed is a search of its own.
@@ -62,6 +62,7 @@ class _Running:
     point: Point
     arm: Arm
     seed: int
+    factor: float
     limit_s: float
     steps: Search
     wanted: float
@@ -76,7 +77,7 @@ class _Running:
 
     @property
     def found(self) -> Found:
-        axes = {name: value for name, value in self.point.axes.items() if name != "jps"}
+        axes = {name: value for name, value in self.point.axes.items() if name != "jps"} | {"limit": self.factor}
         return Found(axes, self.arm.label, self.seed, self.limit_s, inf if self.result is None else self.result)
 
 
@@ -85,15 +86,21 @@ class GoodputStudy:
 
     Args:
         grid: its points give workload, engine, and as ``jps`` where to start; its arms and seeds are searched.
-        factor: limit as a multiple of vllm's unloaded mean JCT.
+        factors: limits as multiples of vllm's unloaded mean JCT.
         tolerance: how near the two sides of the limit must be.
     """
 
     def __init__(
-        self, grid: Grid, store: SweepStore, players: Players, factor: float, tolerance: float, command: Sequence[str]
+        self,
+        grid: Grid,
+        store: SweepStore,
+        players: Players,
+        factors: Sequence[float],
+        tolerance: float,
+        command: Sequence[str],
     ) -> None:
         self._grid, self._store, self._players = grid, store, players
-        self._factor, self._tolerance, self._command = factor, tolerance, command
+        self._factors, self._tolerance, self._command = factors, tolerance, command
         self._cells: list[SweepCell] = []
         self.outcome = Outcome()
 
@@ -103,14 +110,15 @@ class GoodputStudy:
         if unloaded is None:
             return []
         searches = [
-            self._start(point, arm, seed, self._factor * unloaded[number, seed])
+            self._start(point, arm, seed, factor, unloaded[number, seed])
+            for factor in self._factors
             for number, point in enumerate(self._grid.points)
             for seed in point.seeds
             for arm in point.arms
         ]
         while live := [one for one in searches if one.result is None]:
             cells = [self._cell(one.point, one.wanted, one.arm, one.seed) for one in live]
-            means = self._play(cells, created, quiet)
+            means = self._play(list({cell.name: cell for cell in cells}.values()), created, quiet)
             if means is None:
                 return []
             for one, cell in zip(live, cells, strict=True):
@@ -126,9 +134,9 @@ class GoodputStudy:
             return None
         return {(n, seed): means[cell.name] for (n, _, seed), cell in zip(where, cells, strict=True)}
 
-    def _start(self, point: Point, arm: Arm, seed: int, limit_s: float) -> _Running:
-        steps = search(point.options.jps, limit_s, self._tolerance)
-        return _Running(point, arm, seed, limit_s, steps, next(steps))
+    def _start(self, point: Point, arm: Arm, seed: int, factor: float, unloaded_s: float) -> _Running:
+        steps = search(point.options.jps, factor * unloaded_s, self._tolerance)
+        return _Running(point, arm, seed, factor, factor * unloaded_s, steps, next(steps))
 
     def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> SweepCell:
         options = replace(point.options, jps=jps)

@@ -13,6 +13,7 @@ from continuum_analysis.compare import Run, by_load, load_all, load_runs, read_r
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.misses import cause_rows
 from continuum_analysis.self_check import self_check
+from continuum_analysis.sweep_tables import SWEEP, read_sweep, write_tables
 from continuum_analysis.timeline import AnalysisError
 from continuum_analysis.words import verdict
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
@@ -116,9 +117,9 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
     """A page for each directory, or one page of them all where ``out`` names it."""
-    from continuum_analysis.report import write_joint_report, write_report  # noqa: PLC0415 - plotly is slow to import
+    from continuum_analysis.report import write_joint_report  # noqa: PLC0415 - plotly is slow to import
 
-    written = [write_joint_report(paths, out)] if out is not None else [write_report(path) for path in paths]
+    written = [write_joint_report(paths, out)] if out is not None else [_report_of(path) for path in paths]
     for page in written:
         print_notice(f"report: {page}")
     if images:
@@ -128,6 +129,19 @@ def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
             folder = (out.parent if out is not None else group[0]) / "images"
             print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
     return 0
+
+
+def _report_of(path: Path) -> Path:
+    """Of an experiment, or of a sweep with its tables and plot."""
+    if (path / SWEEP).exists():
+        from continuum_analysis.sweep_report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
+
+        sweep = read_sweep(path)
+        write_tables(sweep)
+        return write_sweep_report(sweep)
+    from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
+
+    return write_report(path)
 
 
 def show_comparison(paths: Sequence[Path], as_json: bool) -> int:

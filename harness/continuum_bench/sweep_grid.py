@@ -80,11 +80,12 @@ def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
 
 
 def read_override(text: str) -> tuple[str, Any]:
-    """``AXIS=A,B`` as the axis and its values."""
+    """``AXIS=A,B`` as the axis and its value or values."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
-    return name.strip().replace("-", "_"), [yaml.safe_load(part) for part in values.split(",")]
+    parts = [yaml.safe_load(part) for part in values.split(",")]
+    return name.strip().replace("-", "_"), parts if len(parts) > 1 else parts[0]
 
 
 def _load(path: Path | None) -> dict[str, Any]:

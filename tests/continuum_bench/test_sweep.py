@@ -172,6 +172,10 @@ def test_groups_are_experiments_like_any_other(swept: Path) -> None:
     group = next(swept.glob("small-jps2-*"))
     compared = json.loads(bench("compare", group, "--json").stdout)
     assert list(compared["policies"]) == ["vllm", "continuum"]
+    before = (swept / "sweep.svg").read_bytes()
+    again = bench("report", swept)
+    assert f"report: {swept / 'report.html'}" in again.stderr, again.stderr
+    assert (swept / "sweep.svg").read_bytes() == before
     whole = json.loads((swept / "summary.json").read_text())["groups"][1]
     assert compared["policies"]["vllm"]["jct_mean_s"] == whole["policies"]["vllm"]["jct_mean_s"]
 
