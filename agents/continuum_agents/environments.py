@@ -206,7 +206,8 @@ def _installed(number: str) -> Iterator[str]:
 def _answers(python: str, number: str) -> bool:
     if not (python and os.access(python, os.X_OK)):
         return False
-    say = "import sys, sysconfig, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    needs = "sys" if _uv() else "sys, ensurepip"  # uv makes environments without it
+    say = f"import {needs}; print('%d.%d' % sys.version_info[:2])"
     try:
         asked = subprocess.run([python, "-I", "-c", say], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -159,6 +159,7 @@ def command_line(state: Path, code: Path, arguments: list[str]) -> int:
         shutil.rmtree(folder)
         return 0
     env = {**os.environ, **dict(pair.split("=", 1) for pair in given.e)}
+    env.pop("BASH_ENV", None)  # a file of the container's, not of this machine
     return subprocess.run(given.words, cwd=folder / given.w.lstrip("/"), env=env).returncode
 
 
