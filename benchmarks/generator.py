@@ -2,6 +2,7 @@
 
     python benchmarks/generator.py programs [--programs 2000] [--tokens 32] [--processes 1] [--runs 5]
     python benchmarks/generator.py requests [--guidellm PATH] [--aiperf PATH] [--runs 5]
+    python benchmarks/generator.py json
 
 The server is ``light_server.py``, a process of its own on the last core; generators may use every core.
 
@@ -11,6 +12,7 @@ streamed in ``--tokens`` chunks, 200 ms to the first and 40 ms between them; too
 several times. Requests/s: 64 at a time, answered at once, counted by the server between its first and last tenth.
 Lateness: a constant rate; the server notes when each request was there, and lateness is its distance from a grid of
 that rate, laid so that no request is early. PATHs are the tools' executables, each in an environment of its own.
+``json``: microseconds to read one streamed chunk and to write one long prompt, by library; orjson where installed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from continuum_bench.live.http import decode_chunk
 from continuum_server.local_model import TINY, ensure_model
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_arrivals, read_json, read_turns
@@ -220,6 +226,35 @@ def requests(options: argparse.Namespace) -> None:
         print(f"| {name} | " + " | ".join(spread(found, key) for key in found[0]) + " |")  # noqa: T201
 
 
+# ---------------------------------------------------------------------------------------------------- json
+
+CHUNK = {
+    **{"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1780000000, "model": "llama-3.1-8b"},
+    "choices": [{"index": 0, "text": " fine", "logprobs": None, "finish_reason": None, "token_ids": [1234]}],
+    "usage": None,
+}
+
+
+def micros(work: Callable[[], object], number: int) -> float:
+    return min(timeit.repeat(work, number=number, repeat=7)) / number * 1e6
+
+
+def json_libraries(options: argparse.Namespace) -> None:
+    chunk, ids = json.dumps(CHUNK).encode(), [1000 + n % 7000 for n in range(35_000)]
+    kept = {"prompt": msgspec.Raw(b"[" + b",".join(b"%d" % token for token in ids) + b"]")}
+    reads: dict[str, Callable[[], object]] = {"msgspec, typed": lambda: decode_chunk(chunk)}
+    writes: dict[str, Callable[[], object]] = {
+        "kept as text": lambda: msgspec.json.encode(kept),
+        "msgspec": lambda: msgspec.json.encode({"prompt": ids}),
+    }
+    with suppress(ImportError):
+        orjson = import_module("orjson")
+        reads["orjson"], writes["orjson"] = lambda: orjson.loads(chunk), lambda: orjson.dumps({"prompt": ids})
+    reads["json"], writes["json"] = lambda: json.loads(chunk), lambda: json.dumps({"prompt": ids})
+    show("read a chunk, us", {name: micros(work, 10_000) for name, work in reads.items()})
+    show("write a prompt of 35,000 tokens, us", {name: micros(work, 20) for name, work in writes.items()})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -234,6 +269,7 @@ def main() -> None:
     two.set_defaults(work=requests)
     two.add_argument("--guidellm")
     two.add_argument("--aiperf")
+    commands.add_parser("json").set_defaults(work=json_libraries)
     for command in (one, two):
         command.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()

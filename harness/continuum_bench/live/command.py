@@ -15,20 +15,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-from continuum_analysis.compare import write_summary
-from continuum_analysis.generator import LATE_S
 from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
-from continuum_bench.live.driver import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.live.load import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import Recorder, finished_programs, keep_finished, locked, take_scheduler_records
+from continuum_bench.live.results import conclude, generator_facts, report_generator
 from continuum_bench.options import LiveOptions, RunOptions
-from continuum_bench.show import print_notice, print_summary
+from continuum_bench.show import print_notice
 from continuum_bench.workload import BenchError, Workload
 from continuum_bench.workload_options import workload_of
 from continuum_client.dialects import DIALECTS
@@ -94,7 +92,9 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
                 print_notice(f"stopped; {number} of {len(run.plans)} runs are complete; go on with --resume {run.out}")
                 return 130
             failed += counters.programs_failed
-        _conclude(run, options)
+        facts = run.workload.facts
+        caption = f"{facts['name']}, {facts['programs']} programs, {run.endpoint.base_url}"
+        conclude(run.out, caption, not options.no_report, options.json_output)
     return 1 if failed else 0
 
 
@@ -251,10 +251,10 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
         return None
-    facts = _generator_facts(counters, recorder.lateness_s)
+    facts = generator_facts(counters, recorder.lateness_s)
     wall_s = elapsed_s + (_now() - now).total_seconds()
     write_json(folder / ENGINE, {**facts, "programs_finished_before": len(done), "wall_s": wall_s})
-    _report_generator(counters, facts)
+    report_generator(counters, facts)
     return counters
 
 
@@ -277,59 +277,3 @@ def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tupl
     write_run_manifest(folder, manifest)
     print_notice(f"{folder}: {len(done)} of {len(plan.plays)} programs had finished; {len(left)} are left")
     return manifest, replace(plan, plays=tuple(plays)), elapsed_s, now
-
-
-# ----------------------------------------------------------------------------------------------- results
-
-
-def _conclude(run: _LiveRun, options: RunOptions) -> None:
-    summary = write_summary(run.out)
-    if not options.no_report:
-        from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
-
-        write_report(run.out)
-    if options.json_output:
-        sys.stdout.write(json.dumps({**summary, "out": str(run.out)}, indent=2) + "\n")
-        return
-    for warning in summary["warnings"]:
-        print_notice(f"warning: {warning}")
-    facts = run.workload.facts
-    print_summary(summary, f"{facts['name']}, {facts['programs']} programs, {run.endpoint.base_url}")
-    print_notice(client_side(next(iter(summary["policies"].values()))))
-
-
-def client_side(row: Mapping[str, Any]) -> str:
-    """One line of what the clients measured."""
-    parts = [f"{label} {row[key] * 1e3:.1f} ms" for label, key in _CLIENT_SIDE if row.get(key) is not None]
-    return "client's side: " + (", ".join(parts) or "no turn was answered")
-
-
-_CLIENT_SIDE = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
-
-
-def _generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
-    lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
-    return {
-        "requests": counters.requests,
-        "retries": counters.retries,
-        "errors": dict(counters.errors),
-        "programs_done": counters.programs_done,
-        "programs_failed": counters.programs_failed,
-        "programs_stopped": counters.programs_stopped,
-        "send_lateness_p50_s": float(np.percentile(lateness, 50)),
-        "send_lateness_p99_s": float(np.percentile(lateness, 99)),
-        "send_lateness_max_s": float(max(lateness)),
-        "loop_lag_p99_s": float(np.percentile(lag, 99)),
-        "loop_lag_max_s": float(max(lag)),
-    }
-
-
-def _report_generator(counters: LoadCounters, facts: Mapping[str, Any]) -> None:
-    if facts["loop_lag_p99_s"] > LATE_S:
-        print_notice(
-            f"warning: answers were read up to {facts['loop_lag_p99_s'] * 1e3:.0f} ms late (99th percentile of the "
-            "event loop's lag): more --processes, or a quieter machine"
-        )
-    if counters.errors:
-        kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())
-        print_notice(f"errors: {kinds}; {counters.retries} tries again, {counters.programs_failed} programs failed")

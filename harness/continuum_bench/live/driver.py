@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import aiohttp
-from continuum_traces.schema import ArrivalRecord, Program, Tags, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Tags, TurnRecord
 
 from continuum_bench.live.conversation import TextConversation, TokenConversation
 from continuum_bench.live.http import Reply, RequestFailed, stream
-from continuum_client.dialects import Dialect
+from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions, Prompts
 from continuum_client.tagging import merged_body, tag_body, tag_headers
-
-Prompts = Literal["tokens", "text"]
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before the server drops them (uvicorn, and so vLLM and SGLang: after 5 s)."""
@@ -33,82 +29,8 @@ PROBE_S = 0.02
 """The event loop is asked this often whether it keeps up."""
 
 MAX_RETRY_AFTER_S = 600.0
-REQUEST_LIMIT_S = 3600.0
 EXACT_LENGTHS = ("vllm", "sglang")
 """Dialects whose servers take ``ignore_eos`` and ``min_tokens`` in chat requests too."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How to play."""
-
-    base_url: str
-    """Up to and including /v1."""
-    model: str
-    dialect: Dialect
-    prompts: Prompts = "tokens"
-    api_key: str | None = field(default=None, repr=False)
-    salt: str = ""
-    """Part of every fresh token's seed: runs with different salts share no prefix in the server's cache."""
-    hints: bool = True
-    """Send which tool the trace says comes next (``this_func_call``): a replayed output does not name it."""
-    retries: int = 3
-    backoff_s: float = 0.5
-    """Before the first retry, doubled for each further one, up to a quarter more by chance; ``Retry-After`` counts
-    where it asks for more."""
-    request_limit_s: float = REQUEST_LIMIT_S
-    """A request that takes longer has failed with kind ``timeout``."""
-    program_limit_s: float | None = None
-    """A program that takes longer is given up and counted as failed."""
-    time_limit_s: float | None = None
-    """After so long the run stops: programs under way stay unfinished, others do not start."""
-    release: bool = False
-    """Tell the server of programs that were given up, so that it holds nothing for them."""
-
-
-@dataclass(slots=True)
-class LoadCounters:
-    """What the generator did; written to engine.json."""
-
-    requests: int = 0
-    retries: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    """Failed tries by kind, the ones that a retry made good included; programs over a limit."""
-    programs_done: int = 0
-    programs_failed: int = 0
-    programs_stopped: int = 0
-    """Under way when the run was stopped."""
-    loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
-    """How late the event loop woke up, probed all along: answers are read that late at worst."""
-
-    def add(self, other: LoadCounters) -> None:
-        """Another process's counts."""
-        for name in ("requests", "retries", "programs_done", "programs_failed", "programs_stopped"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.errors += other.errors
-        self.loop_lag_s.extend(other.loop_lag_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Fixed concurrency: so many programs at a time, the next starts when one ends."""
-
-    number: int
-    ramp_s: float = 0.0
-    """The first programs start evenly over this time."""
-
-
-@dataclass(frozen=True, slots=True)
-class LivePlay:
-    """One program on its way."""
-
-    program: Program
-    program_id: str
-    arrival_s: float
-    number: int
-    counted: bool = True
-    again: bool = False
-    """A resumed run plays it anew: what the server holds of the first attempt is let go before the run starts."""
 
 
 class Sink(Protocol):

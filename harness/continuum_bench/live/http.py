@@ -74,7 +74,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -144,7 +144,7 @@ def _take(reply: Reply, payload: bytes, clock: Clock) -> None:
         reply.ended, reply.finish_s = True, clock()
         return
     try:
-        chunk = _decode(payload)
+        chunk = decode_chunk(payload)
     except msgspec.DecodeError as error:
         raise RequestFailed("invalid-json", f"{error}: {payload[:200]!r}", again=True) from error
     if chunk.error is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from continuum_bench.arrival_times import lanes_of
-from continuum_bench.live.driver import Lanes, LivePlay
+from continuum_bench.live.load import Lanes, LivePlay
 from continuum_bench.workload import BenchError, Workload, arrivals
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 
-from continuum_bench.live.driver import Lanes, LivePlay, LoadCounters, LoadDriver, LoadOptions, Sink
+from continuum_bench.live.driver import LoadDriver, Sink
+from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan
 from continuum_bench.workload import BenchError
 

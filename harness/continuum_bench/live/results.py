@@ -1,0 +1,69 @@
+"""What a live run says at its end, and engine.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from continuum_analysis.compare import write_summary
+from continuum_analysis.generator import LATE_S
+
+from continuum_bench.live.load import LoadCounters
+from continuum_bench.show import print_notice, print_summary
+
+
+def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
+    """Summary, report, table; what makes the numbers mean less than they seem."""
+    summary = write_summary(out)
+    if report:
+        from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
+
+        write_report(out)
+    if as_json:
+        sys.stdout.write(json.dumps({**summary, "out": str(out)}, indent=2) + "\n")
+        return
+    for warning in summary["warnings"]:
+        print_notice(f"warning: {warning}")
+    print_summary(summary, caption)
+    print_notice(client_side(next(iter(summary["policies"].values()))))
+
+
+def client_side(row: Mapping[str, Any]) -> str:
+    """One line of what the clients measured."""
+    parts = [f"{label} {row[key] * 1e3:.1f} ms" for label, key in _CLIENT_SIDE if row.get(key) is not None]
+    return "client's side: " + (", ".join(parts) or "no turn was answered")
+
+
+_CLIENT_SIDE = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
+
+
+def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
+    lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
+    return {
+        "requests": counters.requests,
+        "retries": counters.retries,
+        "errors": dict(counters.errors),
+        "programs_done": counters.programs_done,
+        "programs_failed": counters.programs_failed,
+        "programs_stopped": counters.programs_stopped,
+        "send_lateness_p50_s": float(np.percentile(lateness, 50)),
+        "send_lateness_p99_s": float(np.percentile(lateness, 99)),
+        "send_lateness_max_s": float(max(lateness)),
+        "loop_lag_p99_s": float(np.percentile(lag, 99)),
+        "loop_lag_max_s": float(max(lag)),
+    }
+
+
+def report_generator(counters: LoadCounters, facts: Mapping[str, Any]) -> None:
+    if facts["loop_lag_p99_s"] > LATE_S:
+        print_notice(
+            f"warning: answers were read up to {facts['loop_lag_p99_s'] * 1e3:.0f} ms late (99th percentile of the "
+            "event loop's lag): more --processes, or a quieter machine"
+        )
+    if counters.errors:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())
+        print_notice(f"errors: {kinds}; {counters.retries} tries again, {counters.programs_failed} programs failed")
