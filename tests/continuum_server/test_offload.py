@@ -312,6 +312,20 @@ def test_infercept_preserves_for_as_long_as_the_reload_would_take() -> None:
     assert kept_s(Offload(tier(400, 1.0))) == kept_s(None)  # a link too slow to be worth it
 
 
+@pytest.mark.parametrize(("delay_of", "with_tier"), [("evicted", 2), ("lost", 0)])
+def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
+    """Two programs lose their KV to rivals; a tier has it when they return."""
+    jobs = crowded_out()
+    jobs.append(Job(program("b", turns=2, new=160, output=2, tool_s=1.0), 0.0))
+
+    def samples(offload: Offload | None) -> int:
+        policy = play(jobs, "continuum", {"delay_of": delay_of}, offload=offload).scheduler.core.policy
+        return len(policy.delay._recent)
+
+    assert samples(None) == 2
+    assert samples(Offload(tier(400))) == with_tier
+
+
 @pytest.mark.parametrize("policy", EVERY)
 def test_reload_time_is_no_queueing_delay(policy: str) -> None:
     """T counts the wait for a place, not for the KV on its way."""

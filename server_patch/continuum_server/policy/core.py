@@ -133,8 +133,9 @@ class Core:
             return False
         turn.start_s = now_s
         repeated = min(turn.program.prompt_tokens, turn.prompt_tokens)
-        evicted = hit_tokens - reloaded_tokens < (repeated // block_size - 1) * block_size
-        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, reloaded_tokens, reload_s))
+        enough = (repeated // block_size - 1) * block_size
+        evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reloaded_tokens, reload_s))
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:

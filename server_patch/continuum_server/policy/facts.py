@@ -100,6 +100,8 @@ class TurnStart:
     kv_was_evicted: bool
     """Part of the last turn's prompt was no longer in GPU memory. Of its output many agents drop the reasoning, so that
     a next prompt that misses there has lost nothing."""
+    kv_was_lost: bool = False
+    """The same, and no tier below had it either."""
     reloaded_tokens: int = 0
     """Of the hit: brought back from a tier below GPU memory."""
     reload_s: float = 0.0

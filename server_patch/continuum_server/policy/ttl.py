@@ -56,12 +56,18 @@ class ContinuumOptions(Options):
     """K: up to this many samples in all the exponential assumption is used, up to this many of a tool the pool."""
     delay_window: int = 100
     """Returning turns in the mean that estimates T."""
+    delay_of: str = "evicted"
+    """Whose wait T is: evicted (KV had left the GPU), lost (no tier below had it either)."""
     sample_window: int = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
     max_tools: int = 256
     """Tools remembered; the one not heard of for longest is forgotten first."""
     statistics: str | None = None
     """Files of tool statistics from earlier runs to start from, separated by commas."""
+
+    def __post_init__(self) -> None:
+        if self.delay_of not in ("evicted", "lost"):
+            raise ValueError(f"delay_of = {self.delay_of}: there are evicted, lost")
 
 
 class Continuum(ProgramFcfs):
@@ -83,7 +89,7 @@ class Continuum(ProgramFcfs):
             self.tools.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
 
     def turn_started(self, start: TurnStart) -> None:
-        if start.kv_was_evicted:
+        if start.kv_was_lost if self.options.delay_of == "lost" else start.kv_was_evicted:
             self.delay.add(start.queued_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
