@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -57,13 +58,15 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     context.set_forkserver_preload([ENGINE_MODULE])
     pending, live, outcome = list(tasks), dict[Connection, tuple[Task, BaseProcess]](), Outcome()
     try:
-        _start_forkserver()
+        with _deaf():
+            forkserver.ensure_running()
         while pending or live:
             while pending and len(live) < jobs:
                 task = pending.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process: BaseProcess = context.Process(target=_body, args=(task, sender), daemon=True)
-                process.start()
+                with _deaf():  # cut short in here, the fork server would complain of half a request
+                    process.start()
                 sender.close()
                 live[receiver] = (task, process)
                 on_report(Report(task.name, state="loading"))
@@ -77,14 +80,15 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     return outcome
 
 
-def _start_forkserver() -> None:
-    """Start it deaf to Ctrl-C: stopping is this process's business, and a traceback from there helps nobody.
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Put Ctrl-C off: stopping is this process's business alone, and a traceback of the fork server helps nobody.
 
-    Blocked, not ignored: it inherits the mask, and a Ctrl-C in this very moment reaches us afterwards.
+    Blocked, not ignored: the fork server inherits the mask, and a Ctrl-C in this very moment reaches us afterwards.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
