@@ -1,0 +1,235 @@
+"""Ends of real BFCL programs: answers right and wrong, limits, pages that hang, dead processes, Ctrl-C, restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_batches import Batch, events_of, second_turns, wait_for
+from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_traces.jsonl import validate
+from continuum_traces.run_dir import read_turns
+from live_server import Live, live
+
+pytestmark = pytest.mark.slow
+
+SCRIPT: dict[int, list[dict[str, Any]]] = {
+    0: [fetches(), says()],
+    1: [fetches(NEVER), fetches(), says()],
+    2: [fetches(), *(fetches(NEVER) for _ in range(30))],
+    3: [calls("open_page", url=NEVER), calls("fetch_url_content", address=NEVER), says()],
+    4: [fetches(), calls("fetch_url_content")],
+    5: [fetches(), fetches(HUGE), says()],
+    6: [fetches(), says("I could not find out.")],
+    7: [fetches(), fetches(), fetches()],
+    8: [{"text": "[fetch_url_content(url='https://lights.example/halden-reach', mode='truncate')]"}, says()],
+    9: [fetches(), fetches(NEVER)],
+    10: [fetches(), fetches(), fetches(), says()],
+    11: [fetches(), fetches(NEVER)],
+    12: [fetches(), fetches(NEVER)],
+}
+"""What a model says to each question. The fourth calls with arguments that are no object."""
+SCRIPT[4][1]["tool_calls"][0]["arguments"] = ["a list"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all files: questions, web.jsonl, script.jsonl."""
+    folder = tmp_path_factory.mktemp("bfcl-faults")
+    questions(folder, len(SCRIPT))
+    web(folder)
+    again = [{"program": f"{entry(9)}#2", "replies": SCRIPT[0]}]
+    write_lines(folder / "script.jsonl", [{"program": entry(n), "replies": r} for n, r in SCRIPT.items()] + again)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(data: Path) -> dict[str, Any]:
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(data / "script.jsonl"))
+    return {
+        "policy": "static-ttl",
+        "policy_options": {"ttl_s": 2.0},
+        "kv_blocks": 4000,
+        "max_model_len": 16_000,
+        "emulated": emulated,
+    }
+
+
+@pytest.fixture(scope="module")
+def server(data: Path, config: dict[str, Any]) -> Iterator[Live]:
+    (data / "server").mkdir()
+    with live(data / "server", **config) as found:
+        yield found
+
+
+@pytest.fixture
+def ask(data: Path, start: Callable[..., Batch]) -> Callable[..., Batch]:
+    """Starts a batch of the questions from one number to another."""
+
+    def started(url: str, out: Path, part: str, *options: str) -> Batch:
+        given = ("--slice", part, "--web", str(data / "web.jsonl"), *options)
+        return start(data / "questions", url, out, *given, framework="bfcl")
+
+    return started
+
+
+def test_one_program_s_fault_is_its_own(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "0:7", "--workers", "4", "--tool-limit", "3", "--time-limit", "20")
+    status, said = batch.wait()
+    assert status == 0, said
+    programs = batch.programs()
+    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == {
+        entry(0): ("Answered", True),
+        entry(1): ("Answered", True),  # its page was given up at the tool's limit, and BFCL went on
+        entry(2): ("TimeLimit", False),
+        entry(3): ("Answered", True),
+        entry(4): ("NotDecoded", False),
+        entry(5): ("InferenceError", False),
+        entry(6): ("Answered", False),
+    }, said
+    assert 3.0 <= programs[entry(1)]["tool_s"] < 20.0
+    assert programs[entry(3)]["tools"] == ["open_page", "fetch_url_content"]
+    assert batch.processes() == []
+    what_bfcl_told_the_model(out)
+    finishes = [event.tool for event in events_of(server, entry(3), 3) if event.event == "finish"]
+    assert finishes == ["open_page", "fetch_url_content", None]
+    assert list(validate(out / "trace.jsonl")) == []
+    (score,) = out.glob("score/*/agentic/*_score.json")
+    head = json.loads(score.read_text().splitlines()[0])
+    assert (head["correct_count"], head["total_count"]) == (3, 7)
+    assert "3 of 7 pass their test" in said
+
+
+def what_bfcl_told_the_model(out: Path) -> None:
+    """In BFCL's own words."""
+    given_up = tools_said(own_record(out, entry(1)))[0]
+    assert "An error occurred while fetching" in given_up
+    assert "time limit" in given_up
+    unknown, misnamed = tools_said(own_record(out, entry(3)))
+    assert unknown == "Error during execution: name 'open_page' is not defined"
+    assert "unexpected keyword argument 'address'" in misnamed
+    assert own_record(out, entry(5))["result"].startswith("Error during inference: Error code: 400")
+
+
+def test_the_call_at_the_step_limit_is_known_to_be_the_last(
+    server: Live, tmp_path: Path, ask: Callable[..., Batch]
+) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "7:8", "--step-limit", "2")
+    status, said = batch.wait()
+    assert status == 0, said
+    done = batch.programs()[entry(7)]
+    assert (done["status"], done["passed"], done["turns"]) == ("StepLimit", False, 2)
+    assert [turn.is_last for turn in read_turns(out)] == [False, True]
+    events = events_of(server, entry(7), 2)
+    assert [event.turn for event in events if event.event == "finish"] == [0, 1]
+    assert [event.turn for event in events if event.event == "pin"] == [0]
+
+
+def test_calls_in_text(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "8:9", "--prompting")
+    status, said = batch.wait()
+    assert status == 0, said
+    done = batch.programs()[entry(8)]
+    assert (done["status"], done["passed"], done["tools"]) == ("Answered", True, ["fetch_url_content"])
+    assert "Ida Corran" in tools_said(own_record(out, entry(8)))[0]
+    finishes = [event for event in events_of(server, entry(8), 2) if event.event == "finish"]
+    assert [event.tool for event in finishes] == ["fetch_url_content", None]
+    assert list(validate(out / "trace.jsonl")) == []
+
+
+def test_a_killed_process_ends_its_program_alone(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "9:11", "--workers", "2")
+    wait_for(lambda: entry(9) in second_turns(out), batch)
+    os.kill(process_of(batch, entry(9)), signal.SIGKILL)
+    status, said = batch.wait()
+    assert status == 1, said
+    programs = batch.programs()
+    assert {name: done["status"] for name, done in programs.items()} == {entry(9): "AgentDied", entry(10): "Answered"}
+    assert "signal 9" in programs[entry(9)]["error"]
+    assert programs[entry(10)]["passed"] is True
+    assert batch.processes() == []
+    assert server.wait_for(lambda: entry(9) not in server.pins())
+    ends = [event.reason for event in events_of(server, entry(9), 2) if event.event == "unpin"]
+    assert ends == ["hit", "expired"]
+    assert list(validate(out / "trace.jsonl")) == []
+    turns = [turn.program_id for turn in read_turns(out)]
+    assert (turns.count(entry(9)), turns.count(entry(10))) == (2, 4)
+    the_dead_one_is_tried_again(ask(server.server.url, out, "9:11"))
+
+
+def process_of(batch: Batch, instance_id: str) -> int:
+    """The agent that logs into this program's file."""
+    log = batch.out / "logs" / f"{instance_id}.log"
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "fd" / "2").readlink() == log and b"continuum_agents.bfcl" in (
+                folder / "cmdline"
+            ).read_bytes():
+                return int(folder.name)
+    raise AssertionError(f"nobody logs into {log}")
+
+
+def the_dead_one_is_tried_again(batch: Batch) -> None:
+    status, said = batch.wait()
+    assert status == 0, said
+    assert "1 programs" in said
+    assert "1 finished before" in said
+    assert batch.programs()[f"{entry(9)}#2"]["passed"] is True
+    assert "2 of 2 right" in said
+    assert set(json.loads((batch.out / "answers.json").read_text())) == {entry(9), entry(10)}
+
+
+def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "11:13", "--workers", "2")
+    wait_for(lambda: {entry(11), entry(12)} <= second_turns(out), batch)
+    batch.process.send_signal(signal.SIGINT)
+    status, said = batch.wait()
+    assert status == 130, said
+    assert batch.processes() == []
+    assert {done["status"] for done in batch.programs().values()} == {"Interrupted"}
+    assert not (out / "answers.json").exists()
+    recorded = sorted((turn.program_id, turn.turn) for turn in read_turns(out))
+    assert recorded == [(entry(number), turn) for number in (11, 12) for turn in (0, 1)]
+    assert list(validate(out / "trace.jsonl")) == []
+    for name in (entry(11), entry(12)):
+        assert [event.turn for event in events_of(server, name, 2) if event.event == "finish"] == [0, 1]
+
+
+def test_a_program_outlives_its_server(
+    data: Path, config: dict[str, Any], tmp_path: Path, ask: Callable[..., Batch]
+) -> None:
+    """The client tries again until the new server answers; the id stays, and so does the record."""
+    slow = [fetches(), fetches("https://patient.example/"), says()]
+    script = write_lines(tmp_path / "script.jsonl", [{"program": entry(0), "replies": slow}])
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
+    pages = [*map(json.loads, (data / "web.jsonl").read_text().splitlines())]
+    patient = {"url": "https://patient.example/", "text": "<p>Yes.</p>", "seconds": 4.0}
+    file = write_lines(tmp_path / "web.jsonl", [*pages, patient])
+    out = tmp_path / "run"
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with live(tmp_path / "first", **{**config, "emulated": emulated}) as first:
+        batch = ask(first.server.url, out, "0:1", "--web", str(file))
+        wait_for(lambda: entry(0) in second_turns(out), batch)
+        port = first.server.port
+    with live(tmp_path / "second", **{**config, "emulated": emulated, "port": port}) as second:
+        status, said = batch.wait()
+        assert status == 0, said
+        finishes = [event.turn for event in events_of(second, entry(0), 3) if event.event == "finish"]
+    assert batch.programs()[entry(0)]["passed"] is True
+    assert finishes == [0, 1, 2]  # the new server begins its script anew
+    assert list(validate(out / "trace.jsonl")) == []
+    answered = [turn for turn in read_turns(out) if turn.error is None]
+    assert [turn.program_id for turn in answered] == [entry(0)] * 5
