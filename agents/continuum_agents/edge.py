@@ -104,6 +104,11 @@ def command_name(command: str, shell: str) -> str:
     return (tool_key(command) or shell)[:MAX_NAME_CHARS]
 
 
+def tool_name(name: str) -> str:
+    """A function's name as it can be sent: models make up names of any kind."""
+    return "".join(filter(str.isprintable, name)).strip()[:MAX_NAME_CHARS] or "unknown"
+
+
 def kill_children() -> None:
     """Kill commands that still run, each with its session."""
     with suppress(OSError):

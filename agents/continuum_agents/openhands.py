@@ -25,7 +25,7 @@ from openhands.tools.preset.default import get_default_agent
 from pydantic import PrivateAttr
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import command_name, ending, recording_client, serve, turn_ended
+from continuum_agents.edge import command_name, ending, recording_client, serve, tool_name, turn_ended
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.openhands_settings import Settings, settings_of
 from continuum_agents.openhands_terminal import TERMINAL
@@ -139,11 +139,11 @@ def _returncode(event: Any) -> int | None:
 def recorded_name(name: str, arguments: str) -> str:
     """The name a tool is tagged and recorded under: a terminal's is that of the program it runs."""
     if name != TERMINAL:
-        return name
+        return tool_name(name)
     try:
         return command_name(json.loads(arguments)["command"], TERMINAL)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return name
+        return TERMINAL
 
 
 def run(start: Start, channel: Channel) -> Done:

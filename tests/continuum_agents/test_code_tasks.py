@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS
+from continuum_agents.edge import tool_name
 from continuum_agents.environments import NoPython, find_framework, find_python
 from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace, read_tasks, write_fixes
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cli import app
 from typer.testing import CliRunner
+
+from continuum_client.tagging import check_tool
 
 LINE: dict[str, Any] = {
     "org": "shop",
@@ -120,6 +123,13 @@ def test_patches_go_back_in_its_form(tmp_path: Path) -> None:
         **{"org": "shop", "repo": "words", "number": 7},
         "fix_patch": "y",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"), [("think", "think"), (" a\nb\x00 ", "ab"), ("x" * 500, "x" * 128), ("\n", "unknown"), ("é", "é")]
+)
+def test_a_name_that_a_model_made_up_can_be_sent(name: str, sent: str) -> None:
+    assert check_tool(tool_name(name)) == sent
 
 
 # --------------------------------------------------------------------------------------- interpreters
