@@ -19,6 +19,8 @@ from continuum_analysis.timeline import AnalysisError
 
 COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
 """Okabe and Ito's palette, grey first, as in the reports of single experiments."""
+KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
+"""Policies that keep their colour and mark in every figure; others follow in order. An arm with offload is dashed."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PANEL_INCHES = (4.2, 3.1)
 AXIS_TITLES = {
@@ -177,6 +179,14 @@ def draw(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
+def _style(name: str, names: Sequence[str]) -> tuple[str, str, str]:
+    """Colour, mark, dash."""
+    policy = name.removesuffix("+offload")
+    others = list(dict.fromkeys(n for one in names if (n := one.removesuffix("+offload")) not in KNOWN))
+    number = KNOWN.index(policy) if policy in KNOWN else (others.index(policy) + 4) % len(COLOURS)
+    return COLOURS[number], MARKS[number], "--" if name != policy else "-"
+
+
 def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
     groups = list(dict.fromkeys(bar.group for bar in panel.bars))
     width = 0.8 / len(names)
@@ -184,7 +194,7 @@ def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
         bars = [bar for bar in panel.bars if bar.name == name]
         at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * width for bar in bars]
         spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
-        colour = COLOURS[number % len(COLOURS)]
+        colour = _style(name, names)[0]
         axis.bar(at, [bar.y for bar in bars], width, yerr=spread, color=colour, label=name, capsize=2)
     axis.set_xticks(range(len(groups)), [textwrap.fill(group, 22) for group in groups], fontsize=7)
     axis.set_ylabel(panel.y_title, fontsize=8)
@@ -194,15 +204,14 @@ def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
 
 def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
     for line in panel.lines:
-        number = names.index(line.name)
-        colour = COLOURS[number % len(COLOURS)]
+        colour, mark, dash = _style(line.name, names)
         if panel.steps:
-            axis.plot(line.x, line.y, color=colour, label=line.name, linewidth=1.2)
+            axis.plot(line.x, line.y, dash, color=colour, label=line.name, linewidth=1.2)
             continue
         below = [max(0.0, y - low) for y, low in zip(line.y, line.low, strict=True)]
         above = [max(0.0, high - y) for y, high in zip(line.y, line.high, strict=True)]
-        mark = MARKS[number % len(MARKS)]
-        style: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "linewidth": 1.3, "capsize": 2}
+        style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": dash, "linewidth": 1.3}
+        style |= {"markersize": 4, "capsize": 2}
         axis.errorbar(line.x, line.y, yerr=[below, above], label=line.name, **style)
     axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(panel.x_title, fontsize=8)

@@ -175,4 +175,6 @@ def spread(value: float | None, bounds: Sequence[float] | None, digits: int, see
 
 
 def _show(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -34,8 +34,9 @@ def play_live(
             outcome.interrupted = True
             return outcome
         except (BenchError, ServerError, EmulatedError) as error:
-            outcome.failed[cell.name] = str(error)
-            on_report(Report(cell.name, state="failed", error=str(error)))
+            reason = str(error).splitlines()[0].split("; log ")[0]
+            outcome.failed[cell.name] = reason
+            on_report(Report(cell.name, state="failed", error=reason))
         else:
             outcome.done.append(cell.name)
             on_report(Report(cell.name, state="done"))

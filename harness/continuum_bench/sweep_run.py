@@ -57,7 +57,9 @@ def play_missing(store: SweepStore, grid: Grid, cells: Sequence[SweepCell], play
 
         outcome = _player(grid, [(cell, folders[cell.name]) for cell in todo], players)(on_report)
     outcome.done = [name for name in outcome.done if name not in spoiled]
-    outcome.failed |= spoiled
+    for name, error in {**outcome.failed, **spoiled}.items():
+        log = store.keep_log(by_name[name], folders[name])
+        outcome.failed[name] = error if log is None else f"{error} (details in {log})"
     return outcome
 
 

@@ -2,6 +2,7 @@
 
 ``runs/NAME/sweep.json``               the grid's cells, in order
 ``runs/NAME/GROUP/POLICY-seedN/``      a run directory each
+``runs/NAME/failed/``                  logs of cells that failed
 ``runs/NAME/sweep.csv``, ``summary.json``, ``report.html``, ``sweep.svg``, ``sweep.png``   written from them
 """
 
@@ -25,6 +26,8 @@ from continuum_bench.sweep_plan import SweepCell
 SWEEP = "sweep.json"
 PARTIAL = ".partial"
 LOCK = ".lock"
+FAILED = "failed"
+LOGS = ("server.log", "engine.log")
 
 
 class SweepStore:
@@ -116,6 +119,15 @@ class SweepStore:
         played.rename(target)
         _to_disk(target.parent)
         return target
+
+    def keep_log(self, cell: SweepCell, played: Path) -> Path | None:
+        """Of a cell that failed: its log, where the next command does not sweep it away; None where it wrote none."""
+        found = [played / name for name in LOGS if (played / name).exists()]
+        if not found:
+            return None
+        target = self.path / FAILED / f"{cell.name.replace('/', '-')}.log"
+        target.parent.mkdir(exist_ok=True)
+        return found[0].replace(target)
 
 
 def _plain(value: Any) -> Any:

@@ -283,6 +283,7 @@ def test_a_failed_cell_does_not_stop_the_others(folder: Path, tmp_path: Path) ->
     done = bench("sweep", folder / "grid.yaml", *arguments)
     assert done.exit_code == 1
     assert "do not fit the KV pool" in done.stderr
+    assert len(list((out / "failed").glob("*.log"))) == 2
     frame = pd.read_csv(out / "sweep.csv")
     assert list(frame["kv_blocks"]) == [1200, 1200]
     assert "2 of 2 cells are not there" in done.stderr
@@ -356,10 +357,22 @@ def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "live"
-    grid = [folder / "grid.yaml", "--set", "engine=emulated", "--set", "seeds=1", "--set", "jps=4"]
-    done = bench("sweep", *grid, "--set", "policy=vllm,continuum", "--out", out)
+    out, grid = tmp_path / "live", folder / "live.yaml"
+    text = "policy: [vllm, continuum]\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n"
+    grid.write_text(text + "serve: {max_model_len: 8192}\n")
+    done = bench("sweep", grid, "--out", out)
     assert done.exit_code == 0, done.stderr
     frame = pd.read_csv(out / "sweep.csv")
     assert list(frame["programs_finished"]) == [6, 6]
-    assert "0 to play" in bench("sweep", *grid, "--set", "policy=vllm,continuum", "--out", out).stderr
+    assert "0 to play" in bench("sweep", grid, "--out", out).stderr
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_leaves_its_log(folder: Path, tmp_path: Path) -> None:
+    grid = folder / "too-long.yaml"
+    grid.write_text("policy: vllm\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n")
+    done = bench("sweep", grid, "--out", tmp_path)
+    assert done.exit_code == 1
+    (log,) = (tmp_path / "failed").glob("*.log")
+    assert f"the server ended with status 1 (details in {log})" in done.stderr
+    assert "max seq len" in log.read_text()
