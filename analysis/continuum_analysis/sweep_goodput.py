@@ -12,6 +12,12 @@ from continuum_analysis.sweep_plots import Bar, Panel
 from continuum_analysis.sweep_tables import spread
 from continuum_analysis.words import BASELINE
 
+READING = (
+    "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
+    "the mean over seeds and what they range over. Limit: a multiple of vllm's mean JCT with nobody else there. Ratio: "
+    "this policy's goodput over vllm's; above 1 is better."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

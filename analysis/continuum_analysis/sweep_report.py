@@ -12,12 +12,19 @@ from continuum_traces.run_dir import RunDirError, read_json
 from continuum_analysis.sweep_plots import Panel, draw, read_plot, save, sweep_panels
 from continuum_analysis.sweep_tables import SWEEP, Sweep
 
+READING = (
+    "Bars and round brackets: 95% intervals over seeds (Student's t). Of fewer than three seeds: the seeds themselves, "
+    "in square brackets. Ratio: vllm's mean JCT over this policy's, on the same arrivals; above 1 is faster."
+)
+
 
 def write_sweep_report(sweep: Sweep) -> Path:
     """sweep.svg, sweep.png and report.html beside sweep.json; the page's path."""
     panels = sweep_panels(sweep, read_plot(sweep.plot, sweep))
     plan = read_json(sweep.path / SWEEP)
-    return write_page(sweep.path, "sweep", panels, sweep.name, sweep.table(), sweep.warnings(), _facts(sweep, plan))
+    return write_page(
+        sweep.path, "sweep", panels, sweep.name, sweep.table(), sweep.warnings(), _facts(sweep, plan), READING
+    )
 
 
 def write_page(
@@ -28,6 +35,7 @@ def write_page(
     table: tuple[Sequence[str], Sequence[Sequence[str]]],
     warnings: Sequence[str],
     facts: Sequence[tuple[str, str]],
+    reading: str = "",
 ) -> Path:
     """``name.svg`` and ``name.png`` of the panels, and report.html around them and the table.
 
@@ -40,7 +48,7 @@ def write_page(
         svg = picture[picture.index("<svg") :]
     source = (files("continuum_analysis") / "sweep_report.html.j2").read_text(encoding="utf-8")
     page = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True).render(
-        title=title, svg=svg, headings=table[0], rows=table[1], warnings=warnings, facts=facts
+        title=title, svg=svg, headings=table[0], rows=table[1], warnings=warnings, facts=facts, reading=reading
     )
     target = folder / "report.html"
     try:

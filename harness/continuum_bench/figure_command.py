@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.sweep_details import estimates_figure, queue_figure, tools_figure
+from continuum_analysis.sweep_goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep_goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep_plots import Panel, read_plot, sweep_panels
-from continuum_analysis.sweep_report import write_page
+from continuum_analysis.sweep_report import READING, write_page
 from continuum_analysis.sweep_tables import Sweep, markdown, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import RunDirError, create, write_json
@@ -165,7 +166,7 @@ def _write(
 ) -> None:
     """figure.svg, figure.png, figure.md and report.html, and the table on the terminal."""
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", " ".join(_command()))]
-    page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts)
+    page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
     text = "\n".join([f"`{' '.join(_command())}`", "", *markdown(*table), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     shown = Table(title=spec.title, title_justify="left")
@@ -179,6 +180,11 @@ def _write(
     for warning in warnings:
         print_notice(f"warning: {warning}")
     print_notice(f"report: {page}")
+
+
+def _reading(spec: FigureSpec) -> str:
+    """How to read the page's bars and ratios."""
+    return {"lines": READING, "goodput": GOODPUT_READING}.get(spec.kind, "")
 
 
 def _made(out: Path) -> None:
