@@ -80,7 +80,7 @@ def write_report_images(paths: Sequence[Path], folder: Path) -> list[Path]:
     Raises:
         AnalysisError, RunDirError: nothing to show, or nowhere to write.
     """
-    page = page_of(folder.name, load_all(paths))
+    page = page_of(folder.name, load_all(paths), paths[0] if len(paths) == 1 else None)
     figures = [*figures_of(page), *timeline_stills(page.groups)]
     return [file for figure in figures if figure.rows for file in write_images(figure.plot, folder / figure.name)]
 
@@ -92,15 +92,33 @@ def _draw(plot: go.Figure) -> Canvas:
     for number, trace in enumerate(plot.data):
         name = trace.yaxis or "y"
         if name not in panels:
-            panels[name] = _Panel(_axes(canvas, layout, trace.xaxis or "x", name))
+            x_name = trace.xaxis or "x"
+            panels[name] = _Panel(_axes(canvas, layout, x_name, name), x_name)
         panels[name].add(trace, number, layout.get("barmode"))
     for shape in layout.get("shapes", ()):
         _line_across(panels, shape)
     for note in layout.get("annotations", ()):
         if note.get("yref") == "paper":
             canvas.text(note["x"], note["y"], _plain(note["text"]), ha=note.get("xanchor") or "center", va="bottom")
-    _legend(canvas, panels)
+    _settle_limits(layout, panels)
+    _legend(canvas, panels, 1.03 if layout.get("annotations") else 1.0)
     return canvas
+
+
+def _settle_limits(layout: Any, panels: dict[str, _Panel]) -> None:
+    """Axes that start at nothing, and panels of one time axis."""
+    for name, panel in panels.items():
+        x, y = layout.get("xaxis" + panel.x_name[1:], {}), layout.get("yaxis" + name[1:], {})
+        if x.get("rangemode") == "tozero" and x.get("type") != "log":
+            panel.axes.set_xlim(left=0)
+        if y.get("rangemode") == "tozero" and y.get("range") is None:
+            panel.axes.set_ylim(bottom=0)
+        if x.get("showticklabels") is False:
+            panel.axes.tick_params(labelbottom=False)
+    if layout.get("xaxis", {}).get("matches"):
+        longest = max(panel.axes.get_xlim()[1] for panel in panels.values())
+        for panel in panels.values():
+            panel.axes.set_xlim(0, longest)
 
 
 def _axes(canvas: Canvas, layout: Any, x_name: str, y_name: str) -> Axes:
@@ -129,6 +147,8 @@ class _Panel:
     """One pair of axes and what is stacked in it so far."""
 
     axes: Axes
+    x_name: str
+    """Its horizontal axis in plotly's layout."""
     stacked: dict[Any, Any] = field(default_factory=dict)
 
     def add(self, trace: Any, number: int, barmode: str | None) -> None:
@@ -175,6 +195,7 @@ class _Panel:
             width = trace.width if isinstance(trace.width, float | int) else 0.8
             shift = (trace.offset + width / 2) if isinstance(trace.offset, float | int) else 0.0
             rows = np.asarray(trace.y, dtype=float) + shift
+            self.axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
             self.axes.barh(rows, list(trace.x), width, left=list(trace.base), color=colour, label=label, linewidth=0)
             return
         names, heights = list(trace.x), np.asarray(trace.y, dtype=float)
@@ -205,7 +226,7 @@ def _line_across(panels: dict[str, _Panel], shape: Any) -> None:
         panel.axes.plot([shape["x0"], shape["x1"]], [shape["y0"], shape["y1"]], **style)
 
 
-def _legend(canvas: Canvas, panels: dict[str, _Panel]) -> None:
+def _legend(canvas: Canvas, panels: dict[str, _Panel], above: float) -> None:
     found: dict[str, Any] = {}
     for panel in panels.values():
         handles, labels = panel.axes.get_legend_handles_labels()
@@ -213,7 +234,7 @@ def _legend(canvas: Canvas, panels: dict[str, _Panel]) -> None:
     if found:
         columns = min(len(found), 5)
         canvas.legend(
-            found.values(), found.keys(), loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, frameon=False
+            found.values(), found.keys(), loc="lower left", bbox_to_anchor=(0, above), ncols=columns, frameon=False
         )
 
 

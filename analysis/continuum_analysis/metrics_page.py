@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from continuum_analysis.metrics import METRICS
+from continuum_analysis.misses import CAUSES
 
 HEAD = """# Metrics
 
@@ -14,8 +15,9 @@ Written by `python -m continuum_analysis.metrics_page docs/metrics.md` from `MET
 
 Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and `turns.jsonl` where it is there).
 A program is finished when each of its turns ended, the last one with an answer, and its client was to send no other.
-Only finished programs enter the times; the others are counted and named. A metric is null (a dash in tables, an empty
-cell in CSV) where the files do not hold what it needs. Percentiles interpolate linearly.
+Only finished programs enter the times; the others stay in the denominators (percentiles of completion times, finished
+share, wall time) and are named. Programs of a warm-up or cool-down are load and in no metric. A metric is null (a dash
+in tables, an empty cell in CSV) where the files do not hold what it needs. Percentiles interpolate linearly.
 
 | name | unit | what it is |
 |---|---|---|
@@ -46,15 +48,37 @@ Each metric is the mean over seeds; `intervals` holds its 95% interval (Student'
 The interval of the difference covers 0 exactly when that of the ratio covers 1. With one seed nothing is known about
 other arrival sequences; the resampled interval speaks of the one that ran.
 
+How often these intervals see a difference between a policy and itself: [self-check](results/self-check.md).
+
 Two runs are paired only where their manifests agree in workload, engine, hardware and engine options, and where their
 clients sent the same programs at the same instants; anything else is refused with the field's name.
+"""
+
+
+MISSES = """
+## Why a returning turn found its KV, or did not
+
+`continuum-bench analyze DIR --misses`, and in the report. Every turn after its program's first gets one cause, from the
+records alone. It is a hit if it found all it could have, to within one block; what it could have found is what a replay
+says was there before (`reusable_tokens` of `turns.jsonl`), elsewhere the prompt of the turn before.
+
+| cause | what happened |
+|---|---|
+"""
+
+EXPORTS = """
+`continuum-bench analyze DIR --table turns --format parquet --out turns.parquet` gives the cause of every turn, the
+seconds by which an expired pin was too short (`late_s`: arrival - the pin's end) and the tokens computed
+again (`lost_tokens`).
+Tables: `runs`, `misses`, `programs`, `turns`, `pins`; forms: `csv`, `json`, `latex`, `markdown`, `parquet`.
 """
 
 
 def page() -> str:
     """The text of docs/metrics.md."""
     rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in METRICS]
-    return HEAD + "\n".join(rows) + "\n" + TAIL
+    causes = [f"| `{cause}` | {words} |" for cause, words in CAUSES.items()]
+    return HEAD + "\n".join(rows) + "\n" + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
 
 
 if __name__ == "__main__":

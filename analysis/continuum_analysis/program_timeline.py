@@ -146,7 +146,7 @@ def _still(groups: Groups, policy: str, run: Run) -> Figure:
             marker={"color": colour},
         )
     plot.update_layout(height=90 + 22 * len(programs))
-    plot.update_xaxes(title="time, s")
+    plot.update_xaxes(title="time, s", rangemode="tozero")
     plot.update_yaxes(title="program, in order of arrival", range=[len(programs) + 0.5, 0.5])
     rows = tuple((p.program_id, *_sums(p)) for p in programs)
     headings = ("program", *KINDS)
