@@ -28,6 +28,8 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 
 BLOCK = 32
+OPTIONS = {"static-ttl": {"ttl_s": 4.0}}
+"""Longer than any tool here: every turn that is not the last is held until its program is back."""
 Key = tuple[str, int]
 
 
@@ -100,14 +102,20 @@ def played(out: Path) -> Played:
 
 def virtual(trace: Path, out: Path, options: argparse.Namespace, *more: object) -> Played:
     words = ["--policy", options.policy, "--block-size", BLOCK, "--kv-blocks", options.kv_blocks, *more]
+    words += [word for name, value in OPTIONS.get(options.policy, {}).items() for word in _option(options, name, value)]
     bench("replay", trace, "--jps", options.jps, "--seed", options.seed, *words, "--no-report", "--out", out)
     return played(out)
+
+
+def _option(options: argparse.Namespace, name: str, value: float) -> tuple[str, str]:
+    return "--policy-option", f"{options.policy}.{name}={value:g}"
 
 
 def live(trace: Path, out: Path, options: argparse.Namespace, engine: EngineName, profile: Path | None) -> Played:
     config = ServerConfig(
         engine=engine,
         policy=options.policy,
+        policy_options=OPTIONS.get(options.policy, {}),
         port=0,
         kv_blocks=options.kv_blocks,
         block_size=BLOCK,

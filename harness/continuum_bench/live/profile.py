@@ -81,21 +81,28 @@ class _Profiler:
         return PrefillPoint(length, seconds)
 
     async def _decode(self, batch: int, context: int) -> DecodePoint:
-        """All prompts are in the cache first, so that the requests start together and only decode."""
+        """From what long answers take more than short ones, whole batches: a busy server may stream in bursts.
+
+        All prompts are in the cache first, so that the requests start together and only decode.
+        """
         prompts = [self._ids(context) for _ in range(batch)]
-        await asyncio.gather(*(self._send(prompt, 1) for prompt in prompts))
-        times = []
-        for _ in range(self._repeats):
-            replies = await asyncio.gather(*(self._send(prompt, DECODE_TOKENS) for prompt in prompts))
-            together_s = max(reply.first_token_s or 0.0 for reply in replies)
-            times += [
-                (reply.finish_s - (reply.first_token_s or 0.0)) / (DECODE_TOKENS - 1)
-                for reply in replies
-                if reply.first_token_s == together_s
-            ]
-        seconds = statistics.median(times)
+        await self._together(prompts, 1)
+        short = [await self._together(prompts, 1) for _ in range(self._repeats)]
+        long = [await self._together(prompts, DECODE_TOKENS) for _ in range(self._repeats)]
+        seconds = (statistics.median(long) - statistics.median(short)) / (DECODE_TOKENS - 1)
+        if seconds <= 0:
+            raise BenchError(
+                f"profiling {self._endpoint.base_url}: {DECODE_TOKENS} tokens took no longer than one; the server "
+                "is busy with something else, try again when it is not"
+            )
         self._say(f"decode of {batch} requests at {context} tokens: {seconds * 1e3:.2f} ms a step")
         return DecodePoint(batch, context + DECODE_TOKENS // 2, seconds)
+
+    async def _together(self, prompts: Sequence[Sequence[int]], output: int) -> float:
+        """Seconds until all are answered."""
+        start_s = self._clock()
+        await asyncio.gather(*(self._send(prompt, output) for prompt in prompts))
+        return self._clock() - start_s
 
     async def _send(self, prompt: Sequence[int], output: int) -> Reply:
         body = {
