@@ -35,6 +35,15 @@
   const pages = () => Math.max(1, Math.ceil(view.run.programs.length / ROWS));
   const shown = () => listed().slice(view.page * ROWS, (view.page + 1) * ROWS);
 
+  // The programs shown, from the first arrival to the last finish under any policy: the axis stays when that changes.
+  function extent() {
+    const ids = new Set(shown().map((program) => program[0]));
+    const all = data.runs.flatMap((run) => run.programs.filter((program) => ids.has(program[0])));
+    const low = Math.min(...all.map((p) => p[2])), high = Math.max(...all.map((p) => p[2] + p[3]));
+    return [low / 1000, Math.max(high / 1000, low / 1000 + 0.05)];
+  }
+  const range = () => view.range || extent();
+
   // Every stretch of a program's time: [kind, from, length, what to say of it], milliseconds from the run's start.
   function stretches(program) {
     const [id, , arrive, , , turns] = program;
@@ -94,7 +103,7 @@
       legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, traceorder: "normal" }, hovermode: "closest",
       hoverlabel: { bgcolor: "#24292f", bordercolor: "#24292f", font: { color: "#ffffff" }, align: "left" },
       dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
-      xaxis: { ...grid, title: { text: "time, s" }, range: view.range || [0, END] },
+      xaxis: { ...grid, title: { text: "time, s" }, range: range() },
       yaxis: { ...grid, fixedrange: true, ticklabelstandoff: 4, range: [programs.length + 0.6, 0.4], showgrid: false,
         tickvals: programs.map((_, row) => row + 1), ticktext: programs.map((p) => escape(clip(p[0], narrow ? 10 : 26))) },
     };
@@ -104,7 +113,7 @@
 
   // The same in words and numbers, for the programs and the stretch of time on the screen.
   function describe(programs) {
-    const [low, high] = view.range || [0, END];
+    const [low, high] = range();
     const first = view.page * ROWS + 1;
     pick("status").textContent = `${view.run.policy}, seed ${view.run.seed}: programs ${first} to ` +
       `${first + programs.length - 1} of ${view.run.programs.length}, ${low.toFixed(0)} to ${high.toFixed(0)} s`;
@@ -123,18 +132,18 @@
   function setRange(low, high) {
     const span = Math.min(Math.max(high - low, 0.05), END);
     const from = Math.min(Math.max(low, 0), END - span);
-    view.range = span >= END ? null : [from, from + span];
+    view.range = [from, from + span];
     draw();
   }
 
   function zoom(factor) {
-    const [low, high] = view.range || [0, END];
+    const [low, high] = range();
     const middle = (low + high) / 2, half = ((high - low) * factor) / 2;
     setRange(middle - half, middle + half);
   }
 
   function pan(share) {
-    const [low, high] = view.range || [0, END];
+    const [low, high] = range();
     setRange(low + (high - low) * share, high + (high - low) * share);
   }
 
