@@ -177,15 +177,21 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
         sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
         return 0
     table = Table(title=f"{path}: a policy against itself", title_justify="left")
-    for heading in ("policy", "pairs", "95% interval", "separate", "alarms", "false-alarm rate", "no interval"):
+    for heading in ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval"):
         table.add_column(heading, justify="left" if heading in ("policy", "pairs", "95% interval") else "right")
     for rate in rates:
-        counts = (str(rate.separate), str(rate.alarms), f"{rate.rate:.1%}", f"{rate.no_interval:.1%}")
+        counts = (
+            str(rate.separate),
+            str(rate.alarms),
+            f"{rate.rate:.1%}",
+            f"{rate.claims:.1%}",
+            f"{rate.no_interval:.1%}",
+        )
         table.add_row(rate.policy, rate.pairs, rate.method, *counts)
     Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
     print_notice(
         "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
-        "same runs. An honest 95% interval alarms in 5.0%"
+        "same runs. An honest 95% interval alarms in 5.0%; claims: alarms that the verdict would not call equal to 1%"
     )
     return 0
 

@@ -57,6 +57,13 @@ def test_a_true_difference_is_an_alarm(tmp_path: Path) -> None:
     paired = [rate for rate in self_check(runs, twins, 5) if rate.pairs == "same arrivals"]
     assert paired[0].rate == 1.0
     assert paired[0].alarms == paired[0].separate == 4
+    assert paired[0].claims == 1.0
+
+
+def test_next_to_nothing_is_seen_and_not_claimed(tmp_path: Path) -> None:
+    runs, twins = write_runs(tmp_path / "a", 20), write_runs(tmp_path / "b", 20, faster=1.0001)
+    paired = [rate for rate in self_check(runs, twins, 5) if rate.pairs == "same arrivals"]
+    assert (paired[0].rate, paired[0].claims) == (1.0, 0.0)
 
 
 def test_too_few_runs_are_refused(tmp_path: Path) -> None:
