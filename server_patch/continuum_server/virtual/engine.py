@@ -21,7 +21,6 @@ from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, 
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
-from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import EventSink
 from continuum_server.vllm_plugin.settings import Settings
@@ -75,7 +74,7 @@ def simulate(
             show_future(scheduler, jobs, times)
             loop = VirtualLoop(scheduler, times, own_jobs, turns.write, max_stretch)
             scheduler.attach(loop.clock, sink)
-            loop.transfers = transfers_of(scheduler, shape, loop.clock)
+            loop.transfers = _transfers(scheduler, shape, loop)
             return _Replica(scheduler, loop)
 
         if config.replicas == 1:
@@ -139,6 +138,14 @@ def _run_behind_router(
         "turns_sent_again": driver.sent_again,
         "replicas": [one.facts() for one in replicas],
     }
+
+
+def _transfers(scheduler: Any, shape: EngineShape, loop: VirtualLoop) -> Any:
+    if shape.offload is None:
+        return None
+    from continuum_server.virtual.vllm_offload import transfers_of  # noqa: PLC0415 - older vLLM lacks parts of it
+
+    return transfers_of(scheduler, shape, loop.clock)
 
 
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:

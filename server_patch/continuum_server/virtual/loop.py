@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from continuum_traces.schema import Program, Tags, TurnRecord
 from continuum_traces.wire import tags_to_xargs
@@ -18,9 +18,11 @@ from vllm.v1.request import Request, RequestStatus
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
-from continuum_server.virtual.vllm_offload import Transfers
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside
+
+if TYPE_CHECKING:
+    from continuum_server.virtual.vllm_offload import Transfers
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -16,7 +17,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.structured_output import StructuredOutputManager
 
 from continuum_server.virtual.config import EngineShape
-from continuum_server.virtual.vllm_offload import transfer_config
 from continuum_server.vllm_plugin.settings import Settings
 
 
@@ -62,9 +62,17 @@ def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
         cache_config=cache,
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
-        kv_transfer_config=transfer_config(shape.offload, shape.gpus),
+        kv_transfer_config=_transfer_config(shape),
         additional_config=settings.to_config(),
     )
+
+
+def _transfer_config(shape: EngineShape) -> Any:
+    if shape.offload is None:
+        return None
+    from continuum_server.virtual.vllm_offload import transfer_config  # noqa: PLC0415 - older vLLM lacks parts of it
+
+    return transfer_config(shape.offload, shape.gpus)
 
 
 def _model_config(shape: EngineShape) -> dict[str, object]:
