@@ -357,7 +357,8 @@ def figure(
     traces: Annotated[list[Path] | None, typer.Option(help="Trace file instead of its workloads, repeatable.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="AXIS=A,B over its grid, repeatable.")] = None,
     limits: Annotated[
-        list[float] | None, typer.Option("--limit", help="goodput: times vllm's unloaded mean JCT, repeatable.", min=1.0)
+        list[float] | None,
+        typer.Option("--limit", help="goodput: times vllm's unloaded mean JCT, repeatable.", min=1.0),
     ] = None,
     jobs: Jobs = None,
     ray_address: RayAddress = None,
@@ -366,9 +367,7 @@ def figure(
     from continuum_bench.figure_command import FigureOptions, run_figure  # noqa: PLC0415
     from continuum_bench.sweep_run import Players  # noqa: PLC0415
 
-    given = FigureOptions(
-        name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address), limits or ()
-    )
+    given = FigureOptions(name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address), limits or ())
     _exit(lambda: run_figure(given))
 
 
