@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, float, float]] = {
 place and height too."""
 
 MOST_TURNS = 60_000
-"""In the page, over all policies; beyond that every second, third ... program is left out."""
+"""In the page, over all policies; beyond that only every second, third ... program is in it, and the page says so."""
 STILL_ROWS = 20
 
 
@@ -50,6 +50,7 @@ def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
     return {
         "policy": run.manifest.policy,
         "seed": run.manifest.seed,
+        "total": len(programs),
         "end": _ms(max((p.finish_s for p in programs), default=0.0) - start_s),
         "programs": [
             [p.program_id, p.state, _ms(p.arrive_s - start_s), _ms(p.jct_s), _ms(p.bubble_s), _turns(p, why, tools)]

@@ -115,8 +115,9 @@
   function describe(programs) {
     const [low, high] = range();
     const first = view.page * ROWS + 1;
+    const thinned = data.step === 1 ? "" : `; of the run's ${view.run.total} programs one in ${data.step} is in this page`;
     pick("status").textContent = `${view.run.policy}, seed ${view.run.seed}: programs ${first} to ` +
-      `${first + programs.length - 1} of ${view.run.programs.length}, ${low.toFixed(0)} to ${high.toFixed(0)} s`;
+      `${first + programs.length - 1} of ${view.run.programs.length}, ${low.toFixed(0)} to ${high.toFixed(0)} s${thinned}`;
     pick("back").disabled = view.page === 0;
     pick("forth").disabled = view.page + 1 >= pages();
     const cells = programs.map((program) => {

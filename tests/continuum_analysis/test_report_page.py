@@ -269,3 +269,14 @@ def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
     browser.open(page)
     assert "programs 1 to 20 of 1000" in status(browser)
     assert browser.complaints == []
+
+
+def test_a_page_that_leaves_programs_out_says_so(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("continuum_analysis.program_timeline.MOST_TURNS", 100)
+    write_agents(tmp_path / "vllm-seed0", "vllm", programs=45, turns=6)  # 270 turns: every third program
+    browser.open(write_report(tmp_path))
+    said = status(browser)
+    assert "programs 1 to 15 of 15" in said
+    assert said.endswith("of the run's 45 programs one in 3 is in this page")
