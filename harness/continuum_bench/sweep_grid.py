@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
 
+from continuum_bench.arrival_times import lanes_of
 from continuum_bench.bench_error import BenchError
 from continuum_bench.options import RunOptions
 
@@ -121,6 +122,9 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
             raise BenchError(f"{where}: {word}: expected a mapping")
     common = {key: value for key, value in raw.items() if key not in ("name", "engine", "cases", "serve", "plot")}
     points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
+    closed = next((point.options.arrivals for point in points if lanes_of(point.options.arrivals)), None)
+    if closed is not None and engine == "virtual":
+        raise BenchError(f"{where}: arrivals: {closed} needs a server; give engine {', '.join(ENGINES[1:])}")
     return Grid(
         name=str(raw.get("name", name)),
         engine=engine,

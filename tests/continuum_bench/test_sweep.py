@@ -120,6 +120,7 @@ MISTAKES = [
     ("cases: {}", "cases: expected a list of mappings"),
     ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("plot: 3", "plot: expected a mapping"),
+    ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
 ]
 
 
