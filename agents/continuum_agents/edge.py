@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from continuum_traces.shell import tool_key
+from continuum_traces.shell import first_program
 
 from continuum_agents.channel import Channel
 from continuum_agents.protocol import Done, Failed, Ready, Start, TurnEnded
@@ -101,7 +101,7 @@ def turn_ended(turn: int, response: Any) -> TurnEnded:
 
 def command_name(command: str, shell: str) -> str:
     """The name a command is tagged and recorded under: the first real program it runs; ``shell`` where none is."""
-    return (tool_key(command) or shell)[:MAX_NAME_CHARS]
+    return (first_program(command) or shell)[:MAX_NAME_CHARS]
 
 
 def tool_name(name: str) -> str:

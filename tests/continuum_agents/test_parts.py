@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ from continuum_agents.protocol import (
 from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace, read_tasks
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cli import app
-from continuum_server.policy.shell_commands import first_program
-from continuum_traces.shell import tool_key
 from typer.testing import CliRunner
 
 START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config=("a.yaml", "k=v"), step_limit=3)
@@ -122,23 +119,6 @@ def test_every_version_is_pinned(framework: Any) -> None:
 
 
 # --------------------------------------------------------------------------------------------- names
-
-
-@pytest.mark.slow
-def test_a_command_has_the_server_s_name_for_it(real_traces: Path) -> None:
-    """What we tag and record a command under is what the server parses: on real trajectories, but for one in a thousand
-    (loops over a list, where the two readers of shell differ)."""
-    with tarfile.open(real_traces / "raw" / "mini_swe_agent" / "trajectories.tar.xz") as archive:
-        texts = [archive.extractfile(member) for member in archive if member.isfile() and "traj" in member.name]
-        commands = [command for text in texts if text is not None for command in commands_of(json.load(text))]
-    differing = [command for command in commands if tool_key(command) != first_program(command)]
-    assert len(commands) > 3000
-    assert len(differing) / len(commands) < 0.001
-
-
-def commands_of(trajectory: dict[str, Any]) -> list[str]:
-    actions = (action for message in trajectory["messages"] for action in message.get("extra", {}).get("actions", []))
-    return [action["command"] for action in actions if isinstance(action, dict)]
 
 
 # --------------------------------------------------------------------------------------------- tasks

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.policy.tool_calls import tool_key as server_key
+from continuum_server.vllm_plugin.tool_keys import tool_key as server_key
 from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
 from continuum_traces.importers.registry import READERS, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
-from continuum_traces.shell import shell_tools, tool_key
+from continuum_traces.shell import first_program
 from continuum_traces.synth import load_profile, synthesize
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def lines(path: Path, *rows: Any) -> Path:
@@ -163,8 +161,8 @@ def test_terminal_bench(tmp_path: Path) -> None:
 def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
     for typed in (["cd /app\n", "make -j2\n"], ["cat > x <<'E'\nrm\nE\n", "python3 x"], ["FOO=1 timeout 5 pytest\n"]):
         answer = json.dumps({"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": keys} for keys in typed]})
-        assert tool_key(keystrokes(list(typed_commands(answer)))) == server_key(answer)
-        assert tool_key(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
+        assert first_program(keystrokes(list(typed_commands(answer)))) == server_key(answer)
+        assert first_program(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
     assert list(typed_commands('{"commands": "ls"} no')) == []
 
 
@@ -335,37 +333,3 @@ def test_llmservingsim_rows() -> None:
     assert set(EXPORTERS) == {"agentic-mooncake", "mooncake", "llmservingsim"}
     with pytest.raises(TraceError, match="llmservingsim"):
         export(Path("x"), [], "moon")
-
-
-# ------------------------------------------------------------------------------------------------ shell
-
-
-@pytest.mark.parametrize(
-    ("command", "tools"),
-    [
-        ("ls -la", ("ls",)),
-        ("cd /repo && python -m pytest -q", ("python",)),
-        ("FOO=1 BAR=2 sudo timeout -s 9 30s make test", ("make",)),
-        ("grep -rn 'a && b; c' src | head -5", ("grep", "head")),
-        ("cat <<'EOF' > x.py\nimport os; rm -rf\nEOF\npython x.py", ("cat", "python")),
-        ("cat <<EOF\nunfinished", ("cat",)),
-        ("/usr/bin/git log || true", ("git", "true")),
-        ("time nohup ./run.sh &", ("run.sh",)),
-        ("cd /tmp", ()),
-        ("", ()),
-    ],
-)
-def test_programs_of_a_command(command: str, tools: tuple[str, ...]) -> None:
-    assert shell_tools(command) == tools
-
-
-def test_keys() -> None:
-    assert shell_tools("cd x && make", first_word=True) == ("cd",)
-    assert tool_key("cd x") == "cd"
-    assert tool_key("   ") is None
-
-
-@given(st.text(max_size=200))
-def test_no_text_breaks_it(command: str) -> None:
-    assert all(isinstance(tool, str) and tool for tool in shell_tools(command))
-    shell_tools(command, first_word=True)

@@ -1,67 +1,291 @@
-"""Which programs a shell command runs. Never raises, whatever the text."""
+"""Which programs a shell command runs, in order. Never raises, linear in the command's length.
+
+A lexer of what decides where a command ends (quotes, substitutions, here-documents, comments, redirections) and a few
+words that stand before a program's name. Not a shell: nothing is expanded.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-_SEPARATORS = re.compile(r"&&|\|\||;|\||\n|&(?![>\d])")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*$")
-_PREFIXES = {"sudo", "time", "nohup", "exec", "command", "env", "stdbuf", "xargs", "if", "elif", "while", "until"}
-_WORD = re.compile(r"[\w./+@\[\]-]+$")
+MAX_CHARS = 64
+"""Longest key."""
+_MAX_COMMAND = 200_000
+_NESTED = 3
+"""How deep ``bash -c '...'`` is followed."""
+
+# fmt: off
+_KEYWORDS = frozenset((
+    "if", "then", "else", "elif", "fi", "while", "until", "do", "done", "esac", "{", "}", "!", "time",
+))
+_SHELL_WORK = frozenset((
+    "cd", "pushd", "popd", "export", "set", "unset", "source", ".", "alias", "shopt", "ulimit", "umask", "declare",
+    "local", "readonly", "return", "exit", "read", "test", "[", "[[", "for", "case", "select", "function", "true",
+    "false", ":", "eval", "trap", "wait", "shift", "break", "continue",
+))
+# fmt: on
+"""Words that run no program worth a key; the key falls back on the first of them where nothing else runs."""
+_WRAPPERS: dict[str, tuple[str, int]] = {
+    "sudo": ("ugpChrtD", 0),
+    "doas": ("uC", 0),
+    "timeout": ("sk", 1),
+    "nohup": ("", 0),
+    "env": ("uCS", 0),
+    "nice": ("n", 0),
+    "ionice": ("cnp", 0),
+    "stdbuf": ("ioe", 0),
+    "setsid": ("", 0),
+    "exec": ("a", 0),
+    "command": ("", 0),
+    "builtin": ("", 0),
+}
+"""Programs that run another: their options that take a value, and how many words follow before the other's name."""
+_SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_NAME = re.compile(r"[\w./@+~\-][\w./@+~:%,\-]*$")
 
 
-def shell_tools(command: str, first_word: bool = False) -> tuple[str, ...]:
-    """Keys of a command's programs, in order: what each part of it runs.
+def programs(command: str) -> tuple[str, ...]:
+    """Keys of the programs that a command line, or several lines, run: each once, in order."""
+    return tuple(dict.fromkeys(_programs(command, _NESTED)))
+
+
+def first_program(command: str, first_word: bool = False) -> str | None:
+    """The key of a command: its first real program; None where it is empty.
 
     Args:
-        command: one shell command line, or several lines.
-        first_word: the papers' key instead: the first word of the whole command, whatever it is.
+        command: one shell command line, or several.
+        first_word: the papers' key instead: the first word, whatever it is.
     """
-    if first_word:
-        words = command.split()
-        return (_base(words[0]),) if words else ()
-    found: list[str] = []
-    for part in _SEPARATORS.split(_without_quotes(_without_heredocs(command))):
-        name = _program(part.split())
-        if name and name not in found:
-            found.append(name)
-    return tuple(found)
+    words = command[:_MAX_COMMAND].split(maxsplit=1)
+    if first_word or not words:
+        return words[0][:MAX_CHARS] if words else None
+    found = next(_programs(command, _NESTED), None)
+    if found is not None:
+        return found
+    return next((words[0] for words in simple_commands(command) if words and words[0] in _SHELL_WORK), None)
 
 
-def tool_key(command: str, first_word: bool = False) -> str | None:
-    """The one key a TTL is learnt under: the first real program; None for an empty command."""
-    tools = shell_tools(command, first_word)
-    return tools[0] if tools else ("cd" if command.split()[:1] == ["cd"] else None)
+def _programs(command: str, depth: int) -> Iterator[str]:
+    for words in simple_commands(command):
+        rest = _without_wrappers(words)
+        if not rest:
+            continue
+        name = rest[0].rsplit("/", 1)[-1] or rest[0]
+        script = _script(name, rest) if depth > 0 else None
+        if script is not None:
+            yield from _programs(script, depth - 1)
+        elif name not in _SHELL_WORK and _NAME.match(name):
+            yield name[:MAX_CHARS]
 
 
-def _program(words: list[str]) -> str | None:
-    """The program a simple command runs; None for ``cd X``, an assignment alone, a comment."""
+def _without_wrappers(words: list[str]) -> list[str]:
+    """The words from the program's name on."""
     index = 0
     while index < len(words):
-        word = words[index].lstrip("({!")
-        if word in ("cd", "pushd", "popd", "export", "set", "source", ".", "#", "then", "do", "fi", "done"):
+        word = words[index]
+        if word in _KEYWORDS or _ASSIGNMENT.match(word):
+            index += 1
+        elif word in _WRAPPERS:
+            index = _after_options(words, index + 1, *_WRAPPERS[word])
+        else:
+            return words[index:]
+    return []
+
+
+def _after_options(words: list[str], index: int, with_value: str, operands: int) -> int:
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        takes_next = len(word) == 2 and word[1] in with_value
+        index += 2 if takes_next else 1
+    return index + operands
+
+
+def _script(name: str, words: list[str]) -> str | None:
+    """The script of ``bash -c SCRIPT``."""
+    if name not in _SHELLS:
+        return None
+    for index, word in enumerate(words[1:], 1):
+        if word.startswith("-") and not word.startswith("--") and "c" in word:
+            return words[index + 1] if index + 1 < len(words) else None
+        if not word.startswith("-"):
             return None
-        if word == "timeout":
-            index += 1
-            while index < len(words) and (words[index].startswith("-") or words[index][:1].isdigit()):
-                index += 1
-            continue
-        if not word or word in _PREFIXES or _ASSIGNMENT.match(word) or word.startswith("-"):
-            index += 1
-            continue
-        return _base(word) if _WORD.match(word) else None
     return None
 
 
-def _base(word: str) -> str:
-    return word.rsplit("/", 1)[-1][:64] or word[:64]
+def simple_commands(text: str) -> list[list[str]]:
+    """The words of every simple command, quotes removed, redirections and here-documents left out."""
+    return _Lexer(text[:_MAX_COMMAND]).run()
 
 
-def _without_quotes(text: str) -> str:
-    """Quoted text blanked, so that separators inside it do not count."""
-    return re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", " q ", text)
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._commands: list[list[str]] = []
+        self._words: list[str] = []
+        self._word: list[str] | None = None
+        self._drop_next = False
+        """The next word is a redirection's target."""
+        self._heredocs: list[tuple[str, bool]] = []
 
+    def run(self) -> list[list[str]]:
+        handlers = {
+            "\n": self._newline,
+            "'": self._single,
+            '"': self._double,
+            "\\": self._escape,
+            "`": self._backticks,
+            "$": self._dollar,
+            "#": self._comment,
+            "<": self._redirect,
+            ">": self._redirect,
+            "&": self._ampersand,
+            **dict.fromkeys(" \t\r", self._space),
+            **dict.fromkeys(";|()", self._end_command),
+        }
+        while self._at < len(self._text):
+            handler = handlers.get(self._text[self._at])
+            if handler is None:
+                self._plain()
+            else:
+                handler()
+        self._end_words()
+        return self._commands
 
-def _without_heredocs(text: str) -> str:
-    """The bodies of here-documents cut out; an unfinished one ends with the text."""
-    return re.sub(r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n.*?(?:^\s*\2\s*$|\Z)", r"\3\n", text, flags=re.S | re.M)
+    # ------------------------------------------------------------------------------------- words
+
+    def _add(self, piece: str) -> None:
+        if self._word is None:
+            self._word = []
+        self._word.append(piece)
+
+    def _end_word(self) -> None:
+        if self._word is not None:
+            if not self._drop_next:
+                self._words.append("".join(self._word))
+            self._word, self._drop_next = None, False
+
+    def _end_words(self) -> None:
+        self._end_word()
+        self._drop_next = False
+        if self._words:
+            self._commands.append(self._words)
+            self._words = []
+
+    _PLAIN = re.compile(r"[^\s'\"\\`$#<>&;|()]+|.", re.DOTALL)
+
+    def _plain(self) -> None:
+        match = self._PLAIN.match(self._text, self._at)
+        piece = match.group() if match else self._text[self._at]
+        self._add(piece)
+        self._at += len(piece)
+
+    def _space(self) -> None:
+        self._end_word()
+        self._at += 1
+
+    def _end_command(self) -> None:
+        self._end_words()
+        self._at += 1
+
+    def _newline(self) -> None:
+        self._end_words()
+        self._at += 1
+        for delimiter, indented in self._heredocs:
+            self._skip_heredoc(delimiter, indented)
+        self._heredocs = []
+
+    # ------------------------------------------------------------------------------------ quotes
+
+    def _until(self, end: str, start: int) -> int:
+        found = self._text.find(end, start)
+        return len(self._text) if found < 0 else found
+
+    def _single(self) -> None:
+        end = self._until("'", self._at + 1)
+        self._add(self._text[self._at + 1 : end])
+        self._at = end + 1
+
+    _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)("|\\?\Z)', re.DOTALL)
+
+    def _double(self) -> None:
+        match = self._DOUBLE.match(self._text, self._at)
+        if match is None:
+            self._at = len(self._text)
+            return
+        self._add(re.sub(r"\\([\"\\$`])", r"\1", match.group(1)))
+        self._at = match.end()
+
+    def _escape(self) -> None:
+        following = self._text[self._at + 1 : self._at + 2]
+        if following != "\n":
+            self._add(following)
+        self._at += 2
+
+    def _backticks(self) -> None:
+        end = self._until("`", self._at + 1)
+        self._add("$")
+        self._at = end + 1
+
+    def _dollar(self) -> None:
+        self._add("$")
+        self._at += 1
+        if self._text.startswith("(", self._at):
+            self._skip_parentheses()
+
+    _BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", re.DOTALL)
+
+    def _skip_parentheses(self) -> None:
+        """Past the parenthesis that closes the one here; to the end where none does."""
+        depth = 0
+        for match in self._BRACKETS.finditer(self._text, self._at):
+            depth += {"(": 1, ")": -1}.get(match.group(), 0)
+            if depth == 0:
+                self._at = match.end()
+                return
+        self._at = len(self._text)
+
+    def _comment(self) -> None:
+        if self._word is None:
+            self._at = self._until("\n", self._at)
+        else:
+            self._plain()
+
+    # -------------------------------------------------------------------------------- redirections
+
+    _HEREDOC = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|<>()'\"]+))")
+    _OPERATOR = re.compile(r"<<<|[<>]{1,2}[&|]?|<>")
+
+    def _redirect(self) -> None:
+        if self._word is not None and all(piece.isdigit() for piece in self._word):
+            self._word = None  # a file descriptor
+        self._end_word()
+        heredoc = self._HEREDOC.match(self._text, self._at)
+        if heredoc and not self._text.startswith("<<<", self._at):
+            self._heredocs.append((next(g for g in heredoc.groups()[1:] if g is not None), heredoc[1] == "-"))
+            self._at = heredoc.end()
+            return
+        operator = self._OPERATOR.match(self._text, self._at)
+        self._at = operator.end() if operator else self._at + 1
+        if self._text.startswith("(", self._at):
+            self._skip_parentheses()  # process substitution
+        else:
+            self._drop_next = True
+
+    def _ampersand(self) -> None:
+        if self._text.startswith("&>", self._at):
+            self._end_word()
+            self._at += 1
+            self._redirect()
+        else:
+            self._end_command()
+
+    def _skip_heredoc(self, delimiter: str, indented: bool) -> None:
+        while self._at < len(self._text):
+            end = self._until("\n", self._at)
+            line = self._text[self._at : end]
+            self._at = min(len(self._text), end + 1)
+            if (line.lstrip("\t") if indented else line).rstrip("\r") == delimiter:
+                return

@@ -1,8 +1,7 @@
-"""Which tool a model's output calls (SPEC 6). Nothing in here raises, whatever the text.
+"""Which tools a model's output calls (SPEC 6). Nothing in here raises, whatever the text.
 
-A tool is known by a key: a function's name, or, where the function runs a shell command, the first real program of the
-command. Formats are parsers in a list, asked in order; the first that finds a call decides. An output of several calls
-has the set of their keys as its key: its recorded times are those of the slowest.
+Formats are parsers in a list, asked in order; the first that finds a call decides. The key under which a call's times
+are recorded is made of it in ``vllm_plugin.tool_keys``.
 """
 
 from __future__ import annotations
@@ -14,11 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from continuum_server.policy.shell_commands import MAX_CHARS, first_program
-
 _MAX_TEXT = 65_536
 """Only the last so many characters are read: a call ends an output."""
-_MAX_CALLS = 16
 _MAX_FAILED = 16
 """Broken JSON objects after which the search for one ends."""
 
@@ -48,31 +44,6 @@ _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "cod
 
 
 # ---------------------------------------------------------------------------------------------- what callers use
-
-
-def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
-    """The key of what an output calls; ``hint`` where it names nothing; None where neither does."""
-    return calls_key(read_calls(text), first_word) or hint
-
-
-def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
-    """The key of a response's ``tool_calls``, as objects or as dictionaries."""
-    return calls_key(read_openai(tool_calls), first_word)
-
-
-def tools_key(names: Iterable[str]) -> str | None:
-    """One key for several tools that run at once."""
-    found = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
-    return "+".join(found[:_MAX_CALLS]) or None
-
-
-def calls_key(calls: Sequence[Call], first_word: bool = False) -> str | None:
-    return tools_key(_call_key(call, first_word) for call in calls[:_MAX_CALLS])
-
-
-def _call_key(call: Call, first_word: bool) -> str:
-    program = first_program(call.command, first_word) if call.command is not None else None
-    return program or call.name
 
 
 def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[Call]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from vllm.v1.request import Request
 
-from continuum_server.policy.tool_calls import openai_key, tool_key
 from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.tool_keys import openai_key, tool_key
 
 logger = logging.getLogger("continuum")
 

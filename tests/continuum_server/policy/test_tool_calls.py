@@ -10,87 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from continuum_server.policy.shell_commands import first_program, programs, simple_commands
-from continuum_server.policy.tool_calls import (
-    PARSERS,
-    Call,
-    openai_key,
-    read_calls,
-    read_openai,
-    tool_key,
-    tools_key,
-)
-from continuum_traces.shell import tool_key as importers_key
+from continuum_server.policy.tool_calls import PARSERS, Call, read_calls, read_openai
+from continuum_server.vllm_plugin.tool_keys import openai_key, tool_key, tools_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-# ------------------------------------------------------------------------------------------------------ commands
-
-COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
-    ("ls -la", "ls", ("ls",)),
-    ("cd /testbed && python -m pytest tests", "python", ("python",)),
-    ("cd x; cd y; git status", "git", ("git",)),
-    ("cd x || exit 1\ngrep -rn foo .", "grep", ("grep",)),
-    ("cat a.txt | grep b | wc -l", "cat", ("cat", "grep", "wc")),
-    ("FOO=1 BAR='a b' make -j4", "make", ("make",)),
-    ("sudo -u root -E timeout -s KILL 10 nohup time ./run.sh &", "run.sh", ("run.sh",)),
-    ("timeout 300s /usr/bin/python3 x.py", "python3", ("python3",)),
-    ("env -i PATH=/bin nice -n 5 gcc a.c", "gcc", ("gcc",)),
-    ("cd /only/that", "cd", ()),
-    ("source venv/bin/activate && pip install -e .", "pip", ("pip",)),
-    ("export A=1", "export", ()),
-    ("", None, ()),
-    ("   \n\t ", None, ()),
-    ("# a comment\npython x.py # and another", "python", ("python",)),
-    ("echo 'a && b; c | d'", "echo", ("echo",)),
-    ('echo "a && $(rm -rf / && ls) \\" ; b" && sed -n 1p f', "echo", ("echo", "sed")),
-    ("bash -c 'cd x && pytest -k \"a and b\"'", "pytest", ("pytest",)),
-    ("bash -lc \"bash -c 'cd y; tox'\"", "tox", ("tox",)),
-    ("bash run.sh", "bash", ("bash",)),
-    ("bash", "bash", ("bash",)),
-    ("cat > f.py <<'EOF'\nimport os; os.system('rm')\nls && pwd\nEOF\npython f.py", "cat", ("cat", "python")),
-    ("cat <<-END | sort > out\n\tb && c\n\tEND\nwc out", "cat", ("cat", "sort", "wc")),
-    ("cat <<A <<B\none\nA\ntwo\nB\nuniq x", "cat", ("cat", "uniq")),
-    ("cat <<EOF\nnever finished && rm x", "cat", ("cat",)),
-    ("grep x <<< 'y && z'", "grep", ("grep",)),
-    ("make 2>&1 | tee log.txt", "make", ("make", "tee")),
-    ("make &> log; ls", "make", ("make", "ls")),
-    (">out.txt 2>/dev/null ls", "ls", ("ls",)),
-    ("(cd a && npm test) && { yarn; }", "npm", ("npm", "yarn")),
-    ("for f in *.py; do black $f; done", "black", ("black",)),
-    ("if [ -f x ]; then cat x; else touch x; fi", "cat", ("cat", "touch")),
-    ("while read l; do echo $l; done < f", "echo", ("echo",)),
-    ("x=$(git log | head) && echo $x", "echo", ("echo",)),
-    ("diff <(sort a) <(sort b)", "diff", ("diff",)),
-    ("ls `pwd; date`", "ls", ("ls",)),
-    ("python -c 'import sys\nsys.exit(0)'\nls", "python", ("python", "ls")),
-    ("ls \\\n  -la && pwd", "ls", ("ls", "pwd")),
-    ("echo 'unfinished", "echo", ("echo",)),
-    ('echo "unfinished\\', "echo", ("echo",)),
-    ("echo $(unfinished", "echo", ("echo",)),
-    ("echo `unfinished", "echo", ("echo",)),
-    ("$PYTHON x.py", None, ()),
-    ("&& || ; |", None, ()),
-    ("echo a#b; ls", "echo", ("echo", "ls")),
-]
-
-
-@pytest.mark.parametrize(("command", "key", "all_of_them"), COMMANDS)
-def test_commands(command: str, key: str | None, all_of_them: tuple[str, ...]) -> None:
-    assert first_program(command) == key
-    assert programs(command) == all_of_them
-
-
-def test_the_papers_key_is_the_first_word() -> None:
-    assert first_program("cd /testbed && pytest", first_word=True) == "cd"
-    assert first_program("  FOO=1 make", first_word=True) == "FOO=1"
-    assert first_program(" \n", first_word=True) is None
-    assert tool_key("```bash\ncd x && ls\n```", first_word=True) == "cd"
-
-
-def test_words_lose_their_quotes() -> None:
-    assert simple_commands('a \'b c\'"d\\"e"\\ f; g') == [["a", 'b cd"e f'], ["g"]]
-
 
 # ------------------------------------------------------------------------------------------------------ outputs
 
@@ -172,6 +95,10 @@ def test_a_hint_fills_in_and_never_overrules() -> None:
     assert tool_key("```bash\nls\n```", hint="search") == "ls"
 
 
+def test_the_papers_key_is_the_first_word() -> None:
+    assert tool_key("```bash\ncd x && ls\n```", first_word=True) == "cd"
+
+
 def test_openai_calls() -> None:
     shell = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
     fetch = SimpleNamespace(function=SimpleNamespace(name="fetch_url", arguments='{"url": "x"}'))
@@ -225,7 +152,6 @@ def test_any_text_gives_a_name_or_none(text: str) -> None:
     for first_word in (False, True):
         key = tool_key(text, first_word=first_word)
         assert key is None or (key == key.strip() and 0 < len(key) < 2000)
-        assert first_program(text, first_word) is None or first_program(text, first_word)
     read_openai([{"function": {"name": "bash", "arguments": text}}])
 
 
@@ -284,13 +210,6 @@ def test_real_calls_are_known_by_a_program(real_calls: list[dict[str, Any]]) -> 
     assert keys.count("cd") < len(keys) / 1_000
     first_words = [openai_key([call], first_word=True) for call in real_calls]
     assert first_words.count("cd") > len(keys) / 4
-
-
-def test_the_importer_sees_the_same_programs(real_calls: list[dict[str, Any]]) -> None:
-    """Two implementations that share no code."""
-    commands = [command_of(call) for call in real_calls]
-    different = [command for command in commands if first_program(command) != importers_key(command)]
-    assert len(different) <= len(commands) / 500
 
 
 def test_real_commands_in_every_format(real_calls: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from continuum_traces.importers.usage import (
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
-from continuum_traces.shell import tool_key
+from continuum_traces.shell import first_program
 
 _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
@@ -100,7 +100,7 @@ def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage
 
 def _request(usage: Message, prompt: int, output: int, message: Message, later: Sequence[Message]) -> RequestUsage:
     commands = _commands(message)
-    names = [tool_key(command) or "bash" for command in commands]
+    names = [first_program(command) or "bash" for command in commands]
     details = usage.get("completion_tokens_details") or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return RequestUsage(

@@ -17,7 +17,7 @@ from typing import Any
 from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
 from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import Program, ToolCall
-from continuum_traces.shell import tool_key
+from continuum_traces.shell import first_program
 
 Event = dict[str, Any]
 
@@ -108,7 +108,7 @@ def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall
         command = str(json.loads(arguments)["command"]) if name in _SHELLS else ""
     except (ValueError, KeyError, TypeError):
         command = ""
-    return ToolCall(tool_key(command) or name, _seconds(begin, observation), digest=digest(arguments))
+    return ToolCall(first_program(command) or name, _seconds(begin, observation), digest=digest(arguments))
 
 
 def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def _response_id(event: Event) -> str | None:
 def _call(event: Event, observation: Event | None) -> ToolCall:
     command = str((event.get("args") or {}).get("command") or "")
     function = str((event.get("tool_call_metadata") or {}).get("function_name") or event.get("action") or "unknown")
-    name = (tool_key(command) if event.get("action") == "run" else None) or function
+    name = (first_program(command) if event.get("action") == "run" else None) or function
     return ToolCall(name, _seconds(event, observation), digest=digest(command) if command else None)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
-from continuum_traces.shell import tool_key
+from continuum_traces.shell import first_program
 
 SHELL = "bash"
 MAX_WAIT_S = 60.0
@@ -78,7 +78,7 @@ def _calls(step: Object) -> Iterator[ToolCall]:
     if typed:
         text = keystrokes(typed)
         waits = [min(float(given.get("duration") or 0.0), MAX_WAIT_S) for given in typed]
-        yield ToolCall(tool_key(text) or SHELL, sum(waits), digest=digest(text))
+        yield ToolCall(first_program(text) or SHELL, sum(waits), digest=digest(text))
     for call, given in zip(asked, arguments, strict=True):
         if not (isinstance(given, dict) and "keystrokes" in given):
             yield ToolCall(
