@@ -56,11 +56,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A program and when it arrives, in seconds on the batch's clock."""
+    """A program and when it arrives, in seconds since the first workers were ready."""
 
     task: Task
     program_id: str
-    at_s: float
+    at_s: float | None
+    """None: when a worker is free for it and its process has loaded (fixed concurrency)."""
 
 
 @dataclass(slots=True)
@@ -137,7 +138,7 @@ class Runner:
     async def _work(self, arrivals: Iterator[Arrival]) -> None:
         first = True
         for arrival in arrivals:  # one iterator for all workers: first come, first served
-            record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s)
+            record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s or 0.0)
             try:
                 await self._play(arrival, record, first)
             except asyncio.CancelledError:
@@ -171,7 +172,8 @@ class Runner:
             record.status = ERROR if isinstance(error, TaskError) else DIED
             seen = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
             record.error = f"{error}{seen}"
-            await self._until(arrival, record)
+            if record.start_s is None:
+                await self._until(arrival, record)
         finally:
             if process is not None:
                 await process.end()
@@ -202,8 +204,9 @@ class Runner:
     async def _until(self, arrival: Arrival, record: ProgramRecord) -> None:
         """Its arrival."""
         await self._began.wait()
-        record.arrival_s = round(self._zero_s + arrival.at_s, 6)
-        await asyncio.sleep(max(0.0, record.arrival_s - self._sink.offset_s()))
+        now_s = self._sink.offset_s()
+        record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
+        await asyncio.sleep(max(0.0, record.arrival_s - now_s))
 
     async def _converse(self, process: AgentProcess, arrival: Arrival, record: ProgramRecord) -> None:
         start = replace(

@@ -23,8 +23,10 @@ Repos = Annotated[Path | None, typer.Option(help="Git clones of the tasks' repos
 ServerUrl = Annotated[str, typer.Option(help="The server, up to /v1.")]
 AgentModel = Annotated[str | None, typer.Option(help="Model to ask for; default the server's first.")]
 AgentJps = Annotated[float, typer.Option(help="Programs arriving per second.")]
-AgentArrivals = Annotated[str, typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR.")]
-Workers = Annotated[int, typer.Option(help="Agent processes at once.")]
+AgentArrivals = Annotated[
+    str, typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR, concurrency:N[:RAMP_S].")
+]
+Workers = Annotated[int | None, typer.Option(help="Agent processes at once; default 4, or concurrency's N.")]
 TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds a program may take from its start.")]
 AgentOut = Annotated[Path | None, typer.Option(help="Directory; one that is there is resumed.")]
 AgentConfig = Annotated[
@@ -78,7 +80,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         model: AgentModel = None,
         jps: AgentJps = 0.13,
         arrivals: AgentArrivals = "poisson",
-        workers: Workers = 4,
+        workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
         seed: Seed = 0,
         config: AgentConfig = None,
@@ -119,7 +121,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         model: AgentModel = None,
         jps: AgentJps = 0.13,
         arrivals: AgentArrivals = "poisson",
-        workers: Workers = 4,
+        workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
         seed: Seed = 0,
         step_limit: StepLimit = None,
@@ -145,7 +147,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         model: AgentModel = None,
         jps: AgentJps = 0.13,
         arrivals: AgentArrivals = "poisson",
-        workers: Workers = 4,
+        workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
         seed: Seed = 0,
         config: AgentConfig = None,

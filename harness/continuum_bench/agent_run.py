@@ -40,7 +40,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
 from continuum_bench.agent_tasks import Task, read_tasks, write_fixes
-from continuum_bench.arrival_times import arrival_times
+from continuum_bench.arrival_times import arrival_times, lanes_of, uses_rate
 from continuum_bench.bench_error import BenchError
 from continuum_bench.live.endpoint import Endpoint, look_at
 from continuum_bench.show import print_notice
@@ -53,6 +53,7 @@ from continuum_client.reply import Content
 PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
 LOCK = "batch.lock"
+WORKERS = 4
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
 
 
@@ -68,7 +69,8 @@ class AgentOptions:
     model: str | None = None
     jps: float = 0.13
     arrivals: str = "poisson"
-    workers: int = 4
+    workers: int | None = None
+    """None: as many as a fixed concurrency asks for, else ``WORKERS``."""
     time_limit_s: float = 900.0
     seed: int = 0
     config: tuple[str, ...] = ()
@@ -78,6 +80,12 @@ class AgentOptions:
     dialect: str | None = None
     content: str = "digest"
     json_output: bool = False
+
+    @property
+    def at_once(self) -> int:
+        """Agent processes at a time."""
+        lanes = lanes_of(self.arrivals)
+        return lanes[0] if lanes is not None else self.workers or WORKERS
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
@@ -132,7 +140,8 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
     arrivals = _arrivals(options, work.tasks, results)
     finished = len(work.tasks) - len(arrivals)
     again = f", {finished} finished before" if finished else ""
-    print_notice(f"{len(arrivals)} programs at {options.jps:g}/s against {endpoint.base_url}{again}, into {out}")
+    rate = f"at {options.jps:g}/s" if uses_rate(options.arrivals) else f"({options.arrivals})"
+    print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
     complete = True
     if arrivals:
         batch = Batch(
@@ -141,7 +150,7 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
             environment=framework.variables(),
             start=start,
             out=out,
-            workers=options.workers,
+            workers=options.at_once,
             time_limit_s=options.time_limit_s,
             answers=work.answers,
         )
@@ -166,12 +175,14 @@ def environment_of(name: str) -> tuple[Framework, Path]:
 def _check(options: AgentOptions) -> None:
     if not (options.jps > 0 and np.isfinite(options.jps)):
         raise BenchError(f"--jps {options.jps:g}: programs per second must be above 0")
-    if options.workers < 1:
+    if options.workers is not None and options.workers < 1:
         raise BenchError(f"--workers {options.workers}: must be at least 1")
+    if options.workers is not None and options.workers != options.at_once:
+        raise BenchError(f"--workers {options.workers}, --arrivals {options.arrivals}: give one of them")
     if not options.time_limit_s > 0:
         raise BenchError(f"--time-limit {options.time_limit_s:g}: must be above 0")
-    if options.arrivals == "recorded":
-        raise BenchError("--arrivals recorded: tasks have no recorded arrivals")
+    if options.arrivals.startswith("recorded"):
+        raise BenchError(f"--arrivals {options.arrivals}: tasks have no recorded arrivals")
     if options.content not in ("none", "digest", "full"):
         raise BenchError(f"--content {options.content}: there are none, digest, full")
     arrival_times(options.arrivals)
@@ -205,11 +216,21 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
     order = list(tasks)
     rng.shuffle(cast(Any, order))
     left = [task for task in order if task.instance_id not in results.predictions]
-    times = arrival_times(options.arrivals)(rng, options.jps, cast(Any, left)) if left else ()
     return [
-        Arrival(task, results.new_program_id(task.instance_id), float(at_s))
-        for task, at_s in zip(left, times, strict=True)
+        Arrival(task, results.new_program_id(task.instance_id), at_s)
+        for task, at_s in zip(left, _times(options, rng, left), strict=True)
     ]
+
+
+def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
+    """When each arrives, in seconds; None: as soon as a worker is free for it."""
+    lanes = lanes_of(options.arrivals)
+    if lanes is not None:
+        number, ramp_s = lanes
+        return [place * ramp_s / number if place < number else None for place in range(len(tasks))]
+    if not tasks:
+        return []
+    return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
 
 
 def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, work: Work) -> Manifest:
@@ -233,7 +254,7 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
             "sha256": hashlib.sha256(options.tasks.read_bytes()).hexdigest(),
             "programs": len(work.tasks),
             "synthetic": False,
-            "jps": options.jps,
+            **({"jps": options.jps} if uses_rate(options.arrivals) else {}),
             "arrivals": options.arrivals,
             "last_step": "known when the last request is sent at the step limit only; else told afterwards",
             **work.facts,
@@ -248,7 +269,7 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
         engine_options={
             **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
             **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
-            **{"workers": options.workers, "time_limit_s": options.time_limit_s},
+            **{"workers": options.at_once, "time_limit_s": options.time_limit_s},
         },
         modelled=() if emulated is None else MODELLED,
         notes=(f"server: {endpoint.base_url}",),

@@ -1,0 +1,90 @@
+"""``--arrivals concurrency:N`` for agents: N at a time, the next when one ends. The agent is a scripted process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from continuum_agents.protocol import Start
+from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agent_run import AgentOptions, _times
+from continuum_bench.agent_tasks import Task
+from continuum_bench.cli import app
+from typer.testing import CliRunner
+
+AGENT = """\
+#!{python}
+import os, sys, time
+from continuum_agents.protocol import Done, Ready, to_line
+sys.stdout.write(to_line(Ready("1"))); sys.stdout.flush()
+if sys.stdin.readline():
+    time.sleep(0.3)
+    {end}
+"""
+DONE = 'sys.stdout.write(to_line(Done("Answered", "42", 1))); sys.stdout.flush()'
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.records: list[ProgramRecord] = []
+        began_s = Clock(float)()
+        self.offset_s = Clock(lambda now_s: now_s - began_s)
+
+    def ended(self, record: ProgramRecord) -> None:
+        self.records.append(record)
+
+
+def played(tmp_path: Path, spec: str, number: int, end: str = DONE) -> list[ProgramRecord]:
+    agent = tmp_path / "agent"
+    agent.write_text(AGENT.format(python=sys.executable, end=end))
+    agent.chmod(0o755)
+    (tmp_path / "logs").mkdir()
+    options = AgentOptions("mini-swe", Path("tasks"), "url", arrivals=spec)
+    batch = Batch(agent, "m", {}, Start("", "", "", "", "", "", ""), tmp_path, options.at_once, 60.0, answers=True)
+    tasks = [Task(f"t{n}", "x") for n in range(number)]
+    times = _times(options, None, tasks)  # type: ignore[arg-type] - nothing is drawn
+    sink = Sink()
+    assert play(batch, [Arrival(t, t.instance_id, s) for t, s in zip(tasks, times, strict=True)], sink, print)
+    return sorted(sink.records, key=lambda record: record.arrival_s)
+
+
+def test_the_next_arrives_when_one_ends(tmp_path: Path) -> None:
+    records = played(tmp_path, "concurrency:2", 5)
+    assert [record.status for record in records] == ["Answered"] * 5
+    ends = sorted(record.end_s or 0.0 for record in records)
+    assert records[0].arrival_s == records[1].arrival_s < ends[0]
+    for nth, record in enumerate(records[2:]):
+        assert record.arrival_s > ends[nth]
+    for record in records:
+        running = [other for other in records if other.arrival_s <= record.arrival_s < (other.end_s or 0.0)]
+        assert len(running) <= 2
+
+
+def test_a_ramp_spreads_the_first(tmp_path: Path) -> None:
+    first, second = played(tmp_path, "concurrency:2:1.0", 2)
+    assert second.arrival_s == pytest.approx(first.arrival_s + 0.5)
+
+
+def test_an_agent_that_dies_keeps_its_arrival(tmp_path: Path) -> None:
+    (record,) = played(tmp_path, "concurrency:1", 1, "os._exit(3)")
+    assert record.status == "AgentDied"
+    assert record.start_s is not None
+    assert record.end_s is not None
+    assert record.arrival_s <= record.start_s <= record.end_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--arrivals", "concurrency:2", "--workers", "3"], "--workers 3, --arrivals concurrency:2: give one of them"),
+        (["--arrivals", "concurrency:x"], "--arrivals concurrency:x: expected concurrency:PROGRAMS"),
+        (["--arrivals", "recorded:2"], "--arrivals recorded:2: tasks have no recorded arrivals"),
+    ],
+)
+def test_mistakes(options: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continuum_bench.agent_run.environment_of", lambda name: (None, None))
+    words = ["agent", "openhands", "--tasks", "agents/scenarios/openhands-tasks.jsonl", "--base-url", "http://x/v1"]
+    done = CliRunner().invoke(app, [*words, *options])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {message}")
