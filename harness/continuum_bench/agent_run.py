@@ -54,7 +54,6 @@ PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
 LOCK = "batch.lock"
 WORKERS = 4
-MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ def _check(options: AgentOptions) -> None:
 
 def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
     """What every program is told; its own id, task and folders are filled in later."""
-    dialect = options.dialect or ("vllm" if endpoint.vllm_version is not None else "headers")
+    dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
     return Start(
@@ -234,7 +233,6 @@ def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task
 
 
 def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, work: Work) -> Manifest:
-    state, emulated = endpoint.state, endpoint.emulated
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=("continuum-bench", *sys.argv[1:]),
@@ -245,8 +243,8 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
             "vllm": endpoint.vllm_version or "not said",
         },
         engine="endpoint",
-        policy=state.get("policy") or ("vllm" if endpoint.vllm_version else "server"),
-        policy_options=dict(state.get("policy_options", {})),
+        policy=endpoint.policy,
+        policy_options=dict(endpoint.state.get("policy_options", {})),
         seed=options.seed,
         workload={
             "name": f"agent {framework.name}",
@@ -259,19 +257,13 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
             "last_step": "known when the last request is sent at the step limit only; else told afterwards",
             **work.facts,
         },
-        hardware={
-            "endpoint": "a server; its hardware is not known to the client"
-            if emulated is None
-            else "a server with an emulated GPU",
-            "model": start.model,
-        }
-        | ({} if emulated is None else {"emulated": emulated}),
+        hardware=endpoint.hardware(start.model),
         engine_options={
             **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
             **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
             **{"workers": options.at_once, "time_limit_s": options.time_limit_s},
         },
-        modelled=() if emulated is None else MODELLED,
+        modelled=endpoint.modelled,
         notes=(f"server: {endpoint.base_url}",),
     )
 

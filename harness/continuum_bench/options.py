@@ -103,7 +103,7 @@ BaseUrl = Annotated[
 ServedModel = Annotated[str | None, typer.Option(help="Model to ask for; default its first.", rich_help_panel=_SERVER)]
 Label = Annotated[str | None, typer.Option(help="Name of the run; default its policy.", rich_help_panel=_SERVER)]
 Dialect = Annotated[
-    str | None, typer.Option(help="How tags are sent; default vllm for vLLM, else headers.", rich_help_panel=_SERVER)
+    str | None, typer.Option(help="How tags are sent; default by what the server is.", rich_help_panel=_SERVER)
 ]
 Prompts = Annotated[
     str | None, typer.Option(help="tokens (exact; vLLM's default) or text (about).", rich_help_panel=_SERVER)

@@ -267,7 +267,7 @@ def test_keys_come_from_the_environment_and_are_never_written(tmp_path: Path, mo
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert not [path for path in written if b"sk-secret" in path.read_bytes()]
     assert refused.exit_code == 2
-    assert "--api-key-env" in refused.stderr
+    assert "a key comes from OPENAI_API_KEY" in refused.stderr
     assert "sk-secret" not in done.output + refused.output
 
 

@@ -65,9 +65,9 @@ class _LiveRun:
             policy_options=dict(state.get("policy_options", {})),
             seed=seed,
             workload=self.workload.facts,
-            hardware={**_hardware(endpoint), "model": load.model},
+            hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
-            modelled=() if endpoint.emulated is None else MODELLED,
+            modelled=endpoint.modelled,
             notes=(f"server: {endpoint.base_url}", *generator, *guards),
         )
 
@@ -120,7 +120,7 @@ def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
         load=_load_options(endpoint, live, api_key),
         workload=workload,
         plans=plans,
-        label=live.label or endpoint.state.get("policy") or ("vllm" if endpoint.vllm_version else "server"),
+        label=live.label or endpoint.policy,
         out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
         processes=live.processes,
         scheduler_records=live.scheduler_records,
@@ -178,15 +178,6 @@ def _engine_options(load: LoadOptions) -> dict[str, Any]:
         "retries": load.retries,
         **given,
     }
-
-
-MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
-
-
-def _hardware(endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.emulated is None:
-        return {"endpoint": "a server; its hardware is not known to the client"}
-    return {"endpoint": "a server with an emulated GPU", "emulated": endpoint.emulated}
 
 
 def _now() -> datetime:

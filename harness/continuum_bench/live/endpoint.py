@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from continuum_bench.workload import BenchError
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
 
+MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -41,6 +43,22 @@ class Endpoint:
             return DIALECTS["vllm"]
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
+    @property
+    def policy(self) -> str:
+        """Its scheduling policy; without the plugin ``vllm`` or, where it is not known to be vLLM, ``server``."""
+        return str(self.state.get("policy") or ("vllm" if self.vllm_version is not None else "server"))
+
+    @property
+    def modelled(self) -> tuple[str, ...]:
+        """What of it is not real, for the manifest."""
+        return () if self.emulated is None else MODELLED
+
+    def hardware(self, model: str) -> dict[str, Any]:
+        """For the manifest."""
+        if self.emulated is None:
+            return {"endpoint": "a server; its hardware is not known to the client", "model": model}
+        return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model}
+
 
 def look_at(base_url: str, api_key: str | None) -> Endpoint:
     """Ask the server what it is.
@@ -51,13 +69,19 @@ def look_at(base_url: str, api_key: str | None) -> Endpoint:
     if not base_url.startswith(("http://", "https://")):
         raise BenchError(f"--base-url {base_url}: expected http:// or https://")
     if urlsplit(base_url).username is not None:
-        raise BenchError("--base-url: a password in it would be written to the records; use --api-key-env")
+        raise BenchError(
+            "--base-url: a password in it would be written to the records; a key comes from OPENAI_API_KEY"
+        )
     base = base_url.rstrip("/")
     try:
         listed = _get(f"{base}/models", api_key)
     except urllib.error.HTTPError as error:
-        hint = "; is the API key set (--api-key-env)?" if error.code in (401, 403) else "; does the URL end in /v1?"
-        raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models{hint}") from error
+        asked = (
+            "is the API key set (OPENAI_API_KEY, --api-key-env)"
+            if error.code in (401, 403)
+            else "does the URL end in /v1"
+        )
+        raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {asked}?") from error
     except (OSError, ValueError) as error:
         raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {error}") from error
     models = listed.get("data", []) if isinstance(listed, dict) else []
