@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from continuum_bench.options import Json, Seed
+from continuum_bench.options import Json
 
 Tasks = Annotated[Path, typer.Option(help="Tasks, JSON lines: SWE-bench's or Multi-SWE-bench's fields; folder, test.")]
 SwebenchTasks = Annotated[Path | None, typer.Option("--tasks", help="Tasks, JSON lines; or --subset.")]
@@ -22,6 +22,7 @@ Pull = Annotated[bool, typer.Option(help="Docker: fetch all images first.")]
 Repos = Annotated[Path | None, typer.Option(help="Git clones of the tasks' repositories: ORG/REPO or ORG__REPO.")]
 ServerUrl = Annotated[str, typer.Option(help="The server, up to /v1.")]
 AgentModel = Annotated[str | None, typer.Option(help="Model to ask for; default the server's first.")]
+AgentSeed = Annotated[int, typer.Option("--seed", help="Of arrivals and order.")]
 AgentJps = Annotated[float, typer.Option(help="Programs arriving per second.")]
 AgentArrivals = Annotated[
     str, typer.Option(help="poisson, constant, gamma:CV (bursty), ramp:FACTOR, concurrency:N[:RAMP_S].")
@@ -48,7 +49,7 @@ Temperature = Annotated[float, typer.Option(help="Of sampling; the default is BF
 Prompting = Annotated[
     bool, typer.Option("--prompting", help="Functions in the prompt, calls in the text: no tools API.")
 ]
-Names = Annotated[list[str] | None, typer.Argument(help="Frameworks; default all.")]
+Names = Annotated[list[str] | None, typer.Argument(help="mini-swe, bfcl, openhands; default all.")]
 Anew = Annotated[bool, typer.Option("--anew", help="Also where it is current.")]
 
 
@@ -82,7 +83,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         arrivals: AgentArrivals = "poisson",
         workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
-        seed: Seed = 0,
+        seed: AgentSeed = 0,
         config: AgentConfig = None,
         step_limit: StepLimit = None,
         tool_limit_s: ToolLimit = None,
@@ -123,7 +124,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         arrivals: AgentArrivals = "poisson",
         workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
-        seed: Seed = 0,
+        seed: AgentSeed = 0,
         step_limit: StepLimit = None,
         tool_limit_s: ToolLimit = None,
         temperature: Temperature = 0.001,
@@ -149,7 +150,7 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         arrivals: AgentArrivals = "poisson",
         workers: Workers = None,
         time_limit_s: TimeLimit = 900.0,
-        seed: Seed = 0,
+        seed: AgentSeed = 0,
         config: AgentConfig = None,
         step_limit: StepLimit = None,
         tool_limit_s: ToolLimit = None,

@@ -68,7 +68,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="KV time-to-live scheduling for LLM agents: run, compare, explain. GPU time is modelled.",
+    help="KV time-to-live scheduling for LLM agents: run, compare, explain. "
+    "GPU time is modelled, except on a server that has a GPU.",
 )
 
 
@@ -391,7 +392,7 @@ def synth(
     target: Target,
     profile: Annotated[str, typer.Option(help="swebench, bfcl, openhands or a profile file.")] = "swebench",
     num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="How many.", min=1)] = 100,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Of the draws; equal ones give equal files.")] = 0,
     tokens_reading: TokensReading = "context",
     length_scale: Annotated[float, typer.Option(help="Every length times this.")] = 1.0,
 ) -> None:

@@ -16,7 +16,7 @@ Format = Annotated[
     str | None,
     typer.Option("--format", help="Format of the trace; found out where not given.", rich_help_panel=_WORKLOAD),
 ]
-Jps = Annotated[float, typer.Option(help="Programs arriving per second (Poisson).", rich_help_panel=_WORKLOAD)]
+Jps = Annotated[float, typer.Option(help="Programs arriving per second.", rich_help_panel=_WORKLOAD)]
 NumPrograms = Annotated[
     int | None,
     typer.Option(help="How many programs; more than the trace holds repeats them.", rich_help_panel=_WORKLOAD),
