@@ -71,6 +71,7 @@ def build(
         PrefillCurve(0.0, 1e-4, 0.01, "test"),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.deep_token_s,
+        tier_tokens=shape.tier_tokens,
     )
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
     if scheduler_type is ForeseeingScheduler:

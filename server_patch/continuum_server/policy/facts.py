@@ -196,6 +196,8 @@ class Machine:
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
     """Seconds to bring it from the tier below up to DRAM first."""
+    tier_tokens: int = 0
+    """Tokens that the tiers below GPU memory hold together."""
     notes: tuple[str, ...] = field(default=())
 
     def reload_s(self, stored: Stored | None) -> float:

@@ -99,7 +99,8 @@ class WorkingSet(ProgramFcfs):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self.footprints = Footprints(self.options.footprints)
-        self._limit_tokens = self.options.share * machine.kv_tokens
+        self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
+        """Beyond it KV is lost: tiers keep a copy of what leaves the GPU."""
         self._inside: dict[str, _Member] = {}
         self._outside: deque[ProgramState] = deque()
         """Programs that wait to be let in, in the order they came."""
@@ -137,7 +138,7 @@ class WorkingSet(ProgramFcfs):
 
     def turn_started(self, start: TurnStart) -> None:
         had_its_place = start.turn.memo
-        if start.kv_was_evicted and had_its_place:
+        if start.kv_was_lost and had_its_place:
             self._lost_s = start.now_s
 
     def turn_preempted(self, turn: TurnState, now_s: float) -> None:

@@ -149,6 +149,14 @@ class EngineShape:
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
 
+    @property
+    def tier_tokens(self) -> int:
+        """Tokens that DRAM and SSD hold together, all GPUs'."""
+        if self.offload is None or self.offload.dram.gb <= 0.0:
+            return 0
+        gb = self.offload.dram.gb + (self.offload.ssd.gb if self.offload.ssd is not None else 0.0)
+        return int(gb * self.gpus * GB) // self.kv_token_bytes
+
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
     """The quadratic through prefill times at 1K, 2K, 4K ... (SPEC 3), weighted so that short prompts count too."""

@@ -65,6 +65,7 @@ def simulate(
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.deep_token_s,
+        tier_tokens=shape.tier_tokens,
     )
     max_stretch = 512 if config.event_skipping else 1
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:

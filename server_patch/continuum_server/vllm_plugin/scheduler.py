@@ -64,7 +64,12 @@ class ProgramSchedulerMixin(Scheduler):
         settings = read_settings(self.vllm_config.additional_config)
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
         machine = Machine(
-            settings.prefill, kv_tokens, self.max_num_scheduled_tokens, settings.swap_token_s, settings.deep_token_s
+            settings.prefill,
+            kv_tokens,
+            self.max_num_scheduled_tokens,
+            settings.swap_token_s,
+            settings.deep_token_s,
+            settings.tier_tokens,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
         if policy.label == "bound" and not self.knows_future:

@@ -26,6 +26,8 @@ class Settings:
     """Seconds to bring one token's KV from the offload tier to the GPU; None: no tier."""
     deep_token_s: float = 0.0
     """Seconds to bring it from a tier below that one (SSD below DRAM) up to it first."""
+    tier_tokens: int = 0
+    """Tokens that all tiers below GPU memory hold together."""
     record_path: str | None = None
     """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
     statistics_path: str | None = None

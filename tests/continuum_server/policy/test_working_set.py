@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -18,9 +19,9 @@ MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 class Gate:
     """A core under the policy, its clock, and turns by hand."""
 
-    def __init__(self, **options: object) -> None:
-        self.policy = make_policy("working-set", options, MACHINE)
-        self.core = Core(self.policy, Guards(), MACHINE.kv_tokens)
+    def __init__(self, machine: Machine = MACHINE, **options: object) -> None:
+        self.policy = make_policy("working-set", options, machine)
+        self.core = Core(self.policy, Guards(), machine.kv_tokens)
         self.now_s = 0.0
 
     def arrive(
@@ -175,6 +176,24 @@ def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     assert gate.admitted() == ["e"]
     assert not gate.waits(late)
     assert gate.waits(gate.arrive("d"))  # no way around the queue
+
+
+def test_with_tiers_the_room_is_theirs_and_what_they_hold_is_not_lost() -> None:
+    gate = Gate(machine=replace(MACHINE, swap_token_s=1e-6, tier_tokens=2000))
+    gate.finish(gate.arrive("done", prompt=1000, last=True), context=1000)
+    turns = [gate.arrive(name, prompt=300) for name in "abcdef"]
+    assert not any(gate.waits(turn) for turn in turns)  # 1,800 tokens
+    assert gate.waits(gate.arrive("g", prompt=300))
+    for turn in turns[1:]:
+        gate.core.abort(turn)
+    assert gate.admitted() == ["g"]
+    gate.finish(turns[0])
+    back = gate.arrive("a")
+    gate.core.start(back, 0.0, hit_tokens=300, block_size=16, reloaded_tokens=300)
+    assert not gate.waits(gate.arrive("h"))  # brought back, not lost: no growth is forecast
+    gate.core.finish(back, 0.0, 300, 10, "ls")
+    gate.core.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
+    assert gate.waits(gate.arrive("i"))  # three would grow to 1,000 each
 
 
 def test_nobody_waits_for_ever() -> None:
