@@ -12,9 +12,11 @@ from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.virtual.config import EngineError, EngineShape
 from continuum_server.virtual.loop import Job, VirtualLoop, plays_of
+from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
+from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.schema import SchedulerEvent, TurnRecord
@@ -40,19 +42,22 @@ class Outcome:
         death: tuple[int, float] | None = None,
         max_stretch: int = 512,
         least_step_s: float = LEAST_STEP_S,
+        offload: Offload | None = None,
     ) -> None:
+        shape = replace(SHAPE, offload=offload)
         self.events: list[SchedulerEvent] = []
         self.turns: list[TurnRecord] = []
         sink, times = _Sink(self.events), PlainTimes()
         schedulers: list[Any] = [
             build_scheduler(
-                SHAPE, Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t")), ForeseeingScheduler
+                shape, Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t")), ForeseeingScheduler
             )
             for _ in range(replicas)
         ]
         self.loops = [VirtualLoop(one, times, (), self.turns.append, max_stretch, 200_000) for one in schedulers]
         for index, (scheduler, loop) in enumerate(zip(schedulers, self.loops, strict=True)):
             scheduler.attach(loop.clock, ReplicaSink(index, sink))
+            loop.transfers = transfers_of(scheduler, shape, loop.clock)
         free = [one.kv_cache_manager.block_pool.get_num_free_blocks() for one in schedulers]
         self.driver = ReplicaLoops(
             self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s, death=death
@@ -135,6 +140,16 @@ def long_and_short() -> list[Job]:
         *long,
         *[Job(program(f"short{i}", turns=8, new=20, output=2, tool_s=0.04 + 0.03 * i), 0.1) for i in range(3)],
     ]
+
+
+@pytest.mark.parametrize("death", [None, (0, 0.7)])
+def test_turns_that_come_while_a_replica_waits_for_a_copy(death: tuple[int, float] | None) -> None:
+    """Tiers behind slow links: the GPU stands still until blocks it is about to overwrite are copied away."""
+    link = Tier(200 * 4096 / 1e9, 20 * 4096 / 1e9, 20 * 4096 / 1e9, 0.001)
+    outcomes = [Outcome(crowd(), "least-loaded", death=death, max_stretch=n, offload=Offload(link)) for n in (512, 1)]
+    check_complete(outcomes[0], crowd())
+    skipping, stepwise = (sorted(outcome.turns, key=_key) for outcome in outcomes)
+    assert skipping == stepwise
 
 
 @pytest.mark.parametrize("router", ROUTERS)

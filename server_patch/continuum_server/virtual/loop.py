@@ -122,7 +122,7 @@ class VirtualLoop:
     ) -> None:
         self.now_s = 0.0
         self.step_start_s = -inf
-        """When the latest step began."""
+        """When the latest step was scheduled: a turn that came later is not in it."""
         self.counters = Counters()
         self.programs_done = 0
         self.turns_done = 0
@@ -307,6 +307,7 @@ class VirtualLoop:
             sampled.append(new)
             if done + len(new) >= request.max_tokens:
                 finished.append(play)
+        self.step_start_s = self.now_s
         moved = self._move_kv(output)
         self._take_time(batch, steps)
         if batch.chunks:
@@ -322,7 +323,7 @@ class VirtualLoop:
         counters.engine_steps += steps
         counters.decode_tokens += batch.decodes * steps
         counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
-        start_s = self.step_start_s = self.now_s
+        start_s = self.now_s
         if steps == 1:
             self.now_s += batch.step_s(self._times)
         else:

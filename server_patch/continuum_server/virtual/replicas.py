@@ -145,6 +145,7 @@ class ReplicaLoops:
         loop = self._loops[index]
         again_s = max(instant_s, loop.now_s) + RETRY_S
         self.door.lost(index)
+        self._earliest_return_s.pop(index, None)
         self._answers = [answer for answer in self._answers if answer[2] != index]
         heapq.heapify(self._answers)
         for play in loop.abandon():
