@@ -17,6 +17,8 @@ from continuum_analysis.timeline import AnalysisError
 from continuum_analysis.words import BASELINE
 
 SWEEP = "sweep.json"
+SHOWN = ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "prefix_hit_ratio")
+"""Metrics that every table of a sweep has."""
 ENOUGH_SEEDS = 3
 """With fewer, a 95% interval says little but that two is few: the seeds themselves are shown."""
 
@@ -73,11 +75,17 @@ class Sweep:
         return found
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows for people: the axes that vary, then the policy and what came of it."""
+        """Headings and rows for people: the axes that vary, then the policy and what came of it, what is drawn last."""
         axes = self.varying() or ["jps"]
-        headings = [*axes, "policy", "seeds", "JCT mean, s", "P95, s", "jobs/s", "prefix hit", "ratio to vllm"]
+        drawn = [name for name in self.plot.get("y", ()) if name not in SHOWN]
+        headings = [*axes, "policy", "seeds", "JCT mean, s", "P95, s", "jobs/s", "prefix hit", "ratio to vllm", *drawn]
         rows = [
-            [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(group, policy, row)]
+            [
+                *(_show(group.axes.get(axis)) for axis in axes),
+                policy,
+                *_cells(group, policy, row),
+                *(spread(row[name], None, 1) for name in drawn),
+            ]
             for group in self.groups
             for policy, row in group.policies.items()
         ]
