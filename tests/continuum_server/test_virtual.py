@@ -84,6 +84,14 @@ def test_event_skipping_changes_nothing(policy: str, options: dict[str, Any], jo
     assert skipping.loop.counters.engine_steps == stepwise.loop.counters.engine_steps
 
 
+def test_event_skipping_changes_nothing_for_a_request_that_is_preempted() -> None:
+    """Blocks that it filled within a stretch are found again when it resumes."""
+    jobs = [Job(program(f"p{i}", turns=3, new=75 + 7 * i, output=40, tool_s=0.1 * i), 0.05 * i) for i in range(8)]
+    stepwise, skipping = (play(jobs, "static-ttl", blocks=40, max_stretch=stretch) for stretch in (1, 512))
+    assert stepwise.of("preempt")
+    assert skipping.events == stepwise.events
+
+
 def test_event_skipping_skips() -> None:
     jobs = [Job(program("a", output=200), 0.0)]
     stepwise, skipping = play(jobs, max_stretch=1), play(jobs)

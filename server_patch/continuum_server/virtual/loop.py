@@ -19,7 +19,7 @@ from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside
+from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside, hash_computed_blocks
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -314,6 +314,8 @@ class VirtualLoop:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
         self._scheduler.update_from_output(output, runner_output)
+        if steps > 1:
+            hash_computed_blocks(self._scheduler)  # who is preempted next leaves them to be found
         self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids
         for play in finished:
             self._finish(play)

@@ -81,6 +81,12 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
     return int(whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted))
 
 
+def hash_computed_blocks(scheduler: Scheduler) -> None:
+    """Give the running requests' full blocks their hashes now, not when their next step is allocated."""
+    for request in scheduler.running:
+        scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+
+
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
     """Put ``wrap`` around this scheduler's ``kv_cache_manager.allocate_slots``."""
     manager: Any = scheduler.kv_cache_manager
