@@ -103,12 +103,13 @@ def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1
     """A run whose clock is stretched by a factor."""
     path.mkdir(parents=True)
     fields: dict[str, object] = {
+        "engine": "virtual",
         "workload": {"name": "w", "programs": 2, "turns": 3, "jps": 1, "synthetic": True, "arrivals": "poisson"},
         "hardware": {"gpu": "g", "model": "m", "tensor_parallel": 1, "kv_capacity": {"tokens": 400}},
         "modelled": ("time",),
         **manifest,
     }
-    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", **fields))  # type: ignore[arg-type]
+    write_manifest(path, Manifest(policy=policy, seed=seed, **fields))  # type: ignore[arg-type]
     finished = [event for event in EVENTS_BY_HAND if event.program_id != "c"]
     write_rows(path / EVENTS, [replace(event, t=event.t * stretch) for event in finished])
     write_rows(path / TURNS, TURNS_BY_HAND)
@@ -129,6 +130,12 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
     late = lateness_warning(run.facts)
     assert late is not None
     assert "sent 196 ms late at the 99th percentile, 22.4% of the mean TTFT" in late
+
+
+def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: Path) -> None:
+    for engine, late in (("http://localhost:8000/v1", True), ("virtual", False)):
+        folder = make_run(tmp_path / str(late), engine=engine)
+        assert any("ms late" in text for text in summarize(folder)["warnings"]) == late
 
 
 def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
