@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from continuum_traces.shell import first_program
 
 from continuum_agents.channel import Channel
-from continuum_agents.protocol import Done, Failed, Ready, Start, TurnEnded
+from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, TurnEnded, read_start
 from continuum_client import OpenAI
 from continuum_client.program import Program
 from continuum_client.recorder import Recorder
@@ -27,17 +27,34 @@ class Stopped(KeyboardInterrupt):
     """The harness wants this program to end. A KeyboardInterrupt: the one kind that no layer retries or swallows."""
 
 
-def serve(version: str, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> NoReturn:
+def serve(
+    version: str,
+    warm_up: Callable[[], None],
+    run: Callable[[Start, Channel], Done],
+    check: Callable[[Start], object] = lambda start: None,
+) -> NoReturn:
     """Be an agent's process. Its status: 0, over or not needed; 1, an error, told and on stderr; 130, stopped.
 
     Args:
         version: of the framework.
         warm_up: loads what its first call would load, so that no program pays for it.
         run: plays the program.
+        check: raises where the start's configuration cannot be used; what ``protocol.CHECK`` asks for.
     """
+    if sys.argv[1:] == [CHECK]:
+        sys.exit(_fault(check, read_start(sys.stdin.readline())))
     status = _serve(Channel(), version, warm_up, run)
     sys.stderr.flush()
     os._exit(status)  # all is written; the libraries' own tidying takes seconds
+
+
+def _fault(check: Callable[[Start], object], start: Start) -> str | None:
+    """In one line; None where there is none."""
+    try:
+        check(start)
+    except Exception as error:  # noqa: BLE001 - the edge of the process: files and frameworks fail in many ways
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return None
 
 
 def _serve(channel: Channel, version: str, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import minisweagent
-from minisweagent.agents.default import DefaultAgent
+from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.docker import DockerEnvironment
 from minisweagent.environments.extra.bubblewrap import BubblewrapEnvironment, BubblewrapEnvironmentConfig
@@ -178,6 +178,11 @@ def configuration(start: Start) -> dict[str, Any]:
     return {"model_class": model_class, "model": model, "environment": environment, "agent": agent}
 
 
+def check(start: Start) -> None:
+    """Raises: what ``configuration`` does; pydantic's ValidationError for the agent's part."""
+    AgentConfig(**configuration(start)["agent"])
+
+
 def _in_the_workspace(start: Start, config: dict[str, Any]) -> dict[str, Any]:
     env = {name: value for name, value in config.get("env", {}).items() if name != "BASH_ENV"}
     return {**config, "cwd": start.workspace, "env": env}
@@ -221,4 +226,4 @@ def run(start: Start, channel: Channel) -> Done:
 
 
 if __name__ == "__main__":
-    serve(minisweagent.__version__, warm_up, run)
+    serve(minisweagent.__version__, warm_up, run, check)

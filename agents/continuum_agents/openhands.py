@@ -219,4 +219,4 @@ def _write_trajectory(start: Start, conversation: LocalConversation, metrics: di
 
 
 if __name__ == "__main__":
-    serve(version("openhands-sdk"), warm_up, run)
+    serve(version("openhands-sdk"), warm_up, run, settings_of)

@@ -14,6 +14,9 @@ from typing import Any, ClassVar, TypeVar
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
 """In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
 
+CHECK = "--check"
+"""With this argument an agent's process says nothing and runs nothing: it reads a start, and ends with status 1 and one
+line on stderr where the framework cannot be configured so."""
 
 LOCAL, BUBBLEWRAP, DOCKER = "local", "bubblewrap", "docker"
 

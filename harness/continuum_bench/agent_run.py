@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from continuum_agents.environments import (
     python_of,
     set_up,
 )
-from continuum_agents.protocol import LOCAL, Start
+from continuum_agents.protocol import CHECK, LOCAL, Start, to_line
 from continuum_traces.run_dir import (
     MANIFEST,
     PROGRAMS,
@@ -133,6 +134,9 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
     work = find_work()
     endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint)
+    if options.config:
+        said = f"-c {' -c '.join(options.config)}"
+        run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
     out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
     manifest = _manifest(options, framework, endpoint, start, work)
     results = Results(out, manifest, start, framework.distribution, work.answers)
@@ -169,6 +173,31 @@ def environment_of(name: str) -> tuple[Framework, Path]:
         return framework, python_of(framework)
     except AgentEnvironmentError as error:
         raise BenchError(str(error)) from error
+
+
+def run_in(framework: Framework, python: Path, module: str, *arguments: str, say: str, words: str = "") -> str:
+    """Run a program of ours in a framework's environment; what it wrote to stdout.
+
+    Args:
+        framework, python: as ``environment_of`` gives them.
+        module: the program.
+        arguments: the program's.
+        say: what the user asked for, for the error.
+        words: the program's stdin.
+
+    Raises:
+        BenchError: it failed; with the last line of what it said.
+    """
+    done = subprocess.run(
+        [str(python), "-I", "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        input=words,
+        env={**os.environ, **framework.variables()},
+    )
+    if done.returncode:
+        raise BenchError(f"{say}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+    return done.stdout
 
 
 def _check(options: AgentOptions) -> None:

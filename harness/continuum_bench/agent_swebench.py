@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 
 from continuum_bench.agent_batch import batch_label
-from continuum_bench.agent_run import AgentOptions, Results, Work, environment_of, run_batch
+from continuum_bench.agent_run import AgentOptions, Results, Work, environment_of, run_batch, run_in
 from continuum_bench.agent_tasks import Task, read_tasks, write_fixes
 from continuum_bench.bench_error import BenchError
 from continuum_bench.show import print_notice
@@ -105,8 +104,7 @@ class _Agent:
     """Programs of ours in mini-swe-agent's environment."""
 
     def __init__(self) -> None:
-        framework, self._python = environment_of("mini-swe")
-        self._variables = framework.variables()
+        self._framework, self._python = environment_of("mini-swe")
 
     def load(self, options: SwebenchOptions, out: Path) -> Path:
         """The dataset's tasks as a file in ``out``."""
@@ -130,19 +128,8 @@ class _Agent:
             self._tell(self.run(CONTAINERS, "clean", batch_label(out)))
 
     def run(self, module: str, *arguments: str, say: str = "docker") -> str:
-        """Raises:
-        BenchError: it failed; with the last line of what it said.
-        """
-        done = subprocess.run(
-            [str(self._python), "-I", "-m", module, *arguments],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **self._variables},
-        )
-        if done.returncode:
-            raise BenchError(f"{say}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-        return done.stdout
+        """As ``run_in``."""
+        return run_in(self._framework, self._python, module, *arguments, say=say)
 
     def _tell(self, said: str) -> None:
         for line in said.splitlines():
