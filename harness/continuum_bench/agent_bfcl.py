@@ -43,16 +43,11 @@ class BfclOptions:
     prompting: bool = False
 
 
-def run_bfcl(given: Mapping[str, Any]) -> int:
-    """Play, record, score.
-
-    Args:
-        given: the command's options: fields of ``BfclOptions`` and of ``AgentOptions``; others are left out.
-    """
-    options = BfclOptions(**_chosen(given, BfclOptions))
+def run_bfcl(options: BfclOptions, shared: dict[str, Any]) -> int:
+    """Play, record, score. As ``run_batch``."""
     framework, python = environment_of("bfcl")
     entries = (options.tasks or _installed_data(python)) / ENTRIES
-    ours = {"framework": framework.name, "tasks": entries, "config": _config(options)}
+    config = _config(options)
 
     def find_work() -> Work:
         return Work(
@@ -60,13 +55,10 @@ def run_bfcl(given: Mapping[str, Any]) -> int:
             answers=True,
             conclude=lambda results: _score(python, framework.variables(), results, options),
             facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
+            config=config,
         )
 
-    return run_batch(AgentOptions(**{**_chosen(given, AgentOptions), **ours}), find_work)
-
-
-def _chosen(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    return {name: given[name] for name in kind.__dataclass_fields__ if name in given}
+    return run_batch(AgentOptions(**{**shared, "framework": framework.name, "tasks": entries}), find_work)
 
 
 def _installed_data(python: Path) -> Path:

@@ -135,9 +135,14 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
     ) -> None:
         """BFCL's web-search questions by its own loop: programs arrive, search for real, are recorded and scored."""
         given = locals()
-        from continuum_bench.agent_bfcl import run_bfcl  # noqa: PLC0415
 
-        run(lambda: run_bfcl(given))
+        def play() -> int:
+            from continuum_bench.agent_bfcl import BfclOptions, run_bfcl  # noqa: PLC0415
+            from continuum_bench.agent_run import AgentOptions  # noqa: PLC0415
+
+            return run_bfcl(BfclOptions(**_named(BfclOptions, given)), _named(AgentOptions, given))
+
+        run(play)
 
     @agents.command("openhands")
     def openhands(
@@ -159,20 +164,14 @@ def add_agent_commands(app: typer.Typer, run: Callable[[Callable[[], int]], None
         json_output: Json = False,
     ) -> None:
         """OpenHands on code in local folders, or Multi-SWE-bench's: programs arrive, run for real, and are recorded."""
-        run(_batch("openhands", locals()))
+        given = {**locals(), "config": tuple(config or ()), "framework": "openhands"}
 
+        def play() -> int:
+            from continuum_bench.agent_run import AgentOptions, run_agents  # noqa: PLC0415
 
-def _batch(framework: str, given: dict[str, Any]) -> Callable[[], int]:
-    """A command that runs a batch with these options; others among ``given`` are left out."""
+            return run_agents(AgentOptions(**_named(AgentOptions, given)))
 
-    def play() -> int:
-        from continuum_bench.agent_run import AgentOptions, run_agents  # noqa: PLC0415
-
-        names = AgentOptions.__dataclass_fields__
-        options = {name: value for name, value in given.items() if name in names}
-        return run_agents(AgentOptions(**{**options, "framework": framework, "config": tuple(given["config"] or ())}))
-
-    return play
+        run(play)
 
 
 def _named(kind: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class AgentOptions:
     time_limit_s: float = 900.0
     seed: int = 0
     config: tuple[str, ...] = ()
+    """The user's -c; none: the framework's own."""
     step_limit: int | None = None
     tool_limit_s: int | None = None
     environment: str = LOCAL
@@ -114,6 +115,8 @@ class Work:
     """Called when all is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Of the workload, for the manifest."""
+    config: tuple[str, ...] = ()
+    """The framework's configuration, where the harness makes it and the user cannot."""
 
 
 def run_agents(options: AgentOptions) -> int:
@@ -133,7 +136,7 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
     _check(options)
     work = find_work()
     endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
-    start = _start(options, endpoint)
+    start = _start(options, endpoint, work.config)
     if options.config:
         said = f"-c {' -c '.join(options.config)}"
         run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
@@ -216,7 +219,7 @@ def _check(options: AgentOptions) -> None:
     arrival_times(options.arrivals)
 
 
-def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
+def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
     """What every program is told; its own id, task and folders are filled in later."""
     dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
@@ -231,7 +234,7 @@ def _start(options: AgentOptions, endpoint: Endpoint) -> Start:
         trajectory="",
         dialect=dialect,
         content=options.content,
-        config=options.config or find_framework(options.framework).config,
+        config=config or options.config or find_framework(options.framework).config,
         step_limit=options.step_limit,
         tool_limit_s=options.tool_limit_s,
         environment=options.environment,
