@@ -35,19 +35,29 @@ class AgentProcess:
 
     @classmethod
     async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
-        """Start one; its stderr is appended to ``log``."""
+        """Start one; its stderr is appended to ``log``.
+
+        Raises:
+            AgentDied: the system does not start another process.
+        """
         mark = uuid.uuid4().hex
         scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # a short path: sockets have little room
-        with log.open("ab") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                *(str(python), "-I", "-m", module),  # isolated: neither PYTHONPATH nor this folder reach the framework
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                limit=LINE_BYTES,
-                env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
-                start_new_session=True,  # a Ctrl-C is the harness's, which ends programs in order
-            )
+        try:
+            with log.open("ab") as stderr:
+                process = await asyncio.create_subprocess_exec(
+                    *(str(python), "-I", "-m", module),  # isolated: neither PYTHONPATH nor this folder reach it
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    limit=LINE_BYTES,
+                    env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
+                    start_new_session=True,  # a Ctrl-C is the harness's, which ends programs in order
+                )
+        except BaseException as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise AgentDied(f"its process could not be started: {error}") from error
+            raise
         return cls(process, mark, scratch)
 
     @property
@@ -59,14 +69,21 @@ class AgentProcess:
         AgentDied: it ended, or took too long to load.
         """
         try:
-            event = await asyncio.wait_for(anext(self.events()), timeout_s)
-        except StopAsyncIteration:
-            raise AgentDied(await self._how()) from None
+            event = await asyncio.wait_for(self._first_event(), timeout_s)
         except asyncio.TimeoutError as error:
             raise AgentDied(f"its framework was not loaded after {timeout_s:g} s") from error
+        if event is None:
+            raise AgentDied(await self._how())
         if not isinstance(event, Ready):
             raise AgentDied(f"it said {event.kind!r} before it was ready")
         self.version = event.framework_version
+
+    async def _first_event(self) -> Event | None:
+        """What is no event is passed over: imports of the framework print, and stdout is theirs until they are done."""
+        while line := await self._line():
+            with suppress(ProtocolError):
+                return read_event(line)
+        return None
 
     async def begin(self, start: Start) -> None:
         """Give it its program."""
@@ -81,14 +98,20 @@ class AgentProcess:
         Raises:
             AgentDied: a line that is no event.
         """
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            if not line.endswith(b"\n"):
-                return  # torn: it was killed while writing
+        while line := await self._line():
             try:
-                yield read_event(line.decode("utf-8", "replace"))
+                yield read_event(line)
             except ProtocolError as error:
                 raise AgentDied(str(error)) from error
+
+    async def _line(self) -> str:
+        """Empty at the end, and for a line that it was killed while writing."""
+        assert self._process.stdout is not None
+        try:
+            line = await self._process.stdout.readline()
+        except ValueError as error:
+            raise AgentDied(f"it said more than {LINE_BYTES} bytes in one line") from error
+        return line.decode("utf-8", "replace") if line.endswith(b"\n") else ""
 
     async def died(self) -> AgentDied:
         """The error for a process whose events ended too early."""
