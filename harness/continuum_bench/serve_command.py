@@ -30,6 +30,7 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     Returns:
         0 after a drained stop, the server's own status where it died.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # half-made replicas are killed then
     try:
         config = _config(options, vllm_arguments)
         server = _server(config, options)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from continuum_traces.run_dir import replica_name
 
-from continuum_server.launcher import Server, ServerConfig, ServerError, free_ports, now_s
+from continuum_server.launcher import Server, ServerConfig, ServerError, check_port, free_ports, now_s
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
 """Policies of vllm-router 0.1 that make sense here; the first two keep a program (X-Session-ID) on one server."""
@@ -136,13 +136,15 @@ class Fleet:
         say: told what happens while it runs.
 
     Raises:
-        ServerError: no router, no GPUs, options that do not go together.
+        ServerError: no router, no GPUs, a port that is taken, options that do not go together.
     """
 
     def __init__(
         self, config: ServerConfig, replicas: int, router: str, logs: Path | None = None, say: Say = print
     ) -> None:
         check_router(router)
+        if config.port:
+            check_port(config.host, config.port)
         self._port, *ports = free_ports(replicas + 1)
         self._port = config.port or self._port
         self.url = f"http://{config.host}:{self._port}"
@@ -178,9 +180,16 @@ class Fleet:
         while not self.router.is_healthy():
             if self.router.process.poll() is not None:
                 raise ServerError(f"the router ended with status {self.router.process.returncode}{self._where()}")
+            self._check_servers()
             if now_s() > deadline_s:
                 raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
             time.sleep(0.2)
+
+    def _check_servers(self) -> None:
+        for index, server in enumerate(self.servers):
+            status = server.process.poll()
+            if status is not None:
+                raise ServerError(f"{replica_name(index)} ended with status {status} before the router was ready")
 
     def wait(self, timeout_s: float) -> int:
         """The status once all servers, or the router, ended: 0 only if they were asked to.

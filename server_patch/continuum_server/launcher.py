@@ -6,6 +6,7 @@ tiny random Llama, everything computed). Imports no vLLM; the server is a proces
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -87,9 +88,15 @@ class Server:
     Args:
         config: what to run; ``port`` 0 takes a free one.
         log: where its output goes; default this process's stderr.
+
+    Raises:
+        ServerError: another process has the port.
+        ServerError, PolicyError, StepTimesError: as ``command_of``.
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
+        if config.port:
+            check_port(config.host, config.port)
         self.port = config.port or free_ports(1)[0]
         self.url = f"http://{config.host}:{self.port}"
         self.config = config
@@ -299,6 +306,17 @@ def free_ports(number: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises:
+    ServerError: somebody listens there, and would answer in the server's place until that fails.
+    """
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ServerError(f"port {port} of {host} is taken; choose another (0: a free one)") from error
 
 
 def now_s() -> float:
