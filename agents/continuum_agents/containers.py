@@ -12,8 +12,7 @@ import sys
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-BATCH_LABEL = "continuum.batch"
-PROGRAM_LABEL = "continuum.program"
+from continuum_agents.protocol import BATCH_LABEL
 
 
 def pull(client: docker.DockerClient, images: list[str]) -> None:

@@ -20,6 +20,9 @@ line on stderr where the framework cannot be configured so."""
 
 LOCAL, BUBBLEWRAP, DOCKER = "local", "bubblewrap", "docker"
 
+BATCH_LABEL, PROGRAM_LABEL = "continuum.batch", "continuum.program"
+"""Labels of a program's container: by them strays are found after a crash."""
+
 
 class ProtocolError(Exception):
     """A line that is none of these messages."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from continuum_analysis.compare import Run
 from continuum_analysis.pairing import (
-    CONFIDENCE,
     Interval,
     check_same_arrivals,
     paired_jcts,
@@ -51,10 +50,6 @@ class Rate:
     """Share of comparisons in which the verdict would name a difference: an alarm, and not all within 1%."""
     no_interval: float
     """Share of comparisons whose interval is unbounded; they raise no alarm."""
-
-    @property
-    def nominal(self) -> float:
-        return 1 - CONFIDENCE
 
 
 def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -> list[Rate]:

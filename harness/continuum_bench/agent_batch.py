@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from continuum_agents.protocol import DOCKER, Done, Failed, Start, ToolEnded, TurnEnded
+from continuum_agents.protocol import BATCH_LABEL, DOCKER, PROGRAM_LABEL, Done, Failed, Start, ToolEnded, TurnEnded
 
 from continuum_bench.agent_process import AgentDied, AgentProcess
 from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace
@@ -191,9 +191,9 @@ class Runner:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
     def _labels(self, arrival: Arrival) -> Iterator[tuple[str, str]]:
-        """Of its container: by them strays are found after a crash."""
-        yield "continuum.batch", batch_label(self._batch.out)
-        yield "continuum.program", arrival.program_id
+        """Of its container."""
+        yield BATCH_LABEL, batch_label(self._batch.out)
+        yield PROGRAM_LABEL, arrival.program_id
 
     def _one_ready(self) -> None:
         self._waiting_for -= 1

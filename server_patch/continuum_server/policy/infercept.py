@@ -72,10 +72,6 @@ class InferCept(ProgramFcfs):
 
     # ------------------------------------------------------------------- wastes, in token seconds
 
-    def preserve_waste(self, context: int, seconds: float) -> float:
-        """Memory that does nothing while the tool runs."""
-        return seconds * context
-
     def discard_waste(self, context: int, others: int) -> float:
         """Memory filled again for nothing new, and everybody else's that stands by meanwhile."""
         whole_s = self.machine.prefill.seconds(context)

@@ -190,10 +190,6 @@ def read_profile(path: Path) -> Profile:
         raise ProfileError(f"{path}: not a profile: {error}") from error
 
 
-def _fit_json(fit: Fit | None) -> dict[str, float] | None:
-    return None if fit is None else {**fit.coefficients, "worst_relative_residual": fit.worst_relative_residual}
-
-
 def _read_fit(data: Any, names: Sequence[str]) -> Fit:
     return Fit({name: float(data[name]) for name in names}, float(data.get("worst_relative_residual", 0.0)))
 

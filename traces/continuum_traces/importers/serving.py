@@ -8,7 +8,7 @@ None names tools: the gap between two requests becomes one call of a tool ``unkn
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,3 @@ def _grouped(path: Path, key: str, *required: str) -> Iterator[tuple[str, list[t
         name = str(row[key]) if key in row else f"request-{line_number}"
         groups.setdefault(name, []).append((f"{path}:{line_number}", row))
     yield from groups.items()
-
-
-Reader = Callable[[Path], Iterator[Program]]
