@@ -99,7 +99,8 @@ def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> Serv
         emulated=emulated,
         tool_call_parser=None if parser in (None, "none") else parser,
         gpus=options["tp"],
-        vllm_arguments=vllm_arguments + _gpu_arguments(options),
+        vllm_arguments=vllm_arguments
+        + gpu_arguments(options["engine"], options["tp"], options["gpu_memory_utilization"]),
         **{name: options[name] for name in _SAME},
     )
 
@@ -111,12 +112,11 @@ _SAME = (
 """Options that are fields of ``ServerConfig`` under the same name."""
 
 
-def _gpu_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
+def gpu_arguments(engine: str, tensor_parallel: int, memory_utilization: float) -> tuple[str, ...]:
     """On a real GPU these two are vLLM's own options."""
-    if options["engine"] != "gpu":
+    if engine != "gpu":
         return ()
-    utilization = str(options["gpu_memory_utilization"])
-    return ("--tensor-parallel-size", str(options["tp"]), "--gpu-memory-utilization", utilization)
+    return ("--tensor-parallel-size", str(tensor_parallel), "--gpu-memory-utilization", str(memory_utilization))
 
 
 def _existing(path: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
-from continuum_server.policy.catalog import PolicyError, find_policy, read_options
+from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
 
 from continuum_bench.arrival_times import lanes_of
 from continuum_bench.bench_error import BenchError
@@ -22,6 +22,8 @@ OF_THE_RUN = ("traces", "form", "policy", "policy_option", "seed", "seeds", "job
 """Run options that are no axis: a sweep has its own word for them, or sets them itself."""
 AXES: dict[str, Any] = {name: hint for name, hint in get_type_hints(RunOptions).items() if name not in OF_THE_RUN}
 """Run options a grid may range over, and their types."""
+ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
+"""Axes that a sweep's servers do not have."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 
 
@@ -122,9 +124,8 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
             raise BenchError(f"{where}: {word}: expected a mapping")
     common = {key: value for key, value in raw.items() if key not in ("name", "engine", "cases", "serve", "plot")}
     points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
-    closed = next((point.options.arrivals for point in points if lanes_of(point.options.arrivals)), None)
-    if closed is not None and engine == "virtual":
-        raise BenchError(f"{where}: arrivals: {closed} needs a server; give engine {', '.join(ENGINES[1:])}")
+    for point in points:
+        _plays_on(engine, point, where)
     return Grid(
         name=str(raw.get("name", name)),
         engine=engine,
@@ -132,6 +133,21 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
         serve=dict(raw.get("serve", {})),
         plot=dict(raw.get("plot", {})),
     )
+
+
+def _plays_on(engine: str, point: Point, where: str) -> None:
+    """Refuse what the engine would leave out in silence."""
+    arrivals = point.options.arrivals
+    if engine == "virtual":
+        if lanes_of(arrivals) is not None:
+            raise BenchError(f"{where}: arrivals: {arrivals} needs a server; give engine {', '.join(ENGINES[1:])}")
+        return
+    given = [name for name in ONLY_VIRTUAL if name in point.axes]
+    given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]
+    if given:
+        raise BenchError(
+            f"{where}: {given[0]}: for engine virtual; a sweep starts one server, without tiers, for a cell"
+        )
 
 
 def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from continuum_server.policy.core import Guards
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cell_pool import Listener, Outcome, Report
 from continuum_bench.options import RunOptions
+from continuum_bench.serve_command import gpu_arguments
 from continuum_bench.sweep_plan import SweepCell
 
 SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
@@ -69,12 +70,17 @@ def server_config(cell: SweepCell, engine: str, serve: Mapping[str, Any], record
             replies=serve.get("replies"),
         ),
         port=0,
+        gpus=options.tp,
+        block_size=cell.group.point.axes.get("block_size"),
         max_num_seqs=options.max_num_seqs,
         chunk_tokens=options.chunk_tokens,
         kv_blocks=options.kv_blocks,
         profile=options.profile,
         record=records,
-        vllm_arguments=tuple(map(str, serve.get("vllm_arguments", ()))),
+        vllm_arguments=(
+            *map(str, serve.get("vllm_arguments", ())),
+            *gpu_arguments(engine, options.tp, options.gpu_memory_utilization),
+        ),
         **further,
     )
 

@@ -24,6 +24,7 @@ from continuum_bench.cli import app
 from continuum_bench.goodput import search
 from continuum_bench.options import RunOptions
 from continuum_bench.sweep_grid import AXES, grid_of, read_grid
+from continuum_bench.sweep_live import server_config
 from continuum_bench.sweep_plan import plan
 from continuum_bench.sweep_show import SweepDisplay
 from continuum_bench.sweep_store import SweepStore
@@ -121,6 +122,8 @@ MISTAKES = [
     ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("plot: 3", "plot: expected a mapping"),
     ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
+    ("engine: cpu\nreplicas: [1, 2]", "replicas: for engine virtual"),
+    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: for engine virtual"),
 ]
 
 
@@ -354,6 +357,14 @@ def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> Non
     assert len(cells) == 4
     for cell in cells:
         assert (out / cell).read_bytes() == (swept / cell).read_bytes()
+
+
+def test_a_live_cell_gives_its_server_what_the_grid_says(folder: Path) -> None:
+    (folder / "gpu.yaml").write_text("policy: vllm\nworkload: small.jsonl\nengine: gpu\ntp: 2\nblock_size: 32\n")
+    (cell,) = plan(read_grid(folder / "gpu.yaml"), folder / "unused", ())
+    config = server_config(cell, "gpu", {"model": "m"}, None)
+    assert (config.gpus, config.block_size, config.model) == (2, 32, "m")
+    assert config.vllm_arguments == ("--tensor-parallel-size", "2", "--gpu-memory-utilization", "0.9")
 
 
 @pytest.mark.slow
