@@ -113,10 +113,10 @@ class ProgramSchedulerMixin(Scheduler):
         output = super().schedule(*args, **kwargs)
         for request_id in touch_points.preempted_ids(output):
             self.preempted(request_id, now_s)
+        for request_id, blocks in touch_points.loads_begun(output):  # first: since 0.33 some end in the same step
+            self._reloads(request_id, blocks, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
             self._started(request_id, hit_tokens, now_s)
-        for request_id, blocks in touch_points.loads_begun(output):
-            self._reloads(request_id, blocks, now_s)
         if self._preemption is not None:
             self._preemption.plan(now_s)
         return output

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -30,7 +32,9 @@ def check_supported() -> str:
         UnsupportedVllm: a version outside the tested range, or one that lost a name used here.
     """
     found = check_version()
-    missing = [f"Scheduler.{name}" for name in _SCHEDULER_METHODS if not hasattr(Scheduler, name)]
+    missing = [
+        f"{kind.__name__}.{name}" for kind, names in _METHODS.items() for name in names if not hasattr(kind, name)
+    ]
     if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
         missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
     if missing:
@@ -38,14 +42,16 @@ def check_supported() -> str:
     return found
 
 
-_SCHEDULER_METHODS = (
-    "schedule",
-    "update_from_output",
-    "add_request",
-    "finish_requests",
-    "_free_request",
-    "_preempt_request",
-)
+_METHODS: dict[type, tuple[str, ...]] = {
+    Scheduler: (
+        *("schedule", "update_from_output", "add_request", "finish_requests"),
+        *("_free_request", "_preempt_request", "reset_prefix_cache"),
+    ),
+    KVCacheManager: ("allocate_slots", "get_blocks", "cache_blocks"),
+    BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
+}
+_SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
+"""Where waiting requests are that vLLM keeps outside its queue: since 0.32 or so; before."""
 
 
 def hold_blocks(scheduler: Scheduler, request: Request) -> Blocks:
@@ -222,7 +228,7 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
 def loads_in_flight(scheduler: Scheduler) -> bool:
     """Whether a waiting request's KV is on its way from a lower tier: the engine stands still for a while only."""
-    waiting: Iterable[Request] = getattr(scheduler, "kv_holding_waiting", ())
+    waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in _SET_ASIDE))
     received = scheduler.finished_recving_kv_req_ids
     return any(
         request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id not in received
@@ -271,5 +277,4 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
 
 def has_set_aside(scheduler: Scheduler) -> bool:
     """Whether vLLM keeps requests outside its waiting queue (for KV on its way, a grammar, a LoRA)."""
-    names = ("kv_holding_waiting", "skipped_waiting")  # since 0.32 or so; before
-    return any(bool(getattr(scheduler, name, None)) for name in names)
+    return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
