@@ -10,7 +10,7 @@ from continuum_traces.schema import Program
 
 from continuum_analysis.compare import Run
 from continuum_analysis.sweep_plots import Line, Panel
-from continuum_analysis.sweep_tables import SWEEP, GroupSummary, Sweep, runs_of
+from continuum_analysis.sweep_tables import SWEEP, GroupSummary, Sweep, runs_of, spread
 
 Table = tuple[list[str], list[list[str]]]
 MOST_POINTS = 150
@@ -30,7 +30,13 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
         panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", tuple(lines), steps=True))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
     rows = [
-        [_title(sweep, g), p, str(len(row["seeds"])), f"{row['bubble_mean_s']:.1f}", f"{row['jct_mean_s']:.1f}"]
+        [
+            _title(sweep, g),
+            p,
+            str(len(row["seeds"])),
+            spread(row["bubble_mean_s"], None, 1),
+            spread(row["jct_mean_s"], None, 1),
+        ]
         for g in sweep.groups
         for p, row in g.policies.items()
     ]
@@ -120,7 +126,7 @@ def _title(sweep: Sweep, group: GroupSummary) -> str:
 
 
 def _plain(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
-    """A line without intervals, thinned to a few hundred points."""
+    """A line without intervals, thinned to ``MOST_POINTS``."""
     step = max(1, -(-len(x) // MOST_POINTS))
     kept = [round(float(value), 4) for value in x[::step]], [round(float(value), 4) for value in y[::step]]
     return Line(name, kept[0], kept[1], kept[1], kept[1])
