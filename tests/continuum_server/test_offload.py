@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import Played, play, program
 from test_policies_on_engine import BITING, EVERY, TOOL_TIMES
-from test_virtual import check_every_program, workloads
-from vllm.v1.core.sched.scheduler import Scheduler
+from test_virtual import Stock, check_every_program, workloads
 
 BLOCK = 4096
 """Bytes of a KV block of the nano engine."""
@@ -154,25 +153,6 @@ def test_with_an_endless_tier_every_returning_turn_hits(policy: str, jobs: list[
         hits = {e.turn: e.hit_tokens or 0 for e in played.of("start") if e.program_id == job.program.program_id}
         for index, (before, now) in enumerate(pairwise(prompts), 1):
             assert hits[index] >= min(before, now - 1) // 16 * 16
-
-
-class Stock(Scheduler):
-    """vLLM's scheduler alone, dressed in what the loop asks of one."""
-
-    class _NoCore:
-        pins: dict[str, Any] = {}  # noqa: RUF012
-        pinned_tokens = 0
-
-        def next_deadline_s(self) -> None:
-            return None
-
-    core: Any = _NoCore()
-
-    def attach(self, clock: Any, sink: Any) -> None:
-        return
-
-    def release_all(self, reason: str) -> None:
-        return
 
 
 @given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))

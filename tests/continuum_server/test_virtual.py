@@ -98,7 +98,7 @@ def test_event_skipping_skips() -> None:
     assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
 
 
-class _Stock(Scheduler):
+class Stock(Scheduler):
     """vLLM's scheduler alone, dressed in what the loop asks of one."""
 
     class _NoCore:
@@ -120,7 +120,7 @@ class _Stock(Scheduler):
 @given(jobs=workloads())
 @settings(max_examples=25)
 def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job]) -> None:
-    stock = play(jobs, scheduler_type=_Stock, max_stretch=1)
+    stock = play(jobs, scheduler_type=Stock, max_stretch=1)
     ours = play(jobs, "vllm", max_stretch=1)
     assert ours.turns == stock.turns
     assert ours.loop.counters == stock.loop.counters
