@@ -41,7 +41,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
 from continuum_bench.agent_tasks import Task, read_tasks, write_fixes
-from continuum_bench.arrival_times import arrival_times, lanes_of, uses_rate
+from continuum_bench.arrival_times import arrival_times, lanes_of, pace, uses_rate
 from continuum_bench.bench_error import BenchError
 from continuum_bench.live.endpoint import Endpoint, look_at
 from continuum_bench.show import print_notice
@@ -146,7 +146,7 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
     arrivals = _arrivals(options, work.tasks, results)
     finished = len(work.tasks) - len(arrivals)
     again = f", {finished} finished before" if finished else ""
-    rate = f"at {options.jps:g}/s" if uses_rate(options.arrivals) else f"({options.arrivals})"
+    rate = pace(options.arrivals, options.jps)
     print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
     complete = True
     if arrivals:

@@ -78,6 +78,11 @@ def uses_rate(spec: str) -> bool:
     return not spec.startswith(("recorded:", CLOSED))
 
 
+def pace(spec: str, jps: float) -> str:
+    """In words."""
+    return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
+
+
 def _number(spec: str, value: str, above: float) -> float:
     try:
         number = float(value)

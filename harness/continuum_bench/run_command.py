@@ -19,6 +19,7 @@ from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 
+from continuum_bench.arrival_times import pace
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.options import RunOptions
@@ -86,7 +87,7 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
     kind = "synthetic" if facts["synthetic"] else "recorded"
     print_summary(
         summary,
-        f"{facts['name']} ({kind}), {facts['programs']} programs at {experiment.jps:g}/s, "
+        f"{facts['name']} ({kind}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
         f"{options.model} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))

@@ -59,11 +59,12 @@ def load_workload(request: WorkloadRequest) -> Workload:
     """Programs for a run.
 
     Raises:
-        BenchError: nothing left to run, numbers out of range, or a turn longer than the model's context.
+        BenchError: nothing left to run, numbers out of range, a turn longer than the model's context,
+            or recorded arrivals that the trace does not hold.
         TraceError: a fault in the file.
     """
     _check(request)
-    arrival_times(request.arrivals)  # refuse a wrong form before anything else
+    times = arrival_times(request.arrivals)  # refuse a wrong form before anything else
     programs, source = _read(request)
     if request.turn_scale > 1:
         programs = [scale_turns(program, request.turn_scale) for program in programs]
@@ -71,6 +72,7 @@ def load_workload(request: WorkloadRequest) -> Workload:
     number = request.num_programs or len(kept)
     repeats = -(-number // len(kept))
     chosen = kept[:number] if repeats == 1 else kept
+    times(np.random.default_rng(0), request.jps, chosen)  # refuse a trace without the offsets that are asked for
     return Workload(tuple(chosen), repeats, skipped, _facts(request, chosen, number, source, skipped))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from continuum_bench.arrival_times import arrival_times
+from continuum_bench.arrival_times import arrival_times, pace
 from continuum_bench.bench_error import BenchError
+from continuum_bench.workload import WorkloadRequest, load_workload
 from continuum_traces.schema import Program, Turn
 
 
@@ -43,3 +44,13 @@ def test_recorded_offsets_are_scaled_to_the_rate() -> None:
 def test_unknown_forms_list_what_exists(spec: str) -> None:
     with pytest.raises(BenchError, match="--arrivals"):
         arrival_times(spec)
+
+
+def test_a_trace_without_offsets_is_refused_before_anything_runs() -> None:
+    with pytest.raises(BenchError, match="--arrivals recorded: program '.*' has no arrival_s in the trace"):
+        load_workload(WorkloadRequest("swebench", num_programs=2, arrivals="recorded:2"))
+
+
+def test_the_rate_is_named_where_it_counts() -> None:
+    assert pace("gamma:2", 0.5) == "at 0.5/s"
+    assert pace("recorded:2", 0.5) == "with arrivals recorded:2"

@@ -19,6 +19,7 @@ from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
+from continuum_bench.arrival_times import pace
 from continuum_bench.live.endpoint import Endpoint, look_at
 from continuum_bench.live.load import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
@@ -80,7 +81,8 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     with locked(run.out):
         _open(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
-        print_notice(f"{run.workload.facts['programs']} programs{_rate(run.workload)} {where}")
+        facts = run.workload.facts
+        print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
         for number, seed in enumerate(run.plans):
             try:
@@ -92,15 +94,9 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
                 print_notice(f"stopped; {number} of {len(run.plans)} runs are complete; go on with --resume {run.out}")
                 return 130
             failed += counters.programs_failed
-        facts = run.workload.facts
         caption = f"{facts['name']}, {facts['programs']} programs, {run.endpoint.base_url}"
         conclude(run.out, caption, not options.no_report, options.json_output)
     return 1 if failed else 0
-
-
-def _rate(workload: Workload) -> str:
-    facts = workload.facts
-    return f" at {facts['jps']:g}/s" if "jps" in facts else f", arrivals {facts['arrivals']}"
 
 
 def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
