@@ -47,7 +47,7 @@ def test_unknown_forms_list_what_exists(spec: str) -> None:
 
 
 def test_a_trace_without_offsets_is_refused_before_anything_runs() -> None:
-    with pytest.raises(BenchError, match="--arrivals recorded: program '.*' has no arrival_s in the trace"):
+    with pytest.raises(BenchError, match=r"--arrivals recorded: program '.*' has no arrival_s in the trace"):
         load_workload(WorkloadRequest("swebench", num_programs=2, arrivals="recorded:2"))
 
 
