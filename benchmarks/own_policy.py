@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
 from continuum_server.policy.core import Guards
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
@@ -80,7 +80,9 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
     shape, times = shape_of(config), times_of(config)
     guards = Guards(pins_yield_to=cell.get("pins_yield_to", "never"))
-    settings = Settings(policy, options, guards, prefill=fit_prefill(times, shape.max_model_len))
+    settings = Settings(
+        policy, options, guards, prefill=fit_prefill(times, shape.max_model_len), decode=fit_decode(times)
+    )
     jobs = jobs_of(cell, seed)
     scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
     show_future(scheduler, jobs, times)

@@ -26,10 +26,9 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
 from continuum_server.policy.core import Guards
-from continuum_server.policy.facts import PrefillCurve
 from continuum_server.step_times.catalog import find_model, load_step_times
 from continuum_server.step_times.profile import read_profile
-from continuum_server.virtual.config import fit_prefill
+from continuum_server.virtual.config import fit_decode, fit_prefill
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.versions import check_version
 
@@ -255,7 +254,7 @@ def _additional(config: ServerConfig) -> dict[str, Any]:
         policy=config.policy,
         policy_options=config.policy_options,
         guards=config.guards,
-        prefill=_prefill(config, emulated),
+        **_speeds(config, emulated),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,
         tool_parser=config.tool_call_parser,
@@ -264,13 +263,16 @@ def _additional(config: ServerConfig) -> dict[str, Any]:
     return {**found, **emulated.to_config()} if config.engine == "emulated" else found
 
 
-def _prefill(config: ServerConfig, emulated: EmulatedSettings) -> PrefillCurve:
+def _speeds(config: ServerConfig, emulated: EmulatedSettings) -> dict[str, Any]:
+    """How fast the engine computes prompts and decodes, as far as anybody said."""
     if config.profile is not None:
-        return read_profile(config.profile).prefill_curve
+        profile = read_profile(config.profile)
+        return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
     if config.engine == "emulated":
         times = load_step_times(emulated.gpu, emulated.model, emulated.tensor_parallel, emulated.step_overhead_ms)
-        return fit_prefill(times, find_model(emulated.model).max_context_tokens)
-    return PrefillCurve(0.0, 0.0, 0.0, "none given")
+        prefill = fit_prefill(times, find_model(emulated.model).max_context_tokens)
+        return {"prefill": prefill, "decode": fit_decode(times)}
+    return {}
 
 
 def _environment(config: ServerConfig) -> dict[str, str]:

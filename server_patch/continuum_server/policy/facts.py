@@ -184,6 +184,19 @@ class PrefillCurve:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeLine:
+    """Seconds of a decode step: ``fixed_s + token_s * tokens``, of all contexts in the batch together."""
+
+    fixed_s: float
+    token_s: float
+
+    def memory_worth(self, kv_tokens: int) -> float:
+        """Relative gain in decoding speed per relative gain in memory, the pool full; 0 to 1."""
+        whole_s = self.fixed_s + self.token_s * kv_tokens
+        return self.fixed_s / whole_s if whole_s > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What a policy may know of the machine it runs on."""
 
@@ -198,6 +211,8 @@ class Machine:
     """Seconds to bring it from the tier below up to DRAM first."""
     tier_tokens: int = 0
     """Tokens that the tiers below GPU memory hold together."""
+    decode: DecodeLine | None = None
+    """None: not known."""
     notes: tuple[str, ...] = field(default=())
 
     def reload_s(self, stored: Stored | None) -> float:

@@ -32,8 +32,8 @@ class WorkingSetOptions(Options):
 
     share: float = 1.0
     """Share of the KV pool that the programs inside may be expected to need at their peak; 0: everybody is let in."""
-    memory_worth: float = 0.27
-    """Relative gain in the engine's speed per relative gain in memory, above 0; measured: 0.27-0.28 (A100, H100)."""
+    memory_worth: float | None = None
+    """Relative gain in the engine's speed per relative gain in memory, above 0; None: from its decode steps."""
     patience_s: float = 600.0
     """At least one program that waits outside is let in this often, whatever memory says; and growth is forecast for so
     long after a program inside lost KV to the others."""
@@ -41,8 +41,18 @@ class WorkingSetOptions(Options):
     """Most recently finished programs from whose final contexts growth is forecast."""
 
     def __post_init__(self) -> None:
-        if self.footprints < 1 or self.memory_worth <= 0.0:
+        if self.footprints < 1 or (self.memory_worth is not None and self.memory_worth <= 0.0):
             raise ValueError("footprints must be at least 1, memory_worth above 0")
+
+
+USUAL_WORTH = 0.27
+"""Of Llama-3.1-8B on an A100 with a pool of 440K tokens; 0.28 on an H100."""
+
+
+def _worth_of(machine: Machine) -> float:
+    """What memory is worth on this machine, above 0."""
+    worth = machine.decode.memory_worth(machine.kv_tokens) if machine.decode is not None else 0.0
+    return worth or USUAL_WORTH
 
 
 class Footprints:
@@ -101,6 +111,7 @@ class WorkingSet(ProgramFcfs):
         self.footprints = Footprints(self.options.footprints)
         self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
         """Beyond it KV is lost: tiers keep a copy of what leaves the GPU."""
+        self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, _Member] = {}
         self._outside: deque[ProgramState] = deque()
         """Programs that wait to be let in, in the order they came."""
@@ -158,13 +169,13 @@ class WorkingSet(ProgramFcfs):
         stored, tokens = finish.stored, finish.context_tokens
         if stored is None or stored.tokens <= 0:
             return math.inf
-        worth = tokens / self.machine.kv_tokens * self.options.memory_worth
+        worth = tokens / self.machine.kv_tokens * self._worth
         return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
 
     def _break_even_s(self, tokens: int) -> float:
         """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same."""
         share = tokens / self.machine.kv_tokens
-        return self.machine.prefill.seconds(tokens) / (share * self.options.memory_worth)
+        return self.machine.prefill.seconds(tokens) / (share * self._worth)
 
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True

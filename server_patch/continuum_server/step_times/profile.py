@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.step_times.model import (
     OutOfRange,
     PrefillChunk,
@@ -82,6 +82,14 @@ class Profile:
     def prefill_curve(self) -> PrefillCurve:
         c = self.prefill.coefficients
         return PrefillCurve(c["a"], c["b"], c["c"], self.source)
+
+    @property
+    def decode_line(self) -> DecodeLine | None:
+        """Of a batch of eight; None where decoding was not measured."""
+        if self.decode is None:
+            return None
+        c = self.decode.coefficients
+        return DecodeLine(c["base"] + 8 * c["per_request"], c["per_context_token"])
 
 
 def make_profile(

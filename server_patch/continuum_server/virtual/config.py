@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
@@ -166,6 +166,19 @@ def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
     seconds = [times.prefill_s(n) for n in lengths]
     a, b, c = np.polyfit(lengths, seconds, 2, w=1.0 / np.asarray(seconds))
     return PrefillCurve(float(a), float(b), float(c), times.provenance.kind)
+
+
+def fit_decode(times: StepTimes) -> DecodeLine:
+    """The line through decode steps of eight requests with 1K and with 8K tokens each."""
+    few, many = 8 * 1024, 8 * 8192
+    few_s, many_s = times.step_s((), 8, few), times.step_s((), 8, many)
+    token_s = max(0.0, (many_s - few_s) / (many - few))
+    return DecodeLine(few_s - token_s * few, token_s)
+
+
+def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
+    """A decode step's time by its batch's tokens: the profile's own fit, or that of the tables."""
+    return fit_decode(times) if config.profile is None else read_profile(Path(config.profile)).decode_line
 
 
 def times_of(config: EngineConfig) -> StepTimes:

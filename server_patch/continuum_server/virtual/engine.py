@@ -16,7 +16,15 @@ from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, write_jso
 from continuum_server.policy.core import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.model import StepTimes
-from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, fit_prefill, shape_of, times_of
+from continuum_server.virtual.config import (
+    EngineConfig,
+    EngineError,
+    EngineShape,
+    decode_of,
+    fit_prefill,
+    shape_of,
+    times_of,
+)
 from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
@@ -66,6 +74,7 @@ def simulate(
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.deep_token_s,
         tier_tokens=shape.tier_tokens,
+        decode=decode_of(config, times),
     )
     max_stretch = 512 if config.event_skipping else 1
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:

@@ -70,6 +70,7 @@ class ProgramSchedulerMixin(Scheduler):
             settings.swap_token_s,
             settings.deep_token_s,
             settings.tier_tokens,
+            settings.decode,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
         if policy.label == "bound" and not self.knows_future:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from continuum_server.policy.core import Guards
-from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.facts import DecodeLine, PrefillCurve
 
 SECTION = "continuum"
 
@@ -28,6 +28,8 @@ class Settings:
     """Seconds to bring it from a tier below that one (SSD below DRAM) up to it first."""
     tier_tokens: int = 0
     """Tokens that all tiers below GPU memory hold together."""
+    decode: DecodeLine | None = None
+    """Seconds of a decode step; None: not known."""
     record_path: str | None = None
     """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
     statistics_path: str | None = None
@@ -53,6 +55,8 @@ def read_settings(additional_config: Any) -> Settings:
             values["guards"] = Guards(**values["guards"])
         if "prefill" in values:
             values["prefill"] = PrefillCurve(**values["prefill"])
+        if values.get("decode") is not None:
+            values["decode"] = DecodeLine(**values["decode"])
     except TypeError as error:
         raise SettingsError(f"additional-config continuum: {error}") from error
     return Settings(**values)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.core import Core, Guards
-from continuum_server.policy.facts import Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
 from continuum_server.policy.working_set import Footprints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,6 +194,19 @@ def test_with_tiers_the_room_is_theirs_and_what_they_hold_is_not_lost() -> None:
     gate.core.finish(back, 0.0, 300, 10, "ls")
     gate.core.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
     assert gate.waits(gate.arrive("i"))  # three would grow to 1,000 each
+
+
+def test_what_memory_is_worth_comes_from_decode_steps() -> None:
+    """Rebuilding 300 tokens takes 0.3 s, of 0.3 of the pool: held for a second over the worth."""
+    for decode, hold_s in (
+        (DecodeLine(0.01, 1e-5), 1 / 0.5),  # a step of 10 ms, 20 ms with the pool full
+        (DecodeLine(0.01, 0.0), 1 / 1.0),
+        (DecodeLine(0.0, 0.0), 1 / 0.27),  # says nothing
+        (None, 1 / 0.27),
+    ):
+        gate = Gate(machine=replace(MACHINE, decode=decode))
+        gate.finish(gate.arrive("a"))
+        assert gate.core.pins["a"].deadline_s == pytest.approx(hold_s)
 
 
 def test_nobody_waits_for_ever() -> None:
