@@ -88,7 +88,7 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
     print_summary(
         summary,
         f"{facts['name']} ({kind}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
-        f"{options.model} on {_machines(options)}; GPU time is modelled",
+        f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))
     if not options.no_report:
@@ -96,7 +96,7 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
 
 
 def _machines(options: RunOptions) -> str:
-    each = f"{options.tp} x {options.gpu}"
+    each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
     return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
 
 

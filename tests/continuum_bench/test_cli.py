@@ -343,3 +343,12 @@ def test_ctrl_c_while_vllm_loads(trace: Path, tmp_path: Path) -> None:
     assert "Traceback" not in rest
     assert "stopped" in rest
     assert not (out / "summary.json").exists()
+
+
+def test_a_profile_stands_in_the_caption_in_place_of_the_gpu(tmp_path: Path) -> None:
+    assert bench("profile", "--out", tmp_path / "mine.json").exit_code == 0
+    options = ("--num-programs", 1, "--policy", "vllm", "--no-report", "--out", tmp_path / "out")
+    done = bench("swebench", *options, "--profile", tmp_path / "mine.json")
+    assert done.exit_code == 0, done.stderr
+    assert "llama-3.1-8b on the server of mine.json" in done.stdout
+    assert "h100" not in done.stdout
