@@ -186,5 +186,6 @@ def _score(python: Path, environment: Mapping[str, str], results: Results, optio
     if scorer.returncode:
         print_notice(f"BFCL's scorer failed; {log} has what it said")
         return
-    for category, head in json.loads(scorer.stdout).items():
+    heads = scorer.stdout.splitlines()[-1]  # before it, what bfcl-eval prints while it is imported
+    for category, head in json.loads(heads).items():
         print_notice(f"BFCL's scorer, {category}: {head['correct_count']} of {head['total_count']} right")
