@@ -82,7 +82,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def recording_client(start: Start, source: str, name: Callable[[str, str], str]) -> OpenAI:
-    """A client of the program's server that records into its directory.
+    """A client of the program's server that records into its directory; its key leaves this process's environment.
+
+    Commands inherit that environment, and what they print is shown to the model and recorded.
 
     Args:
         start: the program.
@@ -91,7 +93,7 @@ def recording_client(start: Start, source: str, name: Callable[[str, str], str])
     """
     content: Any = start.content
     recorder = Recorder(start.run_dir, content=content, source=source, tool_key=name)
-    key = os.environ.get("OPENAI_API_KEY") or "EMPTY"
+    key = os.environ.pop("OPENAI_API_KEY", None) or "EMPTY"
     return OpenAI(base_url=start.base_url, api_key=key, dialect=start.dialect, record=recorder, implicit=False)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS
+from continuum_agents.edge import recording_client
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, find_framework, is_current, python_of
 from continuum_agents.protocol import (
     Done,
@@ -50,6 +52,13 @@ def test_events_come_back_as_they_were(event: Event) -> None:
 
 def test_a_start_comes_back_as_it_was() -> None:
     assert read_start(to_line(START)) == START
+
+
+def test_the_key_is_the_client_s_and_not_for_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    client = recording_client(replace(START, run_dir=str(tmp_path)), "test", lambda name, arguments: name)
+    assert client.api_key == "sk-secret"
+    assert "sk-secret" not in subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", '{"type": "what"}', '{"type": "turn"}', '{"type": ["x"]}'])
