@@ -56,7 +56,8 @@ class Standing:
     """One arm's engine, in which 32 requests decode and the first of those waiting never fits."""
 
     def __init__(self, arm: str, waiting: int, steps: int) -> None:
-        decoding = [Job(Program(f"r{i}", (Turn(PROMPT, 4 * steps),)), 0.0) for i in range(RUNNING)]
+        tokens = max(4 * steps, 900)  # some 700 by the tenth second, when those that wait come, then one a step
+        decoding = [Job(Program(f"r{i}", (Turn(PROMPT, tokens),)), 0.0) for i in range(RUNNING)]
         blocked = [Job(Program(f"w{i}", (Turn(PROMPT, 16),)), 10.0) for i in range(waiting)]
         self.scheduler, self.loop = build(arm, STEP_CONFIG, [*decoding, *blocked], STILL.get(arm, {}))
         while self.loop.now_s < 9.0:
