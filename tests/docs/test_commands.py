@@ -61,7 +61,7 @@ SMALLER = (
     (r"(?<=-n )\d+|(?<=num_programs=)\d+", "2"),
     (r"continuum-bench (swebench|bfcl|openhands|replay)\b(?!.*--num-programs)", r"\g<0> --num-programs 2"),
     (r"continuum-bench (swebench|bfcl|openhands|replay)\b(?!.*--(policy|base-url))", r"\g<0> --policy vllm,continuum"),
-    (r"runs/NAME", "runs/*"),
+    (r"runs/NAME", "runs/swebench-*"),
     (r"(?<=--retry )\d+", "400"),
 )
 """What is played smaller than the page says, and waited for longer: this machine may be busy."""
