@@ -50,8 +50,9 @@ other arrival sequences; the resampled interval speaks of the one that ran.
 
 How often these intervals see a difference between a policy and itself: [self-check](results/self-check.md).
 
-Two runs are paired only where their manifests agree in workload, engine, hardware and engine options, and where their
-clients sent the same programs at the same instants; anything else is refused with the field's name.
+Two runs are paired only where their manifests agree in workload, engine, hardware and engine options (the tiers of a
+`+offload` arm apart), and where their clients sent the same programs at the same instants; anything else is refused
+with the field's name.
 """
 
 
