@@ -57,38 +57,50 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([ENGINE_MODULE])
     pending, live, outcome = list(tasks), dict[Connection, tuple[Task, BaseProcess]](), Outcome()
-    try:
-        with _deaf():
-            forkserver.ensure_running()
-        while pending or live:
+    with _ctrl_c() as pressed:
+        _start_forkserver()
+        while (pending or live) and not outcome.interrupted:
             while pending and len(live) < jobs:
                 task = pending.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process: BaseProcess = context.Process(target=_body, args=(task, sender), daemon=True)
-                with _deaf():  # cut short in here, the fork server would complain of half a request
-                    process.start()
+                process.start()
                 sender.close()
                 live[receiver] = (task, process)
                 on_report(Report(task.name, state="loading"))
-            for ready in wait(list(live)):
-                _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-        for _, process in live.values():
-            process.kill()
-            process.join()
+            for ready in wait([pressed, *live]):
+                if ready is pressed:
+                    outcome.interrupted = True
+                else:
+                    _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
+    for _, process in live.values():
+        process.kill()
+        process.join()
     return outcome
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Put Ctrl-C off: stopping is this process's business alone, and a traceback of the fork server helps nobody.
+def _ctrl_c() -> Iterator[Connection]:
+    """Something to wait for: readable once Ctrl-C was pressed.
 
-    Blocked, not ignored: the fork server inherits the mask, and a Ctrl-C in this very moment reaches us afterwards.
+    An exception in the middle of whatever runs would be lost where it meets code that must not fail, and would leave
+    the fork server with half a request.
     """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    before = signal.signal(signal.SIGINT, lambda *_: sender.send(None))
+    try:
+        yield receiver
+    finally:
+        signal.signal(signal.SIGINT, before)
+        receiver.close()
+        sender.close()
+
+
+def _start_forkserver() -> None:
+    """With Ctrl-C blocked, which it inherits: stopping is our business, and a traceback of its own helps nobody."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
