@@ -225,6 +225,49 @@ def test_a_slow_loris_runs_into_the_request_limit(tmp_path: Path) -> None:
     assert "4 x timeout; 2 tries again, 2 programs failed" in done.stderr
 
 
+async def error_later(request: web.Request, number: int) -> Any:
+    """As a server whose engine dies: a token, the error, and the stream stays open."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+    await asyncio.sleep(0.1)
+    await response.write(b'data: {"error": {"message": "EngineDeadError"}}\n\n')
+    await asyncio.sleep(60)
+    return response
+
+
+def test_an_error_in_an_open_stream_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.2)
+    with serving(error_later) as server:
+        limits = ["--request-limit-s", 30, "--retries", 0]
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", *limits)
+    assert done.exit_code == 1
+    assert "1 x stream" in done.stderr
+    assert "EngineDeadError" in turns_of(tmp_path / "out")[0].error
+
+
+async def slowly(request: web.Request, number: int) -> Any:
+    """A good answer whose lines come in pieces."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for token in range((await request.json())["max_tokens"]):
+        line = b'data: {"choices": [{"text": "x", "token_ids": [%d]}]}\n\n' % (1000 + token)
+        for piece in (line[:20], line[20:]):
+            await response.write(piece)
+            await asyncio.sleep(0.005)
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.01)
+    with serving(slowly) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    first, second = server.bodies[0]["prompt"], server.bodies[1]["prompt"]
+    assert second[: len(first) + 20] == [*first, *range(1000, 1020)]
+
+
 async def never(request: web.Request, number: int) -> Any:
     await asyncio.sleep(30)
     return web.Response()

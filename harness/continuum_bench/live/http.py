@@ -1,7 +1,12 @@
-"""One streamed request: bytes out, events in, as little work per chunk as possible."""
+"""Streamed requests: bytes out, events in, as little work per chunk as possible.
+
+Nothing hangs on a chunk between the first token and the end: those lie until the end, or until all streams are read
+through once in a while. Waking for each would make the event loop late for what it has to send.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -13,6 +18,10 @@ import msgspec
 from continuum_bench.live.conversation import Answer
 
 Clock = Callable[[], float]
+
+READ_EVERY_S = 5.0
+READ_BUFFER = 2**26
+"""Bytes of one answer that may lie unread before the server is held up."""
 
 
 class RequestFailed(Exception):
@@ -78,41 +87,107 @@ decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _encode = msgspec.json.Encoder().encode
 
 
-async def stream(
-    session: aiohttp.ClientSession, url: str, body: Mapping[str, Any], headers: Mapping[str, str], clock: Clock
-) -> Reply:
-    """POST and read the stream to its end.
+class StreamReader:
+    """Sends requests and reads their answers.
 
-    Raises:
-        RequestFailed: no whole answer; ``kind`` says why.
+    Args:
+        session: to send with.
+        clock: seconds.
+        limit_s: a request that takes longer has failed with kind ``timeout``.
     """
-    reply = Reply()
-    try:
-        async with session.post(url, data=_encode(body), headers=headers) as response:
-            if response.status != 200:
-                raise _refusal(response, await response.text(errors="replace"))
-            await _read(reply, response.content, clock)
-    except TimeoutError as error:
-        raise RequestFailed("timeout", "the request took too long", again=True) from error
-    except aiohttp.ClientError as error:
-        kind = "connection" if reply.first_token_s is None else "stream"
-        raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
-    if reply.first_token_s is None or not reply.ended:
-        what = "without a token" if reply.first_token_s is None else "in the middle of the answer"
-        raise RequestFailed("stream", f"ended {what}", again=True)
-    return reply
+
+    def __init__(self, session: aiohttp.ClientSession, clock: Clock, limit_s: float) -> None:
+        self._session = session
+        self._clock = clock
+        self._limit_s = limit_s
+        self._open: set[_Stream] = set()
+
+    async def post(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
+        """POST and read the stream to its last byte, not only to [DONE]: its connection can then be used again.
+
+        Raises:
+            RequestFailed: no whole answer; ``kind`` says why.
+        """
+        reply = Reply()
+        try:
+            async with (
+                asyncio.timeout(self._limit_s),
+                self._session.post(url, data=_encode(body), headers=headers) as response,
+            ):
+                if response.status != 200:
+                    raise _refusal(response, await response.text(errors="replace"))
+                await self._read(_Stream(reply, response, self._clock))
+        except TimeoutError as error:
+            raise RequestFailed("timeout", "the request took too long", again=True) from error
+        except aiohttp.ClientError as error:
+            kind = "connection" if reply.first_token_s is None else "stream"
+            raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
+        if reply.first_token_s is None or not reply.ended:
+            what = "without a token" if reply.first_token_s is None else "in the middle of the answer"
+            raise RequestFailed("stream", f"ended {what}", again=True)
+        return reply
+
+    async def _read(self, stream: _Stream) -> None:
+        content = stream.content
+        while stream.reply.first_token_s is None and not content.at_eof():
+            stream.take(await content.readany())
+        self._open.add(stream)
+        try:
+            await stream.ended()
+        finally:
+            self._open.discard(stream)
+        stream.take(content.read_nowait())
+        if not stream.reply.finish_s:
+            stream.reply.finish_s = self._clock()
+
+    async def read_along(self) -> None:
+        """For ever, every ``READ_EVERY_S``: bytes of long answers do not pile up, and errors do not wait."""
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            for stream in list(self._open):
+                stream.read_along()
+                await asyncio.sleep(0)
 
 
-async def _read(reply: Reply, content: aiohttp.StreamReader, clock: Clock) -> None:
-    """To the last byte, not only to [DONE]: a connection with unread bytes is not used again."""
-    rest = b""
-    async for data in content.iter_any():
-        *lines, rest = (rest + data).split(b"\n")
+class _Stream:
+    """One answer on its way."""
+
+    def __init__(self, reply: Reply, response: aiohttp.ClientResponse, clock: Clock) -> None:
+        self.reply = reply
+        self.content = response.content
+        self._response = response
+        self._clock = clock
+        self._rest = b""
+        self._failure: RequestFailed | None = None
+
+    def take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                _take(reply, line[5:].strip(), clock)
-    if not reply.finish_s:
-        reply.finish_s = clock()
+                _take(self.reply, line[5:].strip(), self._clock)
+
+    def read_along(self) -> None:
+        if self.content.is_eof() or self.content.exception() is not None:
+            return  # it is about to be read to its end
+        try:
+            self.take(self.content.read_nowait())
+        except RequestFailed as error:
+            self._failure = error
+            self._response.close()
+
+    async def ended(self) -> None:
+        """Wait for the last byte.
+
+        Raises:
+            RequestFailed: found while reading along.
+            aiohttp.ClientError: the connection broke.
+        """
+        try:
+            if (error := self.content.exception()) is not None:
+                raise error
+            await self.content.wait_eof()
+        except aiohttp.ClientError as error:
+            raise self._failure or error from None
 
 
 def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
