@@ -133,14 +133,19 @@ def test_pins_that_yield(policy: str, options: dict[str, Any], yielding: Any, jo
 @given(jobs=workloads(), blocks=st.integers(48, 100))
 @settings(max_examples=3)
 def test_a_tier_without_room_is_no_tier(policy: str, jobs: list[Job], blocks: int) -> None:
-    """Of zero size it is not built; of less than a block vLLM's code runs and finds no room."""
+    """Of zero size it is not built; of less than a block vLLM's code runs and finds no room.
+
+    That code also steps while copies are under way in an engine without requests: ``infercept``, which judges at every
+    step, may let go of a hold sooner there.
+    """
     without = play(jobs, policy, BITING[policy], blocks=blocks)
     for size in (0.0, 0.5):
         played = play(jobs, policy, BITING[policy], blocks=blocks, offload=Offload(tier(size)))
         assert (played.loop.transfers is None) == (size == 0.0)
         assert played.turns == without.turns
-        if policy != "infercept" or size == 0.0:  # it judges at every step, of which vLLM's code with tiers takes more
-            assert played.events == without.events
+        sooner = {"unpin"} if policy == "infercept" and size else set()
+        ours, theirs = ([event for event in one.events if event.event not in sooner] for one in (played, without))
+        assert ours == theirs
 
 
 @pytest.mark.parametrize("policy", EVERY)
