@@ -241,6 +241,7 @@ def _facts(
         ("Turns", _join([work.get("turns")])),
         ("Tokens reading", _join([work.get("tokens_reading")])),
         ("Arrivals", _join([work.get("arrivals"), f"{work['jps']} programs/s" if "jps" in work else None])),
+        ("Tool times", _join([work.get("tool_times")])),
         ("Seeds", seeds),
         ("Engine", manifest.engine),
         ("Model", _join([hardware.get("model")])),

@@ -27,6 +27,7 @@ from continuum_bench.options import (
     KillReplica,
     KvBlocks,
     Label,
+    LengthScale,
     LiveOptions,
     MaxSeqs,
     Model,
@@ -57,6 +58,7 @@ from continuum_bench.options import (
     SkipInvalid,
     TensorParallel,
     TokensReading,
+    ToolTimes,
     Traces,
     TurnScale,
     Utilization,
@@ -117,7 +119,9 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         kill_replica: KillReplica = None,
         tokens_reading: TokensReading = "context",
         turn_scale: TurnScale = 1,
+        length_scale: LengthScale = 1.0,
         arrivals: Arrivals = "poisson",
+        tool_times: ToolTimes = "recorded",
         skip_invalid: SkipInvalid = False,
         jobs: Jobs = None,
         base_url: BaseUrl = None,
@@ -363,12 +367,15 @@ def figure(
     ] = None,
     jobs: Jobs = None,
     ray_address: RayAddress = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
 ) -> None:
     """One of the papers' experiments: played, tabled, drawn; the same command again plays what is missing."""
     from continuum_bench.figure_command import FigureOptions, run_figure  # noqa: PLC0415
     from continuum_bench.sweep_run import Players  # noqa: PLC0415
 
-    given = FigureOptions(name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address), limits or ())
+    given = FigureOptions(
+        name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address), limits or (), dry_run
+    )
     _exit(lambda: run_figure(given))
 
 

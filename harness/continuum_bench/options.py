@@ -28,11 +28,20 @@ Arrivals = Annotated[
         rich_help_panel=_WORKLOAD,
     ),
 ]
+ToolTimes = Annotated[
+    str,
+    typer.Option(
+        help="recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle program on), "
+        "hang:SHARE[:S] (this share of programs has one tool that takes an hour, or S).",
+        rich_help_panel=_WORKLOAD,
+    ),
+]
 TokensReading = Annotated[
     str,
     typer.Option(help="Tokens per program mean: context (final) or cumulative (sum).", rich_help_panel=_WORKLOAD),
 ]
 TurnScale = Annotated[int, typer.Option(help="Turns k times over, lengths divided by k.", rich_help_panel=_WORKLOAD)]
+LengthScale = Annotated[float, typer.Option(help="Every length in tokens times this.", rich_help_panel=_WORKLOAD)]
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out programs that do not fit.", rich_help_panel=_WORKLOAD)
 ]
@@ -172,7 +181,9 @@ class RunOptions:
     kill_replica: str | None = None
     tokens_reading: str = "context"
     turn_scale: int = 1
+    length_scale: float = 1.0
     arrivals: str = "poisson"
+    tool_times: str = "recorded"
     skip_invalid: bool = False
     jobs: int | None = None
     out: Path | None = None

@@ -85,9 +85,10 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
         return
     facts = experiment.workload.facts
     kind = "synthetic" if facts["synthetic"] else "recorded"
+    tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
         summary,
-        f"{facts['name']} ({kind}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
+        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
         f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,9 +12,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
 
-from continuum_bench.arrival_times import lanes_of
+from continuum_bench.arrival_times import arrival_times, lanes_of
 from continuum_bench.bench_error import BenchError
 from continuum_bench.options import RunOptions
+from continuum_bench.tool_times import tool_times
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
@@ -24,6 +25,8 @@ AXES: dict[str, Any] = {name: hint for name, hint in get_type_hints(RunOptions).
 """Run options a grid may range over, and their types."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
 """Axes that a sweep's servers do not have."""
+READERS: Mapping[str, Callable[[str], object]] = {"arrivals": arrival_times, "tool_times": tool_times}
+"""Axes whose values are forms of their own; what reads one refuses it as ``--option VALUE: why``."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 
 
@@ -188,12 +191,23 @@ def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]
     for name in AXES:
         if name in raw:
             axes[name] = [_typed(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
+    for name, read in READERS.items():
+        for value in axes.get(name, ()):
+            _readable(read, value, f"{where}: {name}")
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         traces = point["workload"] if isinstance(point["workload"], Path) else None
         options = replace(RunOptions(traces=traces), **{k: v for k, v in point.items() if k != "workload"})
         name = traces.name.split(".")[0] if traces else str(point["workload"])
         yield Point({**point, "workload": name}, options, name, arms, seeds)
+
+
+def _readable(read: Callable[[str], object], value: str, where: str) -> None:
+    """Refuse a form that ``read`` knows not."""
+    try:
+        read(value)
+    except BenchError as error:
+        raise BenchError(f"{where}: {str(error).partition(' ')[2]}") from error
 
 
 def _listed(value: Any, where: str) -> list[Any]:

@@ -115,7 +115,9 @@ def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
         "--jps": options.jps,
         "--seed": cell.seed,
         "--arrivals": options.arrivals,
+        "--tool-times": options.tool_times,
         "--turn-scale": options.turn_scale,
+        "--length-scale": options.length_scale,
         "--tokens-reading": options.tokens_reading,
         "--out": out,
     }

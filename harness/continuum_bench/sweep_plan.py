@@ -71,20 +71,20 @@ class SweepCell:
 
 
 def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
-    """Every cell, seeds outermost: what is there after an interruption is paired.
+    """Every cell once, seeds outermost: what is there after an interruption is paired.
 
     Raises:
         BenchError, TraceError, EngineError, StepTimesError: a point that cannot be played.
     """
     groups = [group_of(point, grid, out, command) for point in grid.points]
     seeds = sorted({seed for point in grid.points for seed in point.seeds})
-    return [
-        SweepCell(group, arm, seed)
-        for seed in seeds
-        for group in groups
-        if seed in group.point.seeds
-        for arm in group.point.arms
-    ]
+    cells: dict[str, SweepCell] = {}
+    for seed in seeds:
+        for group in groups:
+            if seed in group.point.seeds:
+                for cell in (SweepCell(group, arm, seed) for arm in group.point.arms):
+                    cells.setdefault(cell.name, cell)  # cases may meet in a point: it belongs to the first
+    return list(cells.values())
 
 
 def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Group:

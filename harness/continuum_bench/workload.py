@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,20 @@ import numpy as np
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import TooLong, too_long
 from continuum_traces.schema import Program
-from continuum_traces.synth import BUNDLED, Reading, bundled, bundled_path, load_profile, scale_turns, synthesize
+from continuum_traces.synth import (
+    BUNDLED,
+    Reading,
+    bundled,
+    bundled_path,
+    load_profile,
+    scale_lengths,
+    scale_turns,
+    synthesize,
+)
 
 from continuum_bench.arrival_times import arrival_times, uses_rate
 from continuum_bench.bench_error import BenchError
+from continuum_bench.tool_times import RECORDED, tool_times
 
 __all__ = ["BenchError", "Play", "Workload", "WorkloadRequest", "arrivals", "load_workload"]
 
@@ -30,10 +41,12 @@ class WorkloadRequest:
     num_programs: int | None = None
     jps: float = 0.13
     turn_scale: int = 1
+    length_scale: float = 1.0
     reading: Reading = "context"
     skip_invalid: bool = False
     context_tokens: int = 131072
     arrivals: str = "poisson"
+    tool_times: str = RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +73,15 @@ def load_workload(request: WorkloadRequest) -> Workload:
 
     Raises:
         BenchError: nothing left to run, numbers out of range, a turn longer than the model's context,
-            or recorded arrivals that the trace does not hold.
+            recorded arrivals that the trace does not hold, or other tool times for a trace without tools.
         TraceError: a fault in the file.
     """
     _check(request)
     times = arrival_times(request.arrivals)  # refuse a wrong form before anything else
+    tool_times(request.tool_times)
     programs, source = _read(request)
+    if request.length_scale != 1:
+        programs = [scale_lengths(program, request.length_scale) for program in programs]
     if request.turn_scale > 1:
         programs = [scale_turns(program, request.turn_scale) for program in programs]
     kept, skipped = _fitting(programs, request)
@@ -73,6 +89,8 @@ def load_workload(request: WorkloadRequest) -> Workload:
     repeats = -(-number // len(kept))
     chosen = kept[:number] if repeats == 1 else kept
     times(np.random.default_rng(0), request.jps, chosen)  # refuse a trace without the offsets that are asked for
+    if request.tool_times != RECORDED and not any(turn.tool_calls for program in chosen for turn in program.turns):
+        raise BenchError(f"--tool-times {request.tool_times}: the programs call no tools")
     return Workload(tuple(chosen), repeats, skipped, _facts(request, chosen, number, source, skipped))
 
 
@@ -83,6 +101,8 @@ def _check(request: WorkloadRequest) -> None:
         raise BenchError(f"--num-programs {request.num_programs}: must be at least 1")
     if request.turn_scale < 1:
         raise BenchError(f"--turn-scale {request.turn_scale}: must be at least 1")
+    if not 0 < request.length_scale < np.inf:
+        raise BenchError(f"--length-scale {request.length_scale:g}: must be above 0")
 
 
 def _read(request: WorkloadRequest) -> tuple[list[Program], str]:
@@ -129,8 +149,10 @@ def _facts(
         "synthetic": any(program.synthetic for program in programs),
         "tokens_reading": request.reading,
         "turn_scale": request.turn_scale,
+        **({"length_scale": request.length_scale} if request.length_scale != 1 else {}),
         **({"jps": request.jps} if uses_rate(request.arrivals) else {}),
         "arrivals": request.arrivals,
+        **({"tool_times": request.tool_times} if request.tool_times != RECORDED else {}),
         "last_step": "known when the last request is sent (replay)",
         "skipped": [str(problem) for problem in skipped],
     }
@@ -150,4 +172,12 @@ def arrivals(workload: Workload, jps: float, seed: int) -> list[Play]:
         salt = played.get(index, 0)
         played[index] = salt + 1
         plays.append(Play(replace(workload.programs[index]), float(arrival_s), salt))
-    return plays
+    spec = workload.facts.get("tool_times", RECORDED)
+    return plays if spec == RECORDED else _with_tool_times(plays, spec, seed)
+
+
+def _with_tool_times(plays: list[Play], spec: str, seed: int) -> list[Play]:
+    """The same plays with other tool times, in the order of their arrival."""
+    ordered = sorted(plays, key=lambda play: play.arrival_s)
+    changed = tool_times(spec)(random.Random(seed), [play.program for play in ordered])
+    return [replace(play, program=program) for play, program in zip(ordered, changed, strict=True)]

@@ -32,9 +32,11 @@ def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload
             num_programs=options.num_programs,
             jps=options.jps,
             turn_scale=options.turn_scale,
+            length_scale=options.length_scale,
             reading=cast(Reading, options.tokens_reading),
             skip_invalid=options.skip_invalid,
             arrivals=options.arrivals,
+            tool_times=options.tool_times,
             context_tokens=context_tokens,
         )
     )

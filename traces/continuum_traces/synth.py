@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -267,6 +267,29 @@ def scale_turns(program: Program, k: int) -> Program:
         program.arrival_s,
         program.parent_id,
     )
+
+
+def scale_lengths(program: Program, factor: float) -> Program:
+    """The same turns, every length in tokens times ``factor``."""
+
+    def some(tokens: int) -> int:
+        return max(1, round(tokens * factor))
+
+    def perhaps(tokens: int | None) -> int | None:
+        return None if tokens is None else round(tokens * factor)
+
+    turns = tuple(
+        replace(
+            turn,
+            new_input_tokens=some(turn.new_input_tokens),
+            output_tokens=some(turn.output_tokens),
+            carried_tokens=perhaps(turn.carried_tokens),
+            kept_tokens=perhaps(turn.kept_tokens),
+        )
+        for turn in program.turns
+    )
+    prefix = min(round(program.shared_prefix_tokens * factor), turns[0].new_input_tokens)
+    return replace(program, turns=turns, source=f"{program.source}, lengths x {factor:g}", shared_prefix_tokens=prefix)
 
 
 def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> Profile:
