@@ -82,6 +82,8 @@ class Panel:
     log_x: bool = False
     bars: tuple[Bar, ...] = ()
     """Bars instead of lines."""
+    level: float = 0.0
+    """Where bars begin."""
 
     @property
     def names(self) -> list[str]:
@@ -195,7 +197,11 @@ def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
         at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * width for bar in bars]
         spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
         colour = _style(name, names)[0]
-        axis.bar(at, [bar.y for bar in bars], width, yerr=spread, color=colour, label=name, capsize=2)
+        heights = [bar.y - panel.level for bar in bars]
+        axis.bar(at, heights, width, panel.level, yerr=spread, color=colour, label=name, capsize=2)
+    axis.set_title(panel.title, fontsize=9)
+    if panel.log:
+        axis.set_yscale("log")
     axis.set_xticks(range(len(groups)), [textwrap.fill(group, 22) for group in groups], fontsize=7)
     axis.set_ylabel(panel.y_title, fontsize=8)
     axis.tick_params(axis="y", labelsize=7)

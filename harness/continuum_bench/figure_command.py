@@ -13,6 +13,8 @@ from continuum_analysis.sweep_details import estimates_figure, queue_figure, too
 from continuum_analysis.sweep_goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep_goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep_plots import Panel, read_plot, sweep_panels
+from continuum_analysis.sweep_ratios import READING as RATIO_READING
+from continuum_analysis.sweep_ratios import ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep_report import READING, write_page
 from continuum_analysis.sweep_tables import Sweep, markdown, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
@@ -25,7 +27,7 @@ from continuum_bench.bench_error import BenchError
 from continuum_bench.figure_spec import FigureSpec, figure_names, load_figure
 from continuum_bench.goodput import GoodputStudy
 from continuum_bench.show import print_notice
-from continuum_bench.sweep_command import WIDTH, exit_code
+from continuum_bench.sweep_command import WIDTH, exit_code, show_plan
 from continuum_bench.sweep_plan import plan
 from continuum_bench.sweep_run import Players, play_missing
 from continuum_bench.sweep_store import SweepStore
@@ -33,6 +35,10 @@ from continuum_bench.sweep_store import SweepStore
 POLICY_COST = Path("benchmarks") / "policy_cost.py"
 WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
 STEPS = {"quick": "150", "full": "300"}
+BASE = "continuum"
+"""Kind ratios: what everybody stands beside."""
+SWEPT = ("lines", "ratios", "queue", "estimates")
+"""Kinds whose cells are known before any is played."""
 
 TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 
@@ -49,6 +55,8 @@ class FigureOptions:
     players: Players
     limits: Sequence[float] = ()
     """goodput: instead of its own, times vllm's unloaded mean JCT."""
+    dry_run: bool = False
+    """List the cells and stop."""
 
     @property
     def mode(self) -> str:
@@ -64,6 +72,8 @@ def run_figure(options: FigureOptions) -> int:
         raise BenchError(f"--jobs {options.players.jobs}: must be at least 1")
     where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces)])
     out = options.out or Path("runs") / "figures" / where
+    if options.dry_run and spec.kind not in SWEPT:
+        raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
     if spec.kind == "tools":
         return _tools(spec, options, out)
@@ -91,6 +101,8 @@ def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     grid = spec.sweep(options.mode, options.traces, options.overrides)
     command = _command()
     cells, store = plan(grid, out, command), SweepStore(out)
+    if options.dry_run:
+        return show_plan(store, cells)
     with store.locked():
         store.write_plan(grid, cells, command, _now())
         todo = sum(not store.is_done(cell) for cell in cells)
@@ -109,6 +121,9 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TableOf]:
         return queue_figure(sweep)
     if spec.kind == "estimates":
         return estimates_figure(sweep)
+    ratios = sweep_ratios(sweep, BASE) if spec.kind == "ratios" else []
+    if ratios:
+        return ratio_panels(ratios, BASE), ratio_table(ratios, BASE)
     return sweep_panels(sweep, read_plot(sweep.plot, sweep)), sweep.table()
 
 
@@ -184,7 +199,8 @@ def _write(
 
 def _reading(spec: FigureSpec) -> str:
     """How to read the page's bars and ratios."""
-    return {"lines": READING, "goodput": GOODPUT_READING}.get(spec.kind, "")
+    found = {"lines": READING, "ratios": RATIO_READING.format(base=BASE), "goodput": GOODPUT_READING}
+    return found.get(spec.kind, "")
 
 
 def _made(out: Path) -> None:

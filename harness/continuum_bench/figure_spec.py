@@ -13,9 +13,10 @@ import yaml
 from continuum_bench.bench_error import BenchError
 from continuum_bench.sweep_grid import Grid, grid_of, put_over, read_override
 
-Kind = Literal["lines", "queue", "estimates", "tools", "overhead", "goodput"]
-"""lines: a sweep's metric against an axis. queue: waiting by program. estimates: eta and T over time. tools: tool times
-of traces. overhead: cost of a scheduling step. goodput: bisection over the load."""
+Kind = Literal["lines", "ratios", "queue", "estimates", "tools", "overhead", "goodput"]
+"""lines: a sweep's metric against an axis. ratios: mean JCT to ``continuum``'s, point by point. queue: waiting by
+program. estimates: eta and T over time. tools: tool times of traces. overhead: cost of a scheduling step. goodput:
+bisection over the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class FigureSpec:
         raw = {**self.grid, **(self.full if mode == "full" else self.quick), "plot": dict(self.plot)}
         where = f"figure {self.name}"
         if traces:
-            raw = {**raw, **self.traces, "workload": [str(path.absolute()) for path in traces]}
             raw.pop("cases", None)
+            raw = {**raw, **self.traces, "workload": [str(path.absolute()) for path in traces]}
         given = dict(read_override(text) for text in overrides)
         return grid_of(put_over(raw, given), where, Path(), f"figure-{self.name}", tuple(given))
 

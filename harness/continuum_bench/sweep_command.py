@@ -52,7 +52,7 @@ def play_grid(grid: Grid, out: Path, options: SweepOptions) -> int:
     command = tuple(["continuum-bench", *sys.argv[1:]])
     cells, store = plan(grid, out, command), SweepStore(out)
     if options.dry_run:
-        return _show_plan(store, cells)
+        return show_plan(store, cells)
     with store.locked():
         store.write_plan(grid, cells, command, datetime.now(UTC).isoformat(timespec="seconds"))
         todo = sum(not store.is_done(cell) for cell in cells)
@@ -104,7 +104,8 @@ def print_sweep(sweep: Sweep) -> None:
         print_notice(f"warning: {warning}")
 
 
-def _show_plan(store: SweepStore, cells: Sequence[SweepCell]) -> int:
+def show_plan(store: SweepStore, cells: Sequence[SweepCell]) -> int:
+    """The cells' names, and whether they are there."""
     for cell in cells:
         sys.stdout.write(f"{cell.name}{' (done)' if store.is_done(cell) else ''}\n")
     return 0

@@ -1,0 +1,219 @@
+"""Changed tool times: the statistics that were asked for, equal for every policy, part of the workload's identity."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from continuum_bench.bench_error import BenchError
+from continuum_bench.cli import app
+from continuum_bench.sweep_grid import grid_of
+from continuum_bench.sweep_plan import plan
+from continuum_bench.tool_times import tool_times
+from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_traces.jsonl import write_programs
+from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.synth import bundled, scale_lengths
+from typer.testing import CliRunner
+
+runner = CliRunner()
+SPECS = ["constant:30", "bimodal:0.8:0.5:60", "shift:10", "hang:0.15", "hang:0.3:600"]
+PARALLEL = (ToolCall("ls", 0.5), ToolCall("pytest", 3.0, start_s=0.5))
+TURNS = (Turn(100, 10, tool_calls=PARALLEL, gap_overhead_s=0.25), Turn(10, 10), Turn(10, 10, tool_calls=PARALLEL))
+
+
+def bench(*arguments: object) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def programs(count: int) -> list[Program]:
+    return [Program(f"p{i}", (*TURNS, Turn(10, 5))) for i in range(count)]
+
+
+def changed(spec: str, count: int, seed: int = 0) -> list[Program]:
+    return tool_times(spec)(random.Random(seed), programs(count))
+
+
+def gaps(program: Program) -> list[float]:
+    return [turn.gap_s for turn in program.turns[:-1]]
+
+
+def test_constant_leaves_names_overhead_and_turns_without_tools() -> None:
+    (program,) = changed("constant:30", 1)
+    assert gaps(program) == [30.25, 0.0, 30.0]
+    assert [call.name for call in program.turns[0].tool_calls] == ["pytest"]
+    assert replace(program, turns=TURNS) == replace(programs(1)[0], turns=TURNS)
+
+
+def test_bimodal_is_a_mixture_of_the_two_times() -> None:
+    times = [turn.tool_calls[0].duration_s for p in changed("bimodal:0.8:0.5:60", 2000) for turn in p.turns[:3:2]]
+    assert set(times) == {0.5, 60.0}
+    assert times.count(0.5) / len(times) == pytest.approx(0.8, abs=0.02)
+    both = [gaps(program)[2] > 1 for program in changed("bimodal:0.5:0.5:60", 2000) if gaps(program)[0] > 1]
+    assert sum(both) / len(both) == pytest.approx(0.5, abs=0.05)  # turn by turn, not program by program
+
+
+def test_a_shift_begins_with_the_middle_program() -> None:
+    after = changed("shift:10", 5)
+    assert [gaps(program) for program in after[:2]] == [[3.75, 0.0, 3.5]] * 2
+    assert [gaps(program) for program in after[2:]] == [[35.25, 0.0, 35.0]] * 3
+    assert [call.start_s for call in after[2].turns[0].tool_calls] == [0.0, 5.0]
+    unknown = Program("p", (Turn(1, 1, tool_calls=(ToolCall("ls"),)), Turn(1, 1)))
+    assert tool_times("shift:10")(random.Random(0), [unknown]) == [unknown]
+
+
+@pytest.mark.parametrize(("spec", "share", "seconds"), [("hang:0.15", 0.15, 3600.0), ("hang:0.3:600", 0.3, 600.0)])
+def test_a_share_of_programs_hangs_once(spec: str, share: float, seconds: float) -> None:
+    after = changed(spec, 4000)
+    hanging = [[index for index, gap in enumerate(gaps(program)) if gap >= seconds] for program in after]
+    assert sum(map(bool, hanging)) / len(after) == pytest.approx(share, abs=0.02)
+    assert {len(found) for found in hanging} == {0, 1}
+    where = [found[0] for found in hanging if found]
+    assert set(where) == {0, 2}  # a turn without tools cannot hang, nor the last one
+    assert where.count(0) / len(where) == pytest.approx(0.5, abs=0.06)
+    spared = [program for program, found in zip(after, hanging, strict=True) if not found]
+    assert all(gaps(program) == [3.75, 0.0, 3.5] for program in spared)
+    assert tool_times("hang:1")(random.Random(0), [Program("p", (Turn(1, 1),))])[0].turns == (Turn(1, 1),)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_plays_rest_on_the_seed_alone(spec: str) -> None:
+    request = WorkloadRequest("swebench", num_programs=130, tool_times=spec)
+    workload = load_workload(request)
+    plain = load_workload(replace(request, tool_times="recorded"))
+    plays, same, others = (arrivals(workload, 0.1, seed) for seed in (3, 3, 4))
+    assert plays == same
+    recorded = arrivals(plain, 0.1, 3)
+    assert [(p.program.program_id, p.arrival_s, p.salt) for p in plays] == [
+        (p.program.program_id, p.arrival_s, p.salt) for p in recorded
+    ]
+    assert [gaps(p.program) for p in plays] != [gaps(p.program) for p in recorded]
+    assert [p.program.prompt_tokens() for p in plays] == [p.program.prompt_tokens() for p in recorded]
+    if not spec.startswith("constant"):
+        assert {p.program.program_id: gaps(p.program) for p in plays} != {
+            p.program.program_id: gaps(p.program) for p in others
+        }
+
+
+def test_recorded_is_the_default_and_leaves_manifests_as_they_were() -> None:
+    workload = load_workload(WorkloadRequest("swebench", num_programs=3))
+    assert "tool_times" not in workload.facts
+    assert "length_scale" not in workload.facts
+    changed_too = load_workload(WorkloadRequest("swebench", num_programs=3, tool_times="shift:2", length_scale=0.5))
+    assert (changed_too.facts["tool_times"], changed_too.facts["length_scale"]) == ("shift:2", 0.5)
+
+
+def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
+    trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
+    workload = load_workload(WorkloadRequest("swebench", num_programs=4, tool_times="shift:10"))
+    mixed = replace(workload, programs=tuple(trace), facts={**workload.facts, "arrivals": "recorded:1"})
+    late = {play.program.program_id for play in arrivals(mixed, 1.0, 0) if gaps(play.program)[0] > 4}
+    assert late == {"p0", "p1"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "there are recorded, constant:SECONDS"),
+        ("slow", "there are recorded, constant:SECONDS"),
+        ("recorded:1", "there are recorded"),
+        ("constant", "expected constant:SECONDS"),
+        ("constant:x", "'x': expected constant:SECONDS"),
+        ("constant:-1", "'-1': expected constant:SECONDS, seconds at least 0"),
+        ("constant:inf", "'inf'"),
+        ("bimodal:0.8:60", "expected bimodal:SHARE:SHORT_S:LONG_S"),
+        ("bimodal:0.8:60:1", "the short time below the long one"),
+        ("bimodal:80:1:60", "a share from 0 to 1"),
+        ("shift:0", "a factor above 0"),
+        ("shift:10:2", "expected shift:FACTOR"),
+        ("hang:15", "a share from 0 to 1"),
+        ("hang:0.1:2:3", "expected hang:SHARE[:SECONDS]"),
+    ],
+)
+def test_mistakes(spec: str, message: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        tool_times(spec)
+    assert str(caught.value).startswith(f"--tool-times {spec}: ")
+    assert message in str(caught.value)
+
+
+def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
+    given = bench("swebench", "--tool-times", "hang:2", "--out", tmp_path / "out")
+    assert given.exit_code == 2
+    assert given.stderr.splitlines() == [
+        "error: --tool-times hang:2: expected hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0"
+    ]
+    assert "--length-scale 0: must be above 0" in bench("swebench", "--length-scale", 0).stderr
+    grid = tmp_path / "grid.yaml"
+    for text, message in (
+        ("tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),
+        ("cases: [{tool_times: 3}]", "cases[0]: tool_times: 3 is not str"),
+        ("arrivals: [poisson, 'gamma:0']", "arrivals: gamma:0: expected a number above 0"),
+    ):
+        grid.write_text(text)
+        given = bench("sweep", grid, "--out", tmp_path / "out")
+        assert given.exit_code == 2
+        assert len(given.stderr.splitlines()) == 1
+        assert given.stderr.startswith(f"error: {grid}: ")
+        assert message in given.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
+    write_programs(tmp_path / "plain.jsonl", [Program("p", (Turn(10, 5), Turn(10, 5)))])
+    request = WorkloadRequest("plain", traces=tmp_path / "plain.jsonl", tool_times="constant:5")
+    with pytest.raises(BenchError, match="--tool-times constant:5: the programs call no tools"):
+        load_workload(request)
+
+
+def test_every_change_is_a_group_of_its_own(tmp_path: Path) -> None:
+    specs = ["recorded", *SPECS]
+    raw = {"tool_times": specs, "num_programs": 2, "policy": ["vllm", "continuum"]}
+    cells = plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])
+    assert len({cell.group.folder for cell in cells}) == len(specs)
+    (plain, _) = plan(grid_of({**raw, "tool_times": "recorded"}, "here", Path(), "g"), tmp_path, [])
+    (without, _) = plan(grid_of({k: raw[k] for k in ("num_programs", "policy")}, "here", Path(), "g"), tmp_path, [])
+    assert plain.group.folder == without.group.folder
+
+
+def test_cases_that_meet_in_a_point_are_played_once(tmp_path: Path) -> None:
+    raw = {"num_programs": 2, "policy": "vllm", "cases": [{"turn_scale": [1, 2]}, {"jps": 0.13, "policy": "continuum"}]}
+    cells = [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])]
+    assert len(cells) == len(set(cells)) == 3
+    raw["cases"].append({"turn_scale": 2})
+    assert [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])] == cells
+
+
+def test_scaled_lengths() -> None:
+    program = next(iter(bundled("swebench")))
+    short = scale_lengths(program, 0.1)
+    assert short.final_context_tokens == pytest.approx(program.final_context_tokens / 10, rel=0.02)
+    assert len(short.turns) == len(program.turns)
+    assert gaps(short) == gaps(program)
+    assert all(turn.new_input_tokens >= 1 and turn.output_tokens >= 1 for turn in scale_lengths(program, 1e-9).turns)
+
+
+def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
+    turns = (Turn(3000, 20, tool_calls=(ToolCall("ls", 0.5),)), Turn(100, 20, tool_calls=(ToolCall("ls", 0.5),)))
+    write_programs(tmp_path / "small.jsonl", [Program(f"p{i}", (*turns, Turn(10, 5))) for i in range(4)])
+    (tmp_path / "grid.yaml").write_text(
+        "workload: small.jsonl\njps: 1\nkv_blocks: 1200\npolicy: [vllm, continuum]\n"
+        "tool_times: ['hang:1:500', 'shift:10']\n"
+    )
+    out = tmp_path / "out"
+    done = bench("sweep", tmp_path / "grid.yaml", "--out", out, "--no-report")
+    assert done.exit_code == 0, done.stderr
+    groups = {g["axes"]["tool_times"]: g["policies"] for g in json.loads((out / "summary.json").read_text())["groups"]}
+    for policy in ("vllm", "continuum"):
+        assert groups["hang:1:500"][policy]["jct_min_s"] > 500
+        assert 10 < groups["shift:10"][policy]["jct_max_s"] < 30
+        assert groups["shift:10"][policy]["jct_min_s"] < 5
+    folders = [path.parent for path in sorted(out.glob("*/vllm-seed0/manifest.json"))]
+    assert "hang:1:500" in (folders[0] / "manifest.json").read_text() + (folders[1] / "manifest.json").read_text()
+    refused = bench("compare", *folders)
+    assert refused.exit_code == 2
+    assert "workload differs" in refused.stderr
