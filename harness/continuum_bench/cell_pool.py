@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Protocol
 
 ENGINE_MODULE = "continuum_server.virtual.engine"
@@ -43,6 +46,10 @@ class Task(Protocol):
         """Run; tell how far it is, and at last that it is done or failed."""
 
 
+Live = dict[Connection, tuple[Task, BaseProcess]]
+"""Runs under way, by where their reports come from."""
+
+
 @dataclass(slots=True)
 class Outcome:
     done: list[str] = field(default_factory=list)
@@ -56,44 +63,69 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([ENGINE_MODULE])
-    pending, live, outcome = list(tasks), dict[Connection, tuple[Task, BaseProcess]](), Outcome()
+    pending, live, outcome = list(tasks), Live(), Outcome()
     with _ctrl_c() as pressed:
-        _start_forkserver()
-        while (pending or live) and not outcome.interrupted:
-            while pending and len(live) < jobs:
-                task = pending.pop(0)
-                receiver, sender = context.Pipe(duplex=False)
-                process: BaseProcess = context.Process(target=_body, args=(task, sender), daemon=True)
-                process.start()
-                sender.close()
-                live[receiver] = (task, process)
-                on_report(Report(task.name, state="loading"))
-            for ready in wait([pressed, *live]):
-                if ready is pressed:
-                    outcome.interrupted = True
-                else:
-                    _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
+        try:
+            _start_forkserver()
+            while (pending or live) and not outcome.interrupted:
+                while pending and len(live) < jobs:
+                    task = pending.pop(0)
+                    _start(context, task, live)
+                    on_report(Report(task.name, state="loading"))
+                for ready in wait([pressed, *live]):
+                    if ready is pressed:
+                        outcome.interrupted = True
+                    else:
+                        _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
+        except KeyboardInterrupt:  # pressed again
+            outcome.interrupted = True
+        finally:
+            _kill(live)
+    return outcome
+
+
+def _start(context: ForkServerContext, task: Task, live: Live) -> None:
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_body, args=(task, sender), daemon=True)
+    process.start()
+    sender.close()
+    live[receiver] = (task, process)
+
+
+def _kill(live: Live) -> None:
     for _, process in live.values():
         process.kill()
+    for receiver, (_, process) in live.items():
         process.join()
-    return outcome
+        receiver.close()
 
 
 @contextmanager
 def _ctrl_c() -> Iterator[Connection]:
-    """Something to wait for: readable once Ctrl-C was pressed.
+    """Something to wait for: readable once Ctrl-C was pressed. Pressed again it is a KeyboardInterrupt: whatever keeps
+    us from looking may hang.
 
     An exception in the middle of whatever runs would be lost where it meets code that must not fail, and would leave
-    the fork server with half a request.
+    the fork server with half a request. Where Ctrl-C is not ours to hear it stays as it is: in another thread than the
+    main one, and where it is ignored (a shell's job in the background).
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    before = signal.signal(signal.SIGINT, lambda *_: sender.send(None))
-    try:
-        yield receiver
-    finally:
-        signal.signal(signal.SIGINT, before)
-        receiver.close()
-        sender.close()
+
+    def on_press(number: int, frame: FrameType | None) -> None:
+        if receiver.poll():
+            signal.default_int_handler(number, frame)
+        sender.send(None)
+
+    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread() and before not in (None, signal.SIG_IGN)
+    with receiver, sender:
+        if ours:
+            signal.signal(signal.SIGINT, on_press)
+        try:
+            yield receiver
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, before)
 
 
 def _start_forkserver() -> None:
@@ -105,16 +137,11 @@ def _start_forkserver() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(
-    ready: Connection,
-    live: dict[Connection, tuple[Task, BaseProcess]],
-    outcome: Outcome,
-    on_report: Listener,
-) -> None:
+def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener) -> None:
     task, process = live[ready]
     try:
         report: Report = ready.recv()
-    except EOFError:
+    except (EOFError, OSError):  # before a report, or in the middle of one
         process.join()
         report = Report(task.name, state="failed", error=f"its process ended with exit code {process.exitcode}")
     if report.state in ("done", "failed"):

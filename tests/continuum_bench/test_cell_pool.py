@@ -1,0 +1,47 @@
+"""Ctrl-C while runs are under way in processes of their own: never lost, never stuck, and not taken from others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from continuum_bench.cell_pool import Outcome, play_here
+from pool_tasks import Ends, Lingers, Presses
+
+
+def test_ctrl_c_keeps_what_is_done_and_starts_no_more() -> None:
+    told: list[tuple[str, str]] = []
+    tasks = [Ends("first"), Presses("second", os.getpid()), Ends("third")]
+    before = signal.getsignal(signal.SIGINT)
+    outcome = play_here(tasks, 1, lambda report: told.append((report.cell, report.state)))
+    assert outcome == Outcome(done=["first"], interrupted=True)
+    assert told == [("first", "loading"), ("first", "done"), ("second", "loading")]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_again_where_a_process_does_not_end(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    outcome = play_here([Lingers("a", told), Presses("b", os.getpid(), 2, told)], 2, lambda report: None)
+    assert outcome.interrupted
+    assert outcome.failed == {}
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    """A shell starts jobs in the background like that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        outcome = play_here([Presses("a", os.getpid(), 2, ends=True)], 1, lambda report: None)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert outcome == Outcome(done=["a"])
+
+
+def test_in_another_thread() -> None:
+    found: list[Outcome] = []
+    thread = threading.Thread(target=lambda: found.append(play_here([Ends("a")], 1, lambda report: None)))
+    thread.start()
+    thread.join()
+    assert found == [Outcome(done=["a"])]
