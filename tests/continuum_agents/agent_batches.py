@@ -16,7 +16,7 @@ import pytest
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
-from live_server import Live
+from live_server import Live, live
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
 MARK = "CONTINUUM_TEST_BATCH"
@@ -101,6 +101,35 @@ def second_turns(out: Path) -> set[str]:
     if not (out / "turns.jsonl").exists():
         return set()
     return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
+
+
+def through_a_restart(
+    folder: Path, run: Callable[[str], Batch], config: dict[str, Any]
+) -> tuple[Batch, list[SchedulerEvent]]:
+    """A batch of one program ``patient`` whose server goes away in its second turn, and comes back at the same port
+    once a call has failed.
+
+    Args:
+        folder: the test's; the batch records into ``run`` below it.
+        run: starts the batch against a server of this URL; the second turn's command waits for a file ``go``.
+        config: of both servers; the second one begins its script of answers anew.
+
+    Returns:
+        The batch, which ended well, and the second server's events of the program's three turns there.
+    """
+    out = folder / "run"
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+    with live(folder / "first", **config) as first:
+        batch = run(first.server.url)
+        wait_for(lambda: "patient" in second_turns(out), batch)
+        port = first.server.port
+    (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
+    wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
+    with live(folder / "second", **{**config, "port": port}) as second:
+        status, said = batch.wait()
+        assert status == 0, said
+        return batch, events_of(second, "patient", 3)
 
 
 def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, events_of, second_turns, task_file, wait_for
+from agent_batches import Batch, events_of, second_turns, task_file, through_a_restart, wait_for
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
@@ -129,24 +129,14 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(
 def test_a_program_outlives_its_server(tmp_path: Path, openhands: Callable[..., Batch]) -> None:
     """OpenHands tries again until the new server answers; the id stays, and so does the record."""
     emulated = script_of(tmp_path, {"patient": says("ls", "until [ -e go ]; do sleep 0.1; done")})
-    config: dict[str, Any] = {**EMULATED, "emulated": emulated}
-    out = tmp_path / "run"
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
+    tasks, out = task_file(tmp_path, "patient"), tmp_path / "run"
     patient = [f"llm.{option}" for option in ("num_retries=200", "retry_min_wait=1", "retry_max_wait=1")]
     options = [word for option in patient for word in ("-c", option)]
-    with live(tmp_path / "first", **config) as first:
-        batch = openhands(task_file(tmp_path, "patient"), first.server.url, out, *options)
-        wait_for(lambda: "patient" in second_turns(out), batch)
-        port = first.server.port
-    (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
-    wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-    with live(tmp_path / "second", **{**config, "port": port}) as second:
-        status, said = batch.wait()
-        assert status == 0, said
-        finishes = [event.turn for event in events_of(second, "patient", 3) if event.event == "finish"]
+    batch, events = through_a_restart(
+        tmp_path, lambda url: openhands(tasks, url, out, *options), {**EMULATED, "emulated": emulated}
+    )
     assert batch.programs()["patient"]["status"] == "Finished"
-    assert finishes == [0, 1, 2]  # the new server begins its script anew
+    assert [event.turn for event in events if event.event == "finish"] == [0, 1, 2]
     assert list(validate(out / "trace.jsonl")) == []
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, events_of, second_turns, task_file, wait_for
+from agent_batches import Batch, task_file, through_a_restart
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
-from live_server import live
 
 pytestmark = pytest.mark.slow
 
@@ -26,21 +25,10 @@ def test_a_program_outlives_its_server(tmp_path: Path, start: Callable[..., Batc
     script.write_text(json.dumps({"program": "patient", "replies": replies}) + "\n")
     emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
     config: dict[str, Any] = {"policy": "static-ttl", "kv_blocks": 2000, "max_model_len": 16_000, "emulated": emulated}
-    out = tmp_path / "run"
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-    with live(tmp_path / "first", **config) as first:
-        batch = start(task_file(tmp_path, "patient"), first.server.url, out, "--tool-limit", "600")
-        wait_for(lambda: "patient" in second_turns(out), batch)
-        port = first.server.port
-    (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
-    wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-    with live(tmp_path / "second", **{**config, "port": port}) as second:
-        status, said = batch.wait()
-        assert status == 0, said
-        finishes = [event.turn for event in events_of(second, "patient", 3) if event.event == "finish"]
+    tasks, out = task_file(tmp_path, "patient"), tmp_path / "run"
+    batch, events = through_a_restart(tmp_path, lambda url: start(tasks, url, out, "--tool-limit", "600"), config)
     assert batch.programs()["patient"]["status"] == "Submitted"
-    assert finishes == [0, 1, 2]  # the new server begins its script anew
+    assert [event.turn for event in events if event.event == "finish"] == [0, 1, 2]
     assert list(validate(out / "trace.jsonl")) == []
     answered = [turn for turn in read_turns(out) if turn.error is None]
     assert [turn.program_id for turn in answered] == ["patient"] * 5
