@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
+from ctrl_c import interrupted
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -296,22 +295,6 @@ def test_a_directory_of_trajectories_can_be_played(tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert summary["policies"]["vllm"]["programs_finished"] == 1
     assert summary["manifest"]["workload"]["sha256"]
-
-
-def interrupted(arguments: list[str], line: str) -> tuple[int, str]:
-    """Run in a process group of its own, press Ctrl-C when the line appears; exit code and the rest of stderr.
-
-    Reading stderr to its end proves that no process of the run is left to write to it.
-    """
-    command = [sys.executable, "-m", "continuum_bench", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
-        assert run.stderr is not None
-        for text in run.stderr:
-            if line in text:
-                break
-        os.killpg(run.pid, signal.SIGINT)
-        rest = run.stderr.read()
-    return run.returncode, rest
 
 
 def test_ctrl_c_keeps_what_is_done(trace: Path, tmp_path: Path) -> None:

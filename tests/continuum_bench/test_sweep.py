@@ -31,6 +31,7 @@ from continuum_bench.sweep_store import SweepStore
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import Program, ToolCall, Turn
+from ctrl_c import interrupted
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -236,16 +237,8 @@ def test_a_kill_leaves_no_half_cell_and_the_same_command_goes_on(folder: Path, t
 def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["sweep", str(folder / "grid.yaml"), "--set", "seeds=60", "--out", str(out), "--jobs", "1"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "continuum_bench", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
-        assert run.stderr is not None
-        for line in run.stderr:
-            if "1 of" in line:
-                break
-        os.killpg(run.pid, signal.SIGINT)
-        rest = run.stderr.read()
-    assert run.returncode == 130
+    code, rest = interrupted(arguments, "1 of")
+    assert code == 130
     assert "Traceback" not in rest
     assert "the same command goes on from there" in rest
     assert len(pd.read_csv(out / "sweep.csv")) == len(list(out.glob("*/*/engine.json"))) >= 1
