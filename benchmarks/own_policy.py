@@ -1,13 +1,13 @@
 """``working-set`` beside the others: cells of (workload, GPU, rate) by arms of (policy, options), same arrivals.
 
-    python benchmarks/own_policy.py CELLS.json --arms ARMS.json --seeds 5 --out results.jsonl [--jobs 2]
+    python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
 
-CELLS.json: {"name": {"traces": path or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb", "num_programs": 24,
-"kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "hang": 0, "tool_s": null}}.
-ARMS.json: {"label": ["policy", {options}]}.
-One process, everything in memory: the same engine as ``continuum-bench``, without its files. ``hang``: this share of
-programs has one tool that takes an hour; ``tool_s``: every tool takes so many seconds.
+CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
+"num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded",
+"pins_yield_to": "never"}}: the options of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}]}.
+One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
+docs/results/own-policy.md was made from the files in benchmarks/own_policy.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import argparse
 import json
 import math
 import multiprocessing
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_bench.bench_error import BenchError
 from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
 from continuum_server.policy.core import Guards
 from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
@@ -32,10 +31,11 @@ from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
-from continuum_traces.schema import Program, ToolCall, TurnRecord
+from continuum_traces.schema import TurnRecord
 from scipy import stats
 
-HANG_S = 3600.0
+OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "arrivals", "tool_times")
+OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "pins_yield_to", *OF_THE_WORKLOAD)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -43,35 +43,11 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
     request = WorkloadRequest(
         name=cell.get("workload", "replay"),
         traces=Path(cell["traces"]) if cell.get("traces") else None,
-        num_programs=cell.get("num_programs"),
         jps=cell["jps"],
-        turn_scale=cell.get("turn_scale", 1),
-        arrivals=cell.get("arrivals", "poisson"),
         skip_invalid=True,
+        **{name: cell[name] for name in OF_THE_WORKLOAD if name in cell},
     )
-    plays = arrivals(load_workload(request), cell["jps"], seed)
-    rng = random.Random(seed)
-    hang, tool_s = cell.get("hang", 0.0), cell.get("tool_s")
-    jobs = [Job(hung(p.program, rng) if rng.random() < hang else p.program, p.arrival_s, p.salt) for p in plays]
-    return jobs if tool_s is None else [replace(job, program=equal_tools(job.program, tool_s)) for job in jobs]
-
-
-def equal_tools(program: Program, tool_s: float) -> Program:
-    """The same program with tools that all take ``tool_s`` seconds."""
-    turns = [replace(t, tool_calls=(ToolCall("tool", tool_s),)) if t.tool_calls else t for t in program.turns]
-    return replace(program, turns=tuple(turns))
-
-
-def hung(program: Program, rng: random.Random) -> Program:
-    """The same program with one tool call that takes an hour."""
-    index = rng.randrange(max(1, len(program.turns) - 1))
-    turn = program.turns[index]
-    if not turn.tool_calls:
-        return program
-    calls = (replace(turn.tool_calls[0], duration_s=HANG_S), *turn.tool_calls[1:])
-    return replace(
-        program, turns=(*program.turns[:index], replace(turn, tool_calls=calls), *program.turns[index + 1 :])
-    )
+    return [Job(p.program, p.arrival_s, p.salt) for p in arrivals(load_workload(request), cell["jps"], seed)]
 
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
@@ -182,6 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="?", type=Path)
     parser.add_argument("--arms", type=Path)
+    parser.add_argument("--arm", help="these arms only, separated by commas")
+    parser.add_argument("--traces", type=Path, default=Path(), help="where the cells' trace files are")
     parser.add_argument("--only", default="", help="cells whose name holds this")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -191,17 +169,39 @@ def main() -> None:
     parser.add_argument("--base", default="continuum")
     given = parser.parse_args()
     if given.cells:
-        run(given)
+        try:
+            run(given)
+        except BenchError as error:
+            parser.error(str(error))
     files = given.table or ([given.out] if given.out else [])
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     for line in table(rows, given.base):
         print(line)  # noqa: T201
 
 
+def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]:
+    """Cells by name, those whose name holds ``only``, their trace files found.
+
+    Raises:
+        BenchError: a word that no cell has, a trace that is not there.
+    """
+    cells = {name: cell for name, cell in json.loads(path.read_text(encoding="utf-8")).items() if only in name}
+    for name, cell in cells.items():
+        for word in cell:
+            if word not in OF_THE_CELL:
+                raise BenchError(f"{path}: {name}: {word}: unknown; a cell has {', '.join(OF_THE_CELL)}")
+        if cell.get("traces"):
+            cell["traces"] = str(traces / cell["traces"])
+            if not Path(cell["traces"]).exists():
+                raise BenchError(f"{path}: {name}: traces: {cell['traces']} is not there; say where with --traces DIR")
+    return cells
+
+
 def run(given: argparse.Namespace) -> None:
     """Seeds outermost, so that what is there after an interruption is paired."""
-    cells, arms = json.loads(given.cells.read_text()), json.loads(given.arms.read_text())
-    chosen = {name: cell for name, cell in cells.items() if given.only in name}
+    arms = json.loads(given.arms.read_text())
+    arms = {label: arm for label, arm in arms.items() if given.arm is None or label in given.arm.split(",")}
+    chosen = read_cells(given.cells, given.only, given.traces)
     known = set()
     if given.out.exists():
         rows = [json.loads(line) for line in given.out.read_text().splitlines()]
