@@ -105,6 +105,59 @@ def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
     assert (out / "figure.svg").read_bytes() == before
 
 
+STUDIED = {"gamma:3", "constant:30", "bimodal:0.8:0.5:60", "shift:10", "dram-100"}
+
+
+@pytest.mark.parametrize(("mode", "cells"), [("--quick", 120), ("--full", 1920)])
+def test_own_policy_plans_the_whole_study(mode: str, cells: int, tmp_path: Path) -> None:
+    shown = bench("figure", "own-policy", mode, "--dry-run", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.stderr
+    names = shown.stdout.splitlines()
+    assert len(names) == len(set(names)) == cells
+    assert not (tmp_path / "out").exists()
+    points = load_figure("own-policy").sweep(mode.removeprefix("--"), ()).points
+    values = {str(value) for point in points for value in point.axes.values()}
+    assert values >= STUDIED
+    assert any(value.startswith("hang:") for value in values)
+    assert {"swebench", "bfcl"} <= {point.workload for point in points}
+    assert any(point.options.kv_blocks and point.options.length_scale < 1 for point in points)
+    arms = {arm.policy for point in points for arm in point.arms}
+    wanted = {"vllm", "program-fcfs", "static-ttl", "continuum", "working-set", "oracle-working-set"}
+    assert arms == wanted | {f"{policy}+offload" for policy in wanted}
+    if mode == "--full":
+        assert {"openhands", "h100-80gb"} <= values
+        assert {point.options.turn_scale for point in points} == {1, 2, 3, 4, 5}
+
+
+def test_own_policy_with_a_users_trace_has_the_same_changes(trace: Path) -> None:
+    points = load_figure("own-policy").sweep("quick", [trace]).points
+    assert {str(value) for point in points for value in point.axes.values()} >= STUDIED
+
+
+def test_ratios_from_end_to_end(trace: Path, tmp_path: Path) -> None:
+    out, policies = tmp_path / "out", ["--set", "policy=vllm,continuum"]
+    changes = ["--set", "jps=2", "--set", "tool_times=recorded,hang:0.5:50"]
+    done = bench("figure", "own-policy", "--traces", trace, *SMALL, *policies, *changes, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    groups = json.loads((out / "summary.json").read_text())["groups"]
+    plain = next(g for g in groups if g["axes"]["tool_times"] == "recorded" and "arrivals" not in g["axes"])["policies"]
+    ratio = plain["vllm"]["jct_mean_s"] / plain["continuum"]["jct_mean_s"]
+    rows = [
+        line.strip("| ").split(" | ") for line in (out / "figure.md").read_text().splitlines() if "| vllm |" in line
+    ]
+    assert ratio > 1
+    assert rows[0][1:4] == ["recorded", "vllm", "1"]
+    assert rows[0][-2] == f"{ratio:.3f}"
+    points = len({tuple(group["axes"].items()) for group in groups})
+    assert rows[-1][:2] == ["geometric mean", f"{points} points"]
+    product = 1.0
+    for row in rows[:-1]:
+        product *= float(row[-2])
+    assert float(rows[-1][-2]) == pytest.approx(product ** (1 / points), abs=2e-3)
+    assert "hang:0.5:50" in (out / "figure.svg").read_text()
+    assert "dry-run: it has no cells" in bench("figure", "goodput", "--dry-run").stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["queueing", "eta-t"])
 def test_figures_of_single_runs(name: str, trace: Path, tmp_path: Path) -> None:
