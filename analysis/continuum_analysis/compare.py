@@ -1,4 +1,4 @@
-"""Several runs side by side: means over seeds with intervals, and policies paired on the same arrivals."""
+"""Several runs side by side: means over seeds with intervals, and arms paired on the same arrivals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields two runs must share before their numbers may stand side by side."""
 TIERS = "offload"
 """The engine option in which a policy and its ``+offload`` arm differ."""
+ROUTER = "router"
+"""The engine option in which arms may differ that run on equal replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,20 @@ class Run:
     path: Path
     manifest: Manifest
     metrics: RunMetrics
+    router: str | None = None
+    """What its replicas stand behind, where it stands beside runs behind others."""
+
+    @property
+    def arm(self) -> str:
+        """What it is called in a comparison: ``continuum``, or ``continuum@affinity`` where routers differ."""
+        return self.manifest.policy + (f"@{self.router}" if self.router else "")
+
+
+def name_routers(runs: Sequence[Run]) -> list[Run]:
+    """The runs as they stand side by side: with their routers, if they lie behind different ones."""
+    routers = [run.manifest.engine_options.get(ROUTER) for run in runs]
+    several = len(set(routers)) > 1
+    return [replace(run, router=router if several else None) for run, router in zip(runs, routers, strict=True)]
 
 
 def load_runs(path: Path) -> list[Run]:
@@ -68,7 +84,7 @@ def load_runs(path: Path) -> list[Run]:
             runs.append(read_run_metrics(folder))
     if not runs:
         raise AnalysisError(f"{path}: no finished run there")
-    return runs
+    return name_routers(runs)
 
 
 def read_run_metrics(folder: Path) -> Run:
@@ -83,14 +99,14 @@ def load_all(paths: Sequence[Path]) -> list[Run]:
     Raises:
         AnalysisError: a directory without a run.
     """
-    return [run for path in paths for run in load_runs(path)]
+    return name_routers([run for path in paths for run in load_runs(path)])
 
 
 def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
     """Runs by programs per second, lowest first; None where a manifest does not say.
 
     Raises:
-        AnalysisError: runs that differ in more than load, policy and seed.
+        AnalysisError: runs that differ in more than load, policy, router and seed.
     """
     loads: dict[float | None, list[Run]] = {}
     for run in runs:
@@ -101,7 +117,7 @@ def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs that differ in anything but policy and seed, and a policy that is there twice.
+    """Refuse runs that differ in anything but policy, router and seed, and an arm that is there twice.
 
     Raises:
         AnalysisError: naming the manifest's field and both directories.
@@ -111,9 +127,9 @@ def check_comparable(runs: Sequence[Run]) -> None:
     options: dict[str, Run] = {}
     for run in runs:
         policy, seed = run.manifest.policy, run.manifest.seed
-        twin = seen.setdefault((policy, seed), run)
+        twin = seen.setdefault((run.arm, seed), run)
         if twin is not run:
-            raise AnalysisError(f"{twin.path} and {run.path} are both policy {policy}, seed {seed}; keep them apart")
+            raise AnalysisError(f"{twin.path} and {run.path} are both policy {run.arm}, seed {seed}; keep them apart")
         other = options.setdefault(policy, run)
         if other.manifest.policy_options != run.manifest.policy_options:
             detail = _difference(other.manifest.policy_options, run.manifest.policy_options)
@@ -140,8 +156,10 @@ def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
         ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
         if name == "workload":
             ours, theirs = ours_work, theirs_work
-        if name == "engine_options" and not (ours.get(TIERS) and theirs.get(TIERS)):  # an arm with tiers, one without
-            ours, theirs = {**ours, TIERS: None}, {**theirs, TIERS: None}
+        if name == "engine_options":
+            ours, theirs = {**ours, ROUTER: None}, {**theirs, ROUTER: None}
+            if not (ours.get(TIERS) and theirs.get(TIERS)):  # an arm with tiers, one without
+                ours, theirs = {**ours, TIERS: None}, {**theirs, TIERS: None}
         if ours != theirs:
             raise AnalysisError(f"{where}: {name} differs{_difference(ours, theirs)}")
 
@@ -159,7 +177,10 @@ def _difference(ours: Any, theirs: Any) -> str:
 
 
 def summarize(path: Path) -> dict[str, Any]:
-    """What summary.json holds: per policy the mean over seeds of every metric, and the paired ratio to ``vllm``.
+    """What summary.json holds: per arm the mean over seeds of every metric, and the paired ratio to the baseline.
+
+    An arm is a policy, or, of runs behind different routers, a policy behind one of them; the baseline is ``vllm``, and
+    then the first router's.
 
     Raises:
         AnalysisError: no finished run, or runs that may not stand side by side.
@@ -171,30 +192,35 @@ def summarize(path: Path) -> dict[str, Any]:
 def summarize_runs(path: Path | None, runs: Sequence[Run]) -> dict[str, Any]:
     """The summary of runs already read (``load_runs``); without a path, of runs from several directories."""
     check_comparable(runs)
-    by_policy: dict[str, list[Run]] = {}
+    by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=_as_asked(path, runs)):
-        by_policy.setdefault(run.manifest.policy, []).append(run)
-    baseline = by_policy.get(BASELINE, [])
-    policies = {name: _summarize_policy(group, compare_to(baseline, group)) for name, group in by_policy.items()}
+        by_arm.setdefault(run.arm, []).append(run)
+    base = next((arm for arm, group in by_arm.items() if group[0].manifest.policy == BASELINE), None)
+    baseline = by_arm[base] if base is not None else []
+    policies = {arm: _summarize_arm(group, compare_to(baseline, group)) for arm, group in by_arm.items()}
     file = path / MANIFEST if path is not None else None
     manifest = read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest)
     return {
         "schema": SUMMARY_SCHEMA,
         "version": 1,
         "seeds": sorted({run.manifest.seed for run in runs}),
+        "baseline": base,
         "policies": policies,
-        "warnings": _warnings(by_policy),
+        "warnings": _warnings(by_arm),
         "manifest": manifest,
     }
 
 
-def _as_asked(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int]]:
-    """Policies in the order they were asked for; without an experiment's manifest the baseline, then as they come."""
+def _as_asked(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:
+    """Routers as they come; policies as they were asked for, or, without an experiment's manifest, the baseline first
+    and the others as they come."""
     if path is not None and (path / MANIFEST).exists():
         asked = read_manifest(path).policy.split(",")
     else:
         asked = [BASELINE, *(run.manifest.policy for run in runs)]
+    routers = list(dict.fromkeys(run.router for run in runs))
     return lambda run: (
+        routers.index(run.router),
         asked.index(run.manifest.policy) if run.manifest.policy in asked else len(asked),
         run.manifest.seed,
     )
@@ -233,8 +259,8 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     )
 
 
-def _summarize_policy(runs: Sequence[Run], comparison: Comparison | None) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"policy": runs[0].manifest.policy, "router": runs[0].manifest.engine_options.get(ROUTER)}
     intervals: dict[str, list[float] | None] = {}
     for metric in METRICS:
         values = [float(v) for run in runs if (v := run.metrics.values[metric.name]) is not None]
@@ -268,11 +294,11 @@ def _comparison_fields(found: Comparison | None) -> dict[str, Any]:
     }
 
 
-def _warnings(by_policy: Mapping[str, Sequence[Run]]) -> list[str]:
+def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
     """What makes a mean mean less than it seems."""
     warnings = []
-    all_seeds = {run.manifest.seed for group in by_policy.values() for run in group}
-    for policy, group in by_policy.items():
+    all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
+    for policy, group in by_arm.items():
         missing = sorted(all_seeds - {run.manifest.seed for run in group})
         if missing:
             warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
@@ -320,10 +346,9 @@ def write_summary_of(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
     _write_csv(path / "summary.csv", ["policy", *names, "ratio_to_vllm", *bounds], rows)
     if len(summary["seeds"]) > 1:
         order = list(summary["policies"])
-        by_seed = sorted(runs, key=lambda run: (order.index(run.manifest.policy), run.manifest.seed))
+        by_seed = sorted(runs, key=lambda run: (order.index(run.arm), run.manifest.seed))
         cells = [
-            [run.manifest.policy, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)]
-            for run in by_seed
+            [run.arm, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)] for run in by_seed
         ]
         _write_csv(path / "summary_by_seed.csv", ["policy", "seed", *names], cells)
     return summary

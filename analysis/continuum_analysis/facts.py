@@ -35,6 +35,8 @@ class RunFacts:
     block_tokens: int
     gpus: int | None
     """GPUs of the engine, all replicas; None where no manifest says."""
+    replicas: int = 1
+    """As the manifest has it, or as many as were seen."""
 
     @property
     def wall_s(self) -> float:
@@ -74,11 +76,21 @@ def facts_of(programs: Sequence[ProgramTimes], manifest: Manifest | None = None)
         returns=tuple(found for found in explain(programs, limits) if found.program_id in counted),
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),
+        replicas=max(_replicas(manifest), _replicas_seen(programs)),
     )
 
 
 def _gpus(manifest: Manifest | None) -> int | None:
     if manifest is None or "tensor_parallel" not in manifest.hardware:
         return None
-    replicas = manifest.hardware.get("replicas", manifest.engine_options.get("replicas"))
-    return int(manifest.hardware["tensor_parallel"]) * int(replicas or 1)
+    return int(manifest.hardware["tensor_parallel"]) * _replicas(manifest)
+
+
+def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:
+    return len({turn.replica for program in programs for turn in program.turns} - {None})
+
+
+def _replicas(manifest: Manifest | None) -> int:
+    if manifest is None:
+        return 1
+    return int(manifest.hardware.get("replicas", manifest.engine_options.get("replicas")) or 1)

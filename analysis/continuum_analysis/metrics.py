@@ -124,6 +124,18 @@ def _missed(facts: RunFacts) -> Value:
     return _ratio(sum(not found.hit for found in facts.returns), len(facts.returns))
 
 
+def _elsewhere(facts: RunFacts) -> Value:
+    """None with one replica."""
+    moved = [found.turn.replica != found.before.replica for found in facts.returns]
+    return _ratio(sum(moved), len(moved)) if facts.replicas > 1 else None
+
+
+def _busiest(facts: RunFacts) -> Value:
+    """None with one replica."""
+    turns = Counter(turn.replica for program in facts.everyone for turn in program.turns)
+    return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
+
+
 def _per_gpu(facts: RunFacts) -> Value:
     jobs = _rate(lambda f: len(f.programs), 3600.0)(facts)
     return None if jobs is None or facts.gpus is None else jobs / facts.gpus
@@ -299,6 +311,19 @@ METRICS: tuple[Metric, ...] = (
         "",
         "prompt tokens such turns had to compute again",
         lambda f: sum(r.lost_tokens for r in f.returns) if f.returns else None,
+    ),
+    Metric(
+        "returns_elsewhere_share",
+        "",
+        "turns after a program's first that went to another replica than the turn before / those turns; null with one "
+        "replica",
+        _elsewhere,
+    ),
+    Metric(
+        "replica_busiest",
+        "",
+        "turns of the replica that had the most / mean over all replicas (1 is even); null with one",
+        _busiest,
     ),
     Metric("prefill_saved_tokens", "", "prompt tokens found in cache", _reused),
     Metric("pins", "", "holds of a finished turn's KV", lambda f: len(f.pins)),

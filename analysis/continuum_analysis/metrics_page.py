@@ -26,18 +26,21 @@ in tables, an empty cell in CSV) where the files do not hold what it needs. Perc
 TAIL = """
 ## Per policy, in summary.json
 
-Each metric is the mean over seeds; `intervals` holds its 95% interval (Student's t), null with one seed.
+Each metric is the mean over seeds; `intervals` holds its 95% interval (Student's t), null with one seed. Of runs behind
+different routers each policy is there once for each of them, as `continuum@affinity`. `baseline` names what the ratios
+are to: `vllm`, then behind the router that came first.
 
 | name | unit | what it is |
 |---|---|---|
-| `ratio_to_vllm` | | vllm's mean JCT / this policy's: seeds both ran, programs that finished under both |
+| `policy`, `router` | | the two apart; the router null with one replica |
+| `ratio_to_vllm` | | the baseline's mean JCT / this policy's: seeds both ran, programs that finished under both |
 | `ratio_to_vllm_interval` | | 95% interval, paired by seed (Fieller); null with one seed |
 | `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled (paired bootstrap) |
 | `ratio_to_vllm_bootstrap_interval` | | several seeds: the same over seeds; too narrow for few |
-| `difference_to_vllm_s` | s | vllm's mean JCT - this policy's, the same programs |
+| `difference_to_vllm_s` | s | the baseline's mean JCT - this policy's, the same programs |
 | `difference_to_vllm_interval_s` | s | 95% interval (t on per-seed differences) |
 | `effect_size_to_vllm` | | Hedges' g_z: mean paired difference / its deviation over n seeds * (1 - 3 / (4n - 5)) |
-| `sooner_than_vllm_share` | | programs that finished sooner than under vllm, ties half; mean over seeds |
+| `sooner_than_vllm_share` | | programs that finished sooner than under the baseline, ties half; mean over seeds |
 | `sooner_than_vllm_interval` | | its 95% interval (t over seeds) |
 | `paired_programs` | | programs the ratio rests on (finished under both), programs that arrived |
 | `pins_by_ending` | | pins by what ended them, summed over seeds |
@@ -51,8 +54,8 @@ other arrival sequences; the resampled interval speaks of the one that ran.
 How often these intervals see a difference between a policy and itself: [self-check](results/self-check.md).
 
 Two runs are paired only where their manifests agree in workload, engine, hardware and engine options (the tiers of a
-`+offload` arm apart), and where their clients sent the same programs at the same instants; anything else is refused
-with the field's name.
+`+offload` arm and the router of equal replicas apart), and where their clients sent the same programs at the same
+instants; anything else is refused with the field's name.
 """
 
 

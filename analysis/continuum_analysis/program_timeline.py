@@ -48,7 +48,7 @@ def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
     start_s = programs[0].arrive_s if programs else 0.0
     why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
     return {
-        "policy": run.manifest.policy,
+        "policy": run.arm,
         "seed": run.manifest.seed,
         "total": len(programs),
         "end": _ms(max((p.finish_s for p in programs), default=0.0) - start_s),

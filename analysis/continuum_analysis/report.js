@@ -166,7 +166,7 @@
   });
 
   data.runs.forEach((run, number) => pick("policy").add(new Option(run.policy, number)));
-  const preferred = data.runs.findIndex((run) => run.policy === "continuum");
+  const preferred = data.runs.findIndex((run) => run.policy.split("@")[0] === "continuum");
   view.run = data.runs[Math.max(0, preferred)];
   pick("policy").value = Math.max(0, preferred);
   pick("policy").addEventListener("change", () => {

@@ -20,9 +20,9 @@ from continuum_analysis.figures_cache import miss_figure, occupancy_figure, tail
 from continuum_analysis.figures_load import load_figure
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.program_timeline import timeline_json
-from continuum_analysis.words import BASELINE, COLUMNS, table_rows, verdict
+from continuum_analysis.words import BASELINE, columns, table_rows, verdict
 
-__all__ = ["COLUMNS", "Page", "figures_of", "page_of", "table_rows", "write_joint_report", "write_report"]
+__all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
 
 Summaries = Mapping[float | None, Mapping[str, Any]]
 
@@ -50,7 +50,7 @@ class Page:
 
     @property
     def groups(self) -> Groups:
-        return {policy: [r for r in self.runs if r.manifest.policy == policy] for policy in self.summary["policies"]}
+        return {arm: [run for run in self.runs if run.arm == arm] for arm in self.summary["policies"]}
 
 
 def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
@@ -107,6 +107,7 @@ def figures_of(page: Page) -> list[Figure]:
 def render(page: Page) -> str:
     """The page as HTML."""
     summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
+    shown, baseline = columns(page.summaries.values()), summary["baseline"] or BASELINE
     manifest = page.runs[0].manifest
     folder = files("continuum_analysis")
     source = (folder / "report.html.j2").read_text(encoding="utf-8")
@@ -117,8 +118,9 @@ def render(page: Page) -> str:
         warnings=[
             _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each["warnings"]
         ],
-        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(heading for _, heading, _ in COLUMNS)],
-        rows=_table(page),
+        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(heading for _, heading, _ in shown)],
+        baseline=baseline,
+        rows=_table(page, shown),
         detailed=_load_words(page.detailed, page).rstrip(": "),
         several_seeds=len(summary["seeds"]) > 1,
         figures=[{"figure": figure, "html": _html(figure, f"figure-{figure.name}")} for figure in figures_of(page)],
@@ -141,11 +143,11 @@ def _load_words(jps: float | None, page: Page) -> str:
     return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
 
 
-def _table(page: Page) -> list[list[str]]:
+def _table(page: Page, shown: Sequence[tuple[str, str, str]]) -> list[list[str]]:
     several = len(page.loads) > 1
     rows = []
     for jps, summary in page.summaries.items():
-        rows += [[f"{jps:g}", *row] if several else row for row in table_rows(summary)]
+        rows += [[f"{jps:g}", *row] if several else row for row in table_rows(summary, shown)]
     return rows
 
 
@@ -154,7 +156,7 @@ def _comparisons(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
         (policy, *_comparison(row))
         for policy, row in summary["policies"].items()
-        if policy != BASELINE and row["ratio_to_vllm"] is not None
+        if policy != summary["baseline"] and row["ratio_to_vllm"] is not None
     ]
 
 
@@ -179,15 +181,18 @@ def _with_bounds(form: str, value: float, interval: Sequence[float] | None) -> s
 
 
 def _runs_manifest(page: Page) -> list[tuple[str, str]]:
-    """What the runs' own manifests add: where each is, its options and its command."""
+    """What the runs' own manifests add: where each is, its router where it has one, its options and its command."""
     return [
         (f"runs.{run.path.name}.{name}", value)
         for runs in page.loads.values()
         for run in runs
-        for name, value in _flat(
-            {"seed": run.manifest.seed, "policy_options": run.manifest.policy_options, "command": run.manifest.command}
-        )
+        for name, value in _flat(_of_run(run))
     ]
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    manifest, router = run.manifest, {"router": run.router} if run.router else {}
+    return {**router, "seed": manifest.seed, "policy_options": manifest.policy_options, "command": manifest.command}
 
 
 def _html(figure: Figure, name: str) -> str:
@@ -220,10 +225,11 @@ def kv_tokens(runs: Sequence[Run]) -> int | None:
     return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
 
 
-def _replicas(options: Mapping[str, Any]) -> str:
+def _replicas(runs: Sequence[Run]) -> str:
     """Empty where there is one."""
-    number = options.get("replicas") or 1
-    return f"{number}, router {options.get('router')}" if number > 1 else ""
+    number = runs[0].manifest.engine_options.get("replicas") or 1
+    routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
+    return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
 def _facts(
@@ -246,11 +252,14 @@ def _facts(
         ("Engine", manifest.engine),
         ("Model", _join([hardware.get("model")])),
         ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
-        ("Replicas", _replicas(manifest.engine_options)),
+        ("Replicas", _replicas(runs)),
         ("Step times", _join([steps.get("kind"), steps.get("source")])),
     ]
     if capacity:
-        facts += [("KV pool", f"{capacity:,} tokens"), ("Distance to the knee", _knee(groups, capacity))]
+        facts += [
+            ("KV pool", f"{capacity:,} tokens"),
+            ("Distance to the knee", _knee(groups, capacity, summary["baseline"])),
+        ]
     return [(name, value) for name, value in facts if value]
 
 
@@ -262,9 +271,9 @@ def _parallel(number: object) -> str | None:
     return None if number in (None, 1) else f"tensor parallel over {number}"
 
 
-def _knee(groups: Groups, capacity: int) -> str:
+def _knee(groups: Groups, capacity: int, baseline: str | None) -> str:
     """Live context against the pool, in the baseline where it ran."""
-    policy = BASELINE if BASELINE in groups else next(iter(groups))
+    policy = baseline or next(iter(groups))
     run = shown_run(groups, policy) or groups[policy][0]
     need = demand(run.metrics.facts.machine)
     mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity

@@ -59,14 +59,14 @@ def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -
         AnalysisError: too few runs for two comparisons, or twins that did not play the same arrivals.
     """
     rates = []
-    for policy in dict.fromkeys(run.manifest.policy for run in runs):
-        ours = [run for run in runs if run.manifest.policy == policy]
+    for policy in dict.fromkeys(run.arm for run in runs):
+        ours = [run for run in runs if run.arm == policy]
         if len(ours) < 4 * per_comparison:
             least = f"two comparisons of {per_comparison} pairs"
             raise AnalysisError(f"{policy}: {len(ours)} runs are too few for {least}; run more --seeds")
         dealt = [_halves(ours, order) for order in _orders(len(ours))]
         rates += _rates(policy, "other seeds", dealt, per_comparison)
-        pairs = list(_twins(ours, {run.manifest.seed: run for run in twins if run.manifest.policy == policy}))
+        pairs = list(_twins(ours, {run.manifest.seed: run for run in twins if run.arm == policy}))
         if pairs:
             dealt = [[pairs[place] for place in order] for order in _orders(len(pairs))]
             rates += _rates(policy, "same arrivals", dealt, per_comparison)

@@ -13,7 +13,7 @@ from continuum_analysis.compare import Run
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.misses import Return, cause_rows
 from continuum_analysis.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.words import COLUMNS, cell_with_interval
+from continuum_analysis.words import cell_with_interval, columns
 
 Form = Literal["csv", "parquet", "json", "latex", "markdown"]
 FORMS: tuple[str, ...] = get_args(Form)
@@ -52,10 +52,10 @@ def _with_bounds(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
     """The command line's table, cells as text, with 95% intervals where there are several seeds."""
-    rows = []
+    rows, shown = [], columns(summaries.values())
     for jps, summary in summaries.items():
         for policy, row in summary["policies"].items():
-            cells = {heading: cell_with_interval(row, key, form) for key, heading, form in COLUMNS}
+            cells = {heading: cell_with_interval(row, key, form) for key, heading, form in shown}
             rows.append(({"JPS": f"{jps:g}"} if jps is not None else {}) | {"policy": policy} | cells)
     return pd.DataFrame(rows)
 
@@ -163,7 +163,7 @@ def _pin(program_id: str, pin: PinTimes) -> dict[str, Any]:
 
 
 def _key(run: Run) -> dict[str, Any]:
-    return {"jps": run.manifest.workload.get("jps"), "policy": run.manifest.policy, "seed": run.manifest.seed}
+    return {"jps": run.manifest.workload.get("jps"), "policy": run.arm, "seed": run.manifest.seed}
 
 
 WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})

@@ -226,7 +226,7 @@ def report(
 
 @app.command()
 def compare(directories: Dirs, form: TableForm = None, out: TableFile = None, json_output: Json = False) -> None:
-    """Runs side by side and the verdict: several directories count as one experiment (more seeds, policies, loads)."""
+    """Runs side by side and the verdict; directories are one experiment: more seeds, policies, loads, routers."""
     from continuum_bench.report_commands import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:

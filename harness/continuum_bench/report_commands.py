@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from continuum_analysis.compare import Run, by_load, load_all, load_runs, read_run_metrics, summarize_runs
+from continuum_analysis.compare import Run, by_load, load_all, load_runs, name_routers, read_run_metrics, summarize_runs
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.misses import cause_rows
 from continuum_analysis.self_check import self_check
@@ -51,7 +51,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return [read_run_metrics(folder) for folder in folders]
+    return name_routers([read_run_metrics(folder) for folder in folders])
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from continuum_analysis.words import COLUMNS, table_rows
+from continuum_analysis.words import columns, table_rows
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -27,8 +27,9 @@ def print_notice(text: str) -> None:
 
 def print_summary(summary: Mapping[str, Any], caption: str) -> None:
     """One row a policy; one column a policy where the terminal is too narrow for that."""
-    rows = [["policy", *(heading for _, heading, _ in COLUMNS)], *table_rows(summary)]
-    console = Console(highlight=False, width=max(_out.width, 130) if not _out.is_terminal else None)
+    shown = columns([summary])
+    rows = [["policy", *(heading for _, heading, _ in shown)], *table_rows(summary, shown)]
+    console = Console(highlight=False, width=max(_out.width, 150) if not _out.is_terminal else None)
     table = _table(caption, rows)
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
         table = _table(caption, list(zip(*rows, strict=True)))

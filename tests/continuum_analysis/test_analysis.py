@@ -76,6 +76,8 @@ EXPECTED = {
     "prefix_hit_ratio_ideal": 112 / 350,  # no replay: a's first prompt, 100, and what was found
     "returns_missed_share": 0.0,
     "prefill_repeated_tokens": 0,
+    "returns_elsewhere_share": None,  # one replica
+    "replica_busiest": None,
     "prefill_saved_tokens": 112,
     "pins": 1,
     "pin_hit_ratio": 1.0,

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from continuum_analysis.compare import by_load, load_all, load_runs, summarize, summarize_runs
+from continuum_analysis.compare import Run, by_load, load_all, load_runs, summarize, summarize_runs
 from continuum_analysis.images import write_images
 from continuum_analysis.pairing import resampled_ratio, share_sooner, standardized_difference
+from continuum_analysis.report import write_joint_report
 from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
 from continuum_analysis.timeline import AnalysisError
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_analysis.words import verdict
+from continuum_traces.run_dir import EVENTS, TURNS, read_events, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
 E = SchedulerEvent
 
 
 def write_run(
-    path: Path, policy: str, seed: int, jcts_s: list[float], jps: float = 1.0, sha256: str = "a" * 64
+    path: Path,
+    policy: str,
+    seed: int,
+    jcts_s: list[float],
+    jps: float = 1.0,
+    sha256: str = "a" * 64,
+    **engine_options: object,
 ) -> Path:
     """Two-turn programs: half their time each, a pin and one second of a tool between."""
     path.mkdir(parents=True)
-    workload = {"sha256": sha256, "jps": jps}
-    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", workload=workload))
+    manifest = Manifest(
+        policy=policy,
+        seed=seed,
+        engine="virtual",
+        workload={"sha256": sha256, "jps": jps},
+        engine_options=engine_options,
+    )
+    write_manifest(path, manifest)
     events, records = [], []
     for number, jct_s in enumerate(jcts_s):
         name, t, half = f"p_{number}", float(number), (jct_s - 1) / 2
@@ -121,6 +137,71 @@ def test_loads_are_kept_apart_and_other_programs_refused(experiment: Path, tmp_p
     write_run(tmp_path / "other" / "v", "vllm", 0, [30.0], jps=2.0, sha256="b" * 64)
     with pytest.raises(AnalysisError, match=r"they played different workloads \(sha256 a{12} against b{12}\)"):
         by_load(load_all([experiment, tmp_path / "other"]))
+
+
+def write_routed(path: Path, router: str, faster: float, replicas: int = 4) -> Path:
+    """``vllm`` and ``continuum`` of two seeds behind a router, ``continuum`` twice as fast."""
+    for seed in (0, 1):
+        jcts = [20.0 / faster + seed, 40.0 / faster]
+        options = {"router": router, "replicas": replicas, "block_size": 16}
+        write_run(path / f"vllm-seed{seed}", "vllm", seed, jcts, **options)
+        write_run(path / f"continuum-seed{seed}", "continuum", seed, [jct / 2 for jct in jcts], **options)
+    return path
+
+
+def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
+    paths = [write_routed(tmp_path / "r", "round-robin", 1.0), write_routed(tmp_path / "a", "affinity", 1.25)]
+    runs = load_all(paths)
+    summary = summarize_runs(None, runs)
+    arms = ["vllm@round-robin", "continuum@round-robin", "vllm@affinity", "continuum@affinity"]
+    assert (list(summary["policies"]), summary["baseline"]) == (arms, arms[0])
+    rows = [summary["policies"][arm] for arm in arms]
+    means = [(20 + 21 + 40 + 40) / 4, (16 + 17 + 32 + 32) / 4]
+    assert [row["ratio_to_vllm"] for row in rows] == pytest.approx([1, 2, means[0] / means[1], 2 * means[0] / means[1]])
+    assert [(row["policy"], row["router"]) for row in rows[1:3]] == [("continuum", "round-robin"), ("vllm", "affinity")]
+    said = verdict(summary)
+    assert "continuum@round-robin finished programs 2.00x faster than vllm@round-robin" in said
+    assert "continuum@affinity finished programs 2.49x faster than vllm@round-robin" in said
+    table = summary_words(by_load_summaries(runs))
+    assert list(table["policy"]) == arms
+    assert "ratio to vllm@round-robin" in table.columns
+    assert set(TABLES["runs"](runs)["policy"]) == set(arms)
+    html = write_joint_report(paths, tmp_path / "report.html").read_text()
+    assert all(arm in html for arm in arms)
+    assert "4, router round-robin or affinity" in html
+    assert "vllm@round-robin's mean JCT over this" in html
+
+
+def by_load_summaries(runs: list[Run]) -> dict[float | None, dict[str, Any]]:
+    return {jps: summarize_runs(None, group) for jps, group in by_load(runs).items()}
+
+
+def test_one_router_is_not_named(tmp_path: Path) -> None:
+    path = write_routed(tmp_path / "a", "affinity", 1.0)
+    summary = summarize(path)
+    assert (list(summary["policies"]), summary["baseline"]) == (["vllm", "continuum"], "vllm")
+
+
+def test_runs_that_differ_in_more_than_the_router_are_refused(tmp_path: Path) -> None:
+    four = write_routed(tmp_path / "r", "round-robin", 1.0)
+    two = write_routed(tmp_path / "a", "affinity", 1.0, replicas=2)
+    with pytest.raises(AnalysisError, match="engine_options differs in replicas: 4 against 2"):
+        summarize_runs(None, load_all([four, two]))
+    with pytest.raises(AnalysisError, match="are both policy continuum, seed 0"):
+        summarize_runs(None, load_all([four, write_routed(tmp_path / "again", "round-robin", 1.0)]))
+
+
+def test_where_turns_went_among_replicas(tmp_path: Path) -> None:
+    """Two programs of two turns at four replicas: one comes back to where it was, nobody goes to the last two."""
+    path = write_run(tmp_path / "r", "vllm", 0, [10.0, 20.0], replicas=4)
+    places = iter((0, 0, 0, 1))
+    place = {(e.program_id, e.turn): next(places) for e in read_events(path) if e.event == "arrive"}
+    events = [replace(event, replica=place[event.program_id, event.turn]) for event in read_events(path)]
+    (path / EVENTS).unlink()
+    write_rows(path / EVENTS, events)
+    (run,) = load_runs(path)
+    assert run.metrics.values["returns_elsewhere_share"] == 0.5
+    assert run.metrics.values["replica_busiest"] == 3 / (4 / 4)
 
 
 def test_effect_sizes_by_hand(experiment: Path) -> None:

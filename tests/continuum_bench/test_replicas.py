@@ -54,6 +54,24 @@ def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
     assert run.metrics.facts.gpus == 2
 
 
+def test_routers_side_by_side(trace: Path, tmp_path: Path) -> None:
+    """A router under which no program comes back to its replica but by chance, and one under which each does."""
+    for router in ("round-robin", "sticky"):
+        out = tmp_path / router
+        done = replay(trace, "--replicas", 2, "--router", router, "--policy", "vllm,continuum", "--out", out)
+        assert done.exit_code == 0, done.output
+    folders = [str(tmp_path / name) for name in ("sticky", "round-robin")]
+    summary = json.loads(runner.invoke(app, ["compare", *folders, "--json"]).stdout)
+    arms = ["vllm@sticky", "continuum@sticky", "vllm@round-robin", "continuum@round-robin"]
+    assert (list(summary["policies"]), summary["baseline"]) == (arms, arms[0])
+    elsewhere = [row["returns_elsewhere_share"] for row in summary["policies"].values()]
+    assert elsewhere[:2] == [0.0, 0.0]
+    assert min(elsewhere[2:]) > 0.2
+    printed = runner.invoke(app, ["compare", *folders]).stdout
+    assert all(arm in printed for arm in arms)
+    assert all(heading in printed for heading in ("elsewhere", "busiest", "ratio to vllm@sticky"))
+
+
 def test_a_replica_that_dies(trace: Path, tmp_path: Path) -> None:
     """In the middle of a turn that it served when it lived."""
     arguments = ("--policy", "continuum", "--router", "sticky", "--replicas", 2)
