@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cli import app
+from continuum_bench.live.plan import Window, make_plan
 from continuum_bench.sweep_grid import grid_of
 from continuum_bench.sweep_plan import plan
 from continuum_bench.tool_times import tool_times
@@ -217,3 +218,9 @@ def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
     refused = bench("compare", *folders)
     assert refused.exit_code == 2
     assert "workload differs" in refused.stderr
+
+
+def test_a_live_load_has_them_too() -> None:
+    workload = load_workload(WorkloadRequest("swebench", num_programs=20, tool_times="constant:30"))
+    plays = make_plan(workload, 0.1, 0, Window()).plays
+    assert {turn.gap_s for play in plays for turn in play.program.turns if turn.tool_calls} == {30.0}
