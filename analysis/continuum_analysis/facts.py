@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.misses import Return, explain, limits_of
+from continuum_analysis.scheduler_time import SchedulerTime
 from continuum_analysis.timeline import PinTimes, ProgramTimes, State, TurnTimes
 
 
@@ -37,6 +38,7 @@ class RunFacts:
     """GPUs of the engine, all replicas; None where no manifest says."""
     replicas: int = 1
     """As the manifest has it, or as many as were seen."""
+    scheduler_time: SchedulerTime | None = None
 
     @property
     def wall_s(self) -> float:
@@ -50,7 +52,9 @@ class RunFacts:
         return tuple(sorted((p for p in (*self.everyone, *self.uncounted) if p.turns), key=lambda p: p.arrive_s))
 
 
-def facts_of(programs: Sequence[ProgramTimes], manifest: Manifest | None = None) -> RunFacts:
+def facts_of(
+    programs: Sequence[ProgramTimes], manifest: Manifest | None = None, scheduler_time: SchedulerTime | None = None
+) -> RunFacts:
     """Sort out a run's programs; without its manifest, hits are not rounded to blocks and GPUs not counted."""
     by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
     everyone = tuple(program for program in programs if program.counted)
@@ -77,6 +81,7 @@ def facts_of(programs: Sequence[ProgramTimes], manifest: Manifest | None = None)
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),
         replicas=max(_replicas(manifest), _replicas_seen(programs)),
+        scheduler_time=scheduler_time,
     )
 
 

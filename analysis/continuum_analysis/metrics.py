@@ -15,6 +15,7 @@ from continuum_traces.run_dir import MANIFEST, read_manifest
 from continuum_analysis.facts import RunFacts, facts_of
 from continuum_analysis.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.misses import reusable_tokens
+from continuum_analysis.scheduler_time import SchedulerTime, read_scheduler_time
 from continuum_analysis.timeline import FAILED, TurnTimes, read_run
 
 Value = float | int | None
@@ -43,7 +44,7 @@ class RunMetrics:
 def analyze_run(path: Path) -> RunMetrics:
     """All metrics of a run directory (or of a directory or file in the preview's format)."""
     manifest = read_manifest(path) if (path / MANIFEST).exists() else None
-    return measure(facts_of(read_run(path), manifest))
+    return measure(facts_of(read_run(path), manifest, read_scheduler_time(path)))
 
 
 def measure(facts: RunFacts) -> RunMetrics:
@@ -134,6 +135,10 @@ def _busiest(facts: RunFacts) -> Value:
     """None with one replica."""
     turns = Counter(turn.replica for program in facts.everyone for turn in program.turns)
     return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
+
+
+def _scheduler(value: Callable[[SchedulerTime], Value]) -> Callable[[RunFacts], Value]:
+    return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
 
 
 def _per_gpu(facts: RunFacts) -> Value:
@@ -374,6 +379,20 @@ METRICS: tuple[Metric, ...] = (
         "s",
         "99th percentile over all turns sent of sent - due: the load generator's own lateness, which all times include",
         lambda f: send_lateness_s(f, 99),
+    ),
+    Metric(
+        "scheduler_time_per_call_s",
+        "s",
+        "processor time in vLLM's schedule and update_from_output, policy included / calls of them; a call is a step "
+        "of the engine, or many where only decoding goes on. Measured on the machine that ran the virtual engine, not "
+        "modelled, in no other time, and noisy: equal runs differ; null elsewhere",
+        _scheduler(lambda took: _ratio(took.total_s, took.calls)),
+    ),
+    Metric(
+        "scheduler_time_longest_s",
+        "s",
+        "the longest such call: as noisy as a maximum is",
+        _scheduler(lambda took: took.longest_s),
     ),
     Metric(
         "tool_time_slowest_tenth_share",

@@ -13,7 +13,8 @@ HEAD = """# Metrics
 Written by `python -m continuum_analysis.metrics_page docs/metrics.md` from `METRICS` in
 `analysis/continuum_analysis/metrics.py`; do not edit.
 
-Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and `turns.jsonl` where it is there).
+Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and `turns.jsonl` and
+`scheduler_time.json` where they are there).
 A program is finished when each of its turns ended, the last one with an answer, and its client was to send no other.
 Only finished programs enter the times; the others stay in the denominators (percentiles of completion times, finished
 share, wall time) and are named. Programs of a warm-up or cool-down are load and in no metric. A metric is null (a dash

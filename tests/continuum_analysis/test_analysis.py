@@ -14,7 +14,7 @@ from continuum_analysis.generator import lateness_warning
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.report import write_report
 from continuum_analysis.timeline import AnalysisError, order_events, read_run
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
@@ -97,6 +97,8 @@ EXPECTED = {
     "tpot_p95_s": 0.05 * (3.0 - 1.5) / 19 + 0.95 * (8.0 - 4.25) / 9,
     "tries_failed": 1,
     "send_lateness_p99_s": 0.98 * 0.2,  # of 0, 0, 0.2
+    "scheduler_time_per_call_s": 0.25 / 1000,
+    "scheduler_time_longest_s": 0.004,
     "tool_time_slowest_tenth_share": None,  # one gap has no slowest tenth
 }
 
@@ -122,6 +124,7 @@ def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1
 def test_every_metric_by_hand(tmp_path: Path) -> None:
     write_rows(tmp_path / EVENTS, EVENTS_BY_HAND)
     write_rows(tmp_path / TURNS, TURNS_BY_HAND)
+    write_json(tmp_path / "scheduler_time.json", {"calls": 1000, "total_s": 0.25, "longest_s": 0.004})
     run = analyze_run(tmp_path)
     for name, value in EXPECTED.items():
         assert run.values[name] == pytest.approx(value), name
@@ -132,6 +135,14 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
     late = lateness_warning(run.facts)
     assert late is not None
     assert "sent 196 ms late at the 99th percentile, 22.4% of the mean TTFT" in late
+
+
+def test_scheduler_time_is_read_where_it_was_measured(tmp_path: Path) -> None:
+    write_rows(tmp_path / EVENTS, EVENTS_BY_HAND)
+    assert analyze_run(tmp_path).values["scheduler_time_per_call_s"] is None
+    write_json(tmp_path / "scheduler_time.json", {"calls": 1000, "total_s": "long"})
+    with pytest.raises(RunDirError, match=r"scheduler_time\.json: expected numbers calls, total_s and longest_s"):
+        analyze_run(tmp_path)
 
 
 def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: Path) -> None:

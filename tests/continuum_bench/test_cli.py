@@ -80,9 +80,19 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
 def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
     done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--policy", "continuum", "--out", tmp_path / "again")
     assert done.exit_code == 0, done.stderr
-    for name in ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json"):
-        again = (tmp_path / "again" / "continuum-seed0" / name).read_bytes()
-        assert again == (experiment / "continuum-seed0" / name).read_bytes()
+    files = {file.name: file for file in (tmp_path / "again" / "continuum-seed0").iterdir()}
+    assert {"scheduler_timestamps.jsonl", "turns.jsonl", "engine.json", "tool_statistics.json"} <= set(files)
+    for name in set(files) - {"scheduler_time.json", "manifest.json", "engine.log"}:
+        assert files[name].read_bytes() == (experiment / "continuum-seed0" / name).read_bytes(), name
+
+
+def test_what_the_scheduler_took_is_measured(experiment: Path) -> None:
+    engine = json.loads((experiment / "continuum-seed0" / "engine.json").read_text())
+    took = json.loads((experiment / "continuum-seed0" / "scheduler_time.json").read_text())
+    assert took["calls"] == engine["scheduler_calls"]
+    assert 0 < took["total_s"] / took["calls"] <= took["longest_s"] <= took["total_s"]
+    row = json.loads((experiment / "summary.json").read_text())["policies"]["continuum"]
+    assert 0 < row["scheduler_time_per_call_s"] <= row["scheduler_time_longest_s"]
 
 
 def test_reading_a_finished_experiment(experiment: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from continuum_server.policy.core import Core, Guards
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Job
 from continuum_server.virtual.oracle import ForeseeingScheduler
-from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_server.virtual.scheduler_time import SchedulerTime, facts_of
+from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import Played, build, play, program
@@ -203,6 +204,18 @@ def test_the_same_run_twice(policy: str) -> None:
     first, second = play(jobs, policy), play(jobs, policy)
     assert first.turns == second.turns
     assert first.events == second.events
+
+
+def test_the_scheduler_s_time_is_counted_by_call_and_decides_nothing() -> None:
+    """With a clock that a reading moves by a second: one in ``schedule``, one in ``update_from_output``."""
+    jobs, ticks = [Job(program(f"p{i}"), 0.1 * i) for i in range(4)], count()
+    turns: list[TurnRecord] = []
+    _, loop = build(jobs, "continuum", {}, turns=turns)
+    loop.scheduler_time = SchedulerTime(lambda: float(next(ticks)))
+    loop.run()
+    calls = loop.counters.scheduler_calls
+    assert facts_of([loop.scheduler_time] * 2) == {"calls": 2 * calls, "total_s": 4.0 * calls, "longest_s": 2.0}
+    assert turns == play(jobs, "continuum").turns
 
 
 def test_shared_prefixes_are_found_and_reasoning_is_not() -> None:

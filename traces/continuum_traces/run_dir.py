@@ -6,6 +6,7 @@
 ``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` a line, written as a program arrives
 ``programs.jsonl``              real agents: one line a program, with its end and whether it passed its benchmark's test
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
+``scheduler_time.json``         virtual engine: processor seconds that the scheduler took; measured, not modelled
 ``summary.json``                written by analysis
 
 An experiment is a directory of such runs: ``runs/NAME/POLICY-seedN/`` with its own manifest and summary above them.
@@ -33,6 +34,7 @@ TURNS = "turns.jsonl"
 ARRIVALS = "arrivals.jsonl"
 PROGRAMS = "programs.jsonl"
 ENGINE = "engine.json"
+SCHEDULER_TIME = "scheduler_time.json"
 SUMMARY = "summary.json"
 
 Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import ENGINE, EVENTS, TURNS, JsonLines, write_json
+from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
 
 from continuum_server.policy.core import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
@@ -29,6 +29,7 @@ from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, 
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
+from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import EventSink
 from continuum_server.vllm_plugin.settings import Settings
@@ -47,12 +48,14 @@ def simulate(
     out: Path,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> None:
-    """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, engine.json into ``out``.
+    """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
+    engine.json into ``out``.
 
     A policy that learns also leaves tool_statistics.json, from which another run may start. With several replicas the
     records are of all, events with the replica's number, statistics merged.
 
-    Deterministic: equal arguments write equal bytes (``seed`` is recorded; nothing here draws from it).
+    Deterministic: equal arguments write equal bytes (``seed`` is recorded; nothing here draws from it), but for
+    scheduler_time.json, which is measured.
 
     Raises:
         StepTimesError: unknown hardware, or a batch outside what was measured.
@@ -100,6 +103,7 @@ def simulate(
     learned = [found for one in replicas if (found := one.scheduler.core.policy.export_statistics())]
     if learned:
         write_json(out / FILE, learned[0] if len(replicas) == 1 else merge_statistics(learned))
+    write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in replicas))
     write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked})
 
 

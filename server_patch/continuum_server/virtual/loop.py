@@ -17,6 +17,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
+from continuum_server.virtual.scheduler_time import SchedulerTime
 from continuum_server.virtual.tokens import Conversation
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside, hash_computed_blocks
@@ -124,6 +125,7 @@ class VirtualLoop:
         self.step_start_s = -inf
         """When the latest step was scheduled: a turn that came later is not in it."""
         self.counters = Counters()
+        self.scheduler_time = SchedulerTime()
         self.programs_done = 0
         self.turns_done = 0
         self._scheduler = scheduler
@@ -195,7 +197,7 @@ class VirtualLoop:
         if steps > 1:
             for request in self._scheduler.running:
                 request.spec_token_ids = [0] * (steps - 1)
-        output = self._scheduler.schedule()
+        output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
             self._wait_for_something(output)
@@ -268,7 +270,7 @@ class VirtualLoop:
         """Nothing could be scheduled, and nothing will be before a deadline, an arrival or the end of a transfer."""
         moved = self._move_kv(output)
         result = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
-        self._scheduler.update_from_output(output, result)
+        self.scheduler_time.update(self._scheduler, output, result)
         if self.transfers is not None and not self.transfers.quiet:
             return  # the next call may find something new at once
         deadline_s = self._scheduler.core.next_deadline_s()
@@ -313,7 +315,7 @@ class VirtualLoop:
         if batch.chunks:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
-        self._scheduler.update_from_output(output, runner_output)
+        self.scheduler_time.update(self._scheduler, output, runner_output)
         if steps > 1:
             hash_computed_blocks(self._scheduler)  # who is preempted next leaves them to be found
         self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids

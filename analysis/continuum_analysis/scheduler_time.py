@@ -1,0 +1,33 @@
+"""What the scheduler itself took, where the engine measured it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from continuum_traces.run_dir import SCHEDULER_TIME, RunDirError, read_json
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerTime:
+    """Processor seconds in vLLM's ``schedule`` and ``update_from_output``, policy included; all replicas together."""
+
+    calls: int
+    total_s: float
+    longest_s: float
+
+
+def read_scheduler_time(path: Path) -> SchedulerTime | None:
+    """A run's; None where nobody measured it.
+
+    Raises:
+        RunDirError: a fault in the file.
+    """
+    file = path / SCHEDULER_TIME
+    if not file.exists():
+        return None
+    data = read_json(file)
+    try:
+        return SchedulerTime(int(data["calls"]), float(data["total_s"]), float(data["longest_s"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunDirError(f"{file}: expected numbers calls, total_s and longest_s: {error}") from error
