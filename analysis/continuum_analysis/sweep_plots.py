@@ -23,6 +23,9 @@ KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "inferce
 """Policies that keep their colour and mark in every figure; others follow in order. An arm with offload is dashed."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PANEL_INCHES = (4.2, 3.1)
+DOT_INCHES = 0.4
+"""Height of a row of dots."""
+RATIO_TICKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 4, 6, 8, 12)
 AXIS_TITLES = {
     "jps": "programs per second",
     "chunk_tokens": "chunk size, tokens",
@@ -82,8 +85,8 @@ class Panel:
     log_x: bool = False
     bars: tuple[Bar, ...] = ()
     """Bars instead of lines."""
-    level: float = 0.0
-    """Where bars begin."""
+    dots: bool = False
+    """The bars' values as marks, a row a group, on a logarithmic scale around 1: ratios of many groups."""
 
     @property
     def names(self) -> list[str]:
@@ -164,13 +167,11 @@ def _axis_title(metric: str) -> str:
 
 def draw(panels: Sequence[Panel]) -> Figure:
     """The panels, two beside each other, one legend above."""
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    figure, axes = _paper(panels)
     names = list(dict.fromkeys(name for panel in panels for name in panel.names))
     for panel, axis in zip(panels, axes, strict=False):
-        _draw_bars(axis, panel, names) if panel.bars else _draw_panel(axis, panel, names)
+        drawn = _draw_dots if panel.dots else _draw_bars if panel.bars else _draw_panel
+        drawn(axis, panel, names)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     handles: dict[str, Any] = {}
@@ -179,6 +180,20 @@ def draw(panels: Sequence[Panel]) -> Figure:
     known = [name for name in names if name in handles]
     figure.legend([handles[n] for n in known], known, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     return figure
+
+
+def _paper(panels: Sequence[Panel]) -> tuple[Figure, Sequence[Axes]]:
+    """Axes of equal size, two beside each other; of panels of dots one under the other, each as high as it has rows."""
+    if panels[0].dots:
+        rows = [len({bar.group for bar in panel.bars}) for panel in panels]
+        inches = [DOT_INCHES * number for number in rows]
+        size = (PANEL_INCHES[0] * 2, sum(inches) + 0.7 * len(panels) + 0.6)
+        figure = Figure(figsize=size, layout="constrained")
+        return figure, list(figure.subplots(len(panels), squeeze=False, height_ratios=inches).flatten())
+    columns = min(2, len(panels))
+    high = -(-len(panels) // columns)
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * high + 0.5), layout="constrained")
+    return figure, list(figure.subplots(high, columns, squeeze=False).flatten())
 
 
 def _style(name: str, names: Sequence[str]) -> tuple[str, str, str]:
@@ -197,15 +212,36 @@ def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
         at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * width for bar in bars]
         spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
         colour = _style(name, names)[0]
-        heights = [bar.y - panel.level for bar in bars]
-        axis.bar(at, heights, width, panel.level, yerr=spread, color=colour, label=name, capsize=2)
-    axis.set_title(panel.title, fontsize=9)
-    if panel.log:
-        axis.set_yscale("log")
+        axis.bar(at, [bar.y for bar in bars], width, yerr=spread, color=colour, label=name, capsize=2)
     axis.set_xticks(range(len(groups)), [textwrap.fill(group, 22) for group in groups], fontsize=7)
     axis.set_ylabel(panel.y_title, fontsize=8)
     axis.tick_params(axis="y", labelsize=7)
     axis.grid(visible=True, axis="y", alpha=0.3, linewidth=0.5)
+
+
+def _draw_dots(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+    groups = list(dict.fromkeys(bar.group for bar in panel.bars))
+    for number, name in enumerate(names):
+        bars = [bar for bar in panel.bars if bar.name == name]
+        at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * 0.7 / len(names) for bar in bars]
+        spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
+        colour, mark, dash = _style(name, names)
+        style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "", "markersize": 4, "elinewidth": 0.8}
+        style |= {"label": name, "markerfacecolor": colour if dash == "-" else "none"}
+        axis.errorbar([bar.y for bar in bars], at, xerr=spread, **style)
+    axis.axvline(1.0, color="#7f7f7f", linewidth=0.6)
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    axis.set_xlim(min(low, 0.9), max(high, 1.1))
+    shown = [tick for tick in RATIO_TICKS if min(low, 0.9) <= tick <= max(high, 1.1)]
+    axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axis.minorticks_off()
+    axis.set_yticks(range(len(groups)), groups, fontsize=7)
+    axis.set_ylim(len(groups) - 0.5, -0.5)
+    axis.set_title(panel.title, fontsize=9)
+    axis.set_xlabel(panel.x_title, fontsize=8)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.grid(visible=True, axis="x", alpha=0.3, linewidth=0.5)
 
 
 def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:

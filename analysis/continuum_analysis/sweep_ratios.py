@@ -14,7 +14,8 @@ from continuum_analysis.sweep_tables import GroupSummary, Sweep, spread
 READING = (
     "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Round brackets: "
     "95% intervals over seeds (Fieller, paired). Of fewer than three seeds: the seeds themselves, in square brackets. "
-    "Bars: the ratio and what seeds range over. The last rows are geometric means over the points."
+    "Marks: the ratio and what seeds range over; hollow: with offload. Arms with offload stand beside {base} with "
+    "offload where the point has it. The last rows are geometric means over the points."
 )
 OFFLOAD = "+offload"
 PANELS = ("workload", "gpu")
@@ -38,11 +39,14 @@ class Ratio:
 
 def sweep_ratios(sweep: Sweep, base: str) -> list[Ratio]:
     """Every point's policies beside ``base``; arms with offload beside the base with offload, where it is there."""
-    axes = [axis for axis in sweep.varying() if axis not in PANELS]
+    where = {group.folder: _named(group.axes, PANELS) for group in sweep.groups}
+    numbers = {(where[group.folder], group.axes.get("num_programs")) for group in sweep.groups}
+    alike = len(numbers) == len(set(where.values()))  # each panel has its number of programs: no point need say it
+    axes = [axis for axis in sweep.varying() if axis not in PANELS and not (alike and axis == "num_programs")]
     return [
         ratio
         for group in sweep.groups
-        for ratio in _of_group(group, _named(group.axes, PANELS), _named(group.axes, axes), base)
+        for ratio in _of_group(group, where[group.folder], _named(group.axes, axes), base)
     ]
 
 
@@ -97,7 +101,7 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[lis
 
 
 def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
-    """A panel a workload and GPU: bars up and down from 1, a group a point, a bar a policy."""
+    """A panel a workload and GPU: a row a point, a mark a policy."""
     panels = []
     for where in dict.fromkeys(one.where for one in ratios):
         bars = tuple(
@@ -105,7 +109,7 @@ def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
             for one in ratios
             if one.where == where
         )
-        panels.append(Panel(where, "", f"mean JCT to {base}", (), log=True, bars=bars, level=1.0))
+        panels.append(Panel(where, f"mean JCT to {base}", "", (), bars=bars, dots=True))
     return panels
 
 
