@@ -246,8 +246,8 @@ def test_an_error_in_an_open_stream_is_found(tmp_path: Path, monkeypatch: pytest
     assert "EngineDeadError" in turns_of(tmp_path / "out")[0].error
 
 
-async def slowly(request: web.Request, number: int) -> Any:
-    """A good answer whose lines come in pieces."""
+async def in_pieces(request: web.Request, number: int) -> Any:
+    """A good answer, slowly; its lines are cut in two."""
     response = web.StreamResponse()
     await response.prepare(request)
     for token in range((await request.json())["max_tokens"]):
@@ -261,7 +261,7 @@ async def slowly(request: web.Request, number: int) -> Any:
 
 def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.01)
-    with serving(slowly) as server:
+    with serving(in_pieces) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
     assert done.exit_code == 0, done.output
     first, second = server.bodies[0]["prompt"], server.bodies[1]["prompt"]

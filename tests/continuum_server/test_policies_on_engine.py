@@ -227,8 +227,10 @@ def test_thunderagent_lets_in_who_waited_too_long() -> None:
 def test_working_set_keeps_what_it_lets_in() -> None:
     """More than fits comes at once, sizes being known: after the first losses those inside keep their KV."""
     first = Job(program("first", turns=6, new=80, output=40, tool_s=0.1), 0.0)
-    jobs = [first, *[Job(job.program, 10.0 + job.arrival_s) for job in crowd(turns=6)]]
+    at_once = [program(f"p{i}", turns=6, new=80, output=40, tool_s=0.01) for i in range(10)]
+    jobs = [first, *[Job(each, 10.0 + 0.05 * i) for i, each in enumerate(at_once)]]
     ours, theirs = play(jobs, "working-set", blocks=112), play(jobs, "continuum", blocks=112)
+    assert ours.of("finish")[-1].t < theirs.of("finish")[-1].t
     assert ours.loop.counters.prefill_tokens < 0.5 * theirs.loop.counters.prefill_tokens
     assert ours.loop.counters.preemptions == 0
     reasons = [event.reason for event in ours.of("unpin")]

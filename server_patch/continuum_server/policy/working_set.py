@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, ClassVar
 
 from continuum_server.policy.base import Options, Rank
@@ -39,8 +39,12 @@ class WorkingSetOptions(Options):
     long after a program inside lost KV to the others."""
     footprints: int = 256
     """Most recently finished programs from whose final contexts growth is forecast."""
+    tool_times: int = 1024
+    """Most recent times between turns from which a hold is shortened; 0: always the break-even time."""
 
     def __post_init__(self) -> None:
+        if self.tool_times < 0:
+            raise ValueError("tool_times must be at least 0")
         if self.footprints < 1 or (self.memory_worth is not None and self.memory_worth <= 0.0):
             raise ValueError("footprints must be at least 1, memory_worth above 0")
 
@@ -53,6 +57,10 @@ def _worth_of(machine: Machine) -> float:
     """What memory is worth on this machine, above 0."""
     worth = machine.decode.memory_worth(machine.kv_tokens) if machine.decode is not None else 0.0
     return worth or USUAL_WORTH
+
+
+RECENT = 256
+"""Turns over which times are averaged."""
 
 
 class Footprints:
@@ -86,6 +94,60 @@ class Footprints:
         return peak
 
 
+class ToolTimes:
+    """Seconds that programs stayed away lately, and how long to hold for the next."""
+
+    ENOUGH: ClassVar[int] = 32
+    """With fewer nothing is known of their distribution."""
+    POINTS: ClassVar[int] = 64
+    """Tried as holds, evenly among the times."""
+    MARGIN: ClassVar[float] = 1.25
+    """A hold is so much longer than the time it is for: the next one like it may be a little later."""
+
+    def __init__(self, window: int) -> None:
+        self._recent: deque[float] = deque(maxlen=window)
+        self._new = 0
+        self._sorted: list[float] = []
+        self._sums: list[float] = [0.0]
+
+    def add(self, away_s: float) -> None:
+        self._recent.append(away_s)
+        self._new += 1
+
+    def best_hold_s(self, even_s: float) -> float:
+        """The tau up to the break-even time ``even_s`` with the least E[min(away, tau)] + P(away > tau) * even_s.
+
+        The break-even itself where that costs no more: what was not seen yet is not ruled out.
+        """
+        if len(self._recent) < self.ENOUGH:
+            return even_s
+        if self._new >= self.ENOUGH:
+            self._new, self._sorted = 0, sorted(self._recent)
+            self._sums = [0.0, *accumulate(self._sorted)]
+        number = bisect_right(self._sorted, even_s)
+        step = max(1, number // self.POINTS)
+        tried = [(number, even_s), (0, 0.0)]
+        tried += [(index + 1, self._sorted[index]) for index in range(step - 1, number, step)]
+        _, tau_s = min(tried, key=lambda point: self._cost(point[0], point[1] + even_s))
+        return min(even_s, tau_s * self.MARGIN)
+
+    def _cost(self, within: int, beyond_s: float) -> float:
+        """Of all times together: those ``within`` the tau are waited for, each of the others costs ``beyond_s``."""
+        return self._sums[within] + (len(self._sorted) - within) * beyond_s
+
+
+class RecentMean:
+    """Mean in which the last ``window`` values count most; 0 before the first."""
+
+    def __init__(self, window: int) -> None:
+        self._window, self._count = window, 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self._count = min(self._count + 1, self._window)
+        self.value += (value - self.value) / self._count
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     """A program inside, or one that waits to be let in."""
@@ -94,8 +156,12 @@ class _Member:
     """Its context: of the last prompt; with the output once the turn ended."""
     held: list[TurnState] | None = field(default_factory=list)
     """Requests held back; None: it has been let in."""
+    since_s: float = math.inf
+    """Since when it is away; inf while a request of it is in the engine."""
     until_s: float = math.inf
-    """When it loses its place; never while a request of it is in the engine."""
+    """When it loses its place."""
+    gone_s: float = math.inf
+    """When it counts as finished."""
 
 
 class WorkingSet(ProgramFcfs):
@@ -109,6 +175,9 @@ class WorkingSet(ProgramFcfs):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self.footprints = Footprints(self.options.footprints)
+        self.tool_times = ToolTimes(self.options.tool_times)
+        self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
+        """Seconds a turn's place was kept after it, and seconds it was in the batch."""
         self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
         """Beyond it KV is lost: tiers keep a copy of what leaves the GPU."""
         self._worth = self.options.memory_worth or _worth_of(machine)
@@ -117,6 +186,7 @@ class WorkingSet(ProgramFcfs):
         """Programs that wait to be let in, in the order they came."""
         self._ends: list[tuple[float, int, ProgramState]] = []
         """When places are lost; some no longer matter."""
+        self._ties = count()
         self._first_since_s = 0.0
         """When the first of those outside became the first."""
         self._changed = False
@@ -137,7 +207,12 @@ class WorkingSet(ProgramFcfs):
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
                 self._outside.append(program)
-        member.tokens, member.until_s = turn.prompt_tokens, math.inf
+        if member.since_s <= now_s:
+            self.tool_times.add(now_s - member.since_s)
+            if turn.memo:
+                self._held_s.add(now_s - member.since_s)
+        member.tokens = turn.prompt_tokens
+        member.since_s = member.until_s = member.gone_s = math.inf
         if member.held is not None:
             member.held.append(turn)
         elif turn.tagged:
@@ -156,12 +231,15 @@ class WorkingSet(ProgramFcfs):
         self._lost_s = now_s
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        program, ttl_s = finish.turn.program, self._break_even_s(finish.context_tokens)
+        self._served_s.add(finish.turn.served(finish.now_s))
+        program, even_s = finish.turn.program, self._break_even_s(finish.context_tokens)
+        ttl_s = self.tool_times.best_hold_s(even_s)
         member: _Member = program.memo
         member.tokens, self._changed = finish.context_tokens, True
         if program.requests_in_engine == 0:
-            member.until_s = finish.now_s + ttl_s
-            heapq.heappush(self._ends, (member.until_s, finish.turn.sequence, program))
+            member.since_s = finish.now_s
+            member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
+            heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
         return Hold(min(ttl_s, self._reload_even_s(finish)))
 
     def _reload_even_s(self, finish: TurnFinish) -> float:
@@ -169,13 +247,18 @@ class WorkingSet(ProgramFcfs):
         stored, tokens = finish.stored, finish.context_tokens
         if stored is None or stored.tokens <= 0:
             return math.inf
-        worth = tokens / self.machine.kv_tokens * self._worth
+        worth = tokens / self.machine.kv_tokens * self._worth_now()
         return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
 
     def _break_even_s(self, tokens: int) -> float:
         """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same."""
         share = tokens / self.machine.kv_tokens
-        return self.machine.prefill.seconds(tokens) / (share * self._worth)
+        return self.machine.prefill.seconds(tokens) / (share * self._worth_now())
+
+    def _worth_now(self) -> float:
+        """In decoding, and in programs inside that do not wait for their tools."""
+        served_s = self._served_s.value
+        return self._worth + (self._held_s.value / served_s if served_s > 0.0 else 0.0)
 
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True
@@ -187,6 +270,8 @@ class WorkingSet(ProgramFcfs):
             self.footprints.add(program.context_tokens)
         self._inside.pop(program.program_id, None)
         self._changed = True
+        if program.memo is not None:
+            program.memo.until_s = program.memo.gone_s = math.inf
 
     # ------------------------------------------------------------------------------- who comes in
 
@@ -203,9 +288,19 @@ class WorkingSet(ProgramFcfs):
         return Orders(rank_again=self._let_in(step.now_s))
 
     def _end_place(self, program: ProgramState, now_s: float) -> None:
-        """It did not come back in time; many clients never say which turn is the last, so it counts as finished."""
-        if program.memo.until_s < now_s and self._inside.get(program.program_id) is program.memo:
+        """It did not come back in time. Later it counts as finished: many clients never say which turn is the last."""
+        member: _Member | None = program.memo
+        if member is None or member.until_s >= now_s:
+            return
+        if self._inside.get(program.program_id) is member:
+            del self._inside[program.program_id]
+            self._held_s.add(member.until_s - member.since_s)
+            self._changed = True
+        if member.gone_s < now_s:
             self.program_finished(program)
+        else:
+            member.until_s = member.gone_s
+            heapq.heappush(self._ends, (member.gone_s, next(self._ties), program))
 
     def _let_in(self, now_s: float) -> list[TurnState]:
         """Requests of those outside, in the order they came, while they fit."""
@@ -229,7 +324,7 @@ class WorkingSet(ProgramFcfs):
         return self._first_since_s + self.options.patience_s < now_s
 
     def _fits(self, tokens: int, now_s: float) -> bool:
-        """Nobody is inside, or a program of so many tokens beside all of them needs no more than the share.
+        """Nobody is inside, or the share is filled best, give or take, with a program of so many tokens beside them.
 
         While memory has been enough only what is there counts: a forecast that came true would have shown.
         """
@@ -237,7 +332,9 @@ class WorkingSet(ProgramFcfs):
             return True
         contexts = [*(member.tokens for member in self._inside.values()), tokens]
         scarce = now_s <= self._lost_s + self.options.patience_s
-        return (self.footprints.peak(contexts) if scarce else sum(contexts)) <= self._limit_tokens
+        if not scarce:
+            return sum(contexts) <= self._limit_tokens
+        return self.footprints.peak(contexts) <= self._limit_tokens + self.footprints.final(tokens) / 2.0
 
     def wake_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []

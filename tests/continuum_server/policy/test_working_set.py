@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
-from continuum_server.policy.working_set import Footprints
+from continuum_server.policy.working_set import Footprints, ToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,10 +81,9 @@ def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> No
     d = gate.arrive("d", prompt=100)
     assert gate.waits(d)
     gate.core.abort(b)
-    gate.core.abort(c)
-    assert gate.admitted() == ["d"]  # two grow to 800
+    assert gate.admitted() == ["d"]  # three grow to 1,200, two to 800: 1,000 lie in between, just
     assert gate.waits(gate.arrive("e", prompt=100))
-    gate.now_s = 600.5  # nothing was lost for 600 s: 200 tokens are there, and 100 more
+    gate.now_s = 600.5  # nothing was lost for 600 s: 300 tokens are there, and 100 more
     assert gate.admitted() == ["e"]
 
 
@@ -156,8 +156,8 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     gate.now_s = 2.001
     assert gate.admitted() == []
     gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
-    assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
-    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
+    assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abcd"] == [False, False, False, True]
+    assert gate.policy.state() == {"programs_inside": 3, "programs_outside": 1}
 
 
 def test_aborted_requests_give_their_place_back() -> None:
@@ -209,6 +209,18 @@ def test_what_memory_is_worth_comes_from_decode_steps() -> None:
         assert gate.core.pins["a"].deadline_s == pytest.approx(hold_s)
 
 
+def test_memory_is_worth_more_while_programs_wait_for_their_tools() -> None:
+    gate, holds_s = Gate(memory_worth=0.5), []
+    for _ in range(2):
+        turn = gate.arrive("a")
+        gate.core.start(turn, gate.now_s, 0, 16)
+        gate.now_s += 1.0
+        hold = gate.core.finish(turn, gate.now_s, 300, 10, "ls")
+        holds_s.append(hold.ttl_s if hold else 0.0)
+        gate.now_s += 1.5
+    assert holds_s == [pytest.approx(1 / 0.5), pytest.approx(1 / (0.5 + 1.5))]  # away for 1.5 s, at work for 1
+
+
 def test_nobody_waits_for_ever() -> None:
     """Three programs that never end hold the pool; one of those outside comes in every ``patience_s``."""
     gate, _ = full(patience_s=600.0)
@@ -239,9 +251,69 @@ def test_ten_thousand_programs_come_in_in_order() -> None:
 def test_without_admission_everybody_is_let_in() -> None:
     gate = Gate(share=0)
     assert not any([gate.waits(gate.arrive(f"p{i}")) for i in range(50)])
-    for name in ("footprints", "memory_worth"):
+    for name, value in (("footprints", 0), ("memory_worth", 0), ("tool_times", -1)):
         with pytest.raises(PolicyError, match=name):
-            read_options(find_policy("working-set"), {name: 0})
+            read_options(find_policy("working-set"), {name: value})
+
+
+# ------------------------------------------------------------------------------------------------- tool times
+
+
+def away(times_s: Sequence[float]) -> ToolTimes:
+    tool_times = ToolTimes(window=1024)
+    for away_s in times_s:
+        tool_times.add(away_s)
+    return tool_times
+
+
+@pytest.mark.parametrize(
+    ("times_s", "even_s", "hold_s"),
+    [
+        ([0.1] * 31, 50.0, 50.0),  # too few to go by
+        ([0.1] * 40, 50.0, 50.0),  # longer ones were not seen, nor are they ruled out
+        ([0.1] * 40 + [90.0], 50.0, 0.125),  # a quarter longer than what is waited for
+        ([0.1] * 40 + [90.0], 0.11, 0.11),
+        ([30.0] * 40, 20.0, 0.0),  # nobody comes back in time
+        ([0.5] * 80 + [60.0] * 20, 40.0, 0.625),  # 8.5 s held or rebuilt; 12.4 for waiting longer
+        ([0.5] * 80 + [60.0] * 20 + [900.0], 300.0, 75.0),
+    ],
+)
+def test_the_hold_is_the_cheapest_for_the_times_seen(times_s: list[float], even_s: float, hold_s: float) -> None:
+    assert away(times_s).best_hold_s(even_s) == pytest.approx(hold_s)
+
+
+@given(st.lists(st.floats(0.0, 1e3), min_size=32, max_size=64), st.floats(0.01, 1e3))
+def test_no_hold_up_to_the_break_even_is_cheaper(times_s: list[float], even_s: float) -> None:
+    def cost(tau_s: float) -> float:
+        return sum(min(time_s, tau_s) + (even_s if time_s > tau_s else 0.0) for time_s in times_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ToolTimes, "MARGIN", 1.0)
+        hold_s = away(times_s).best_hold_s(even_s)
+    assert 0.0 <= hold_s <= even_s
+    best = min(cost(tau_s) for tau_s in [0.0, even_s, *(time_s for time_s in times_s if time_s <= even_s)])
+    assert cost(hold_s) == pytest.approx(best)
+
+
+def test_a_place_lost_early_is_no_program_finished() -> None:
+    """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
+    gate = Gate(memory_worth=0.5)
+    for away_s in (*[0.1] * 30, 90.0):
+        gate.policy.tool_times.add(away_s)
+    gate.finish(gate.arrive("a", prompt=100), context=110)
+    gate.now_s += 0.1  # the 32nd
+    gate.arrive("a", prompt=600)
+    gate.finish(gate.arrive("b", prompt=300), context=310)
+    held_s = gate.core.pins["b"].deadline_s - gate.now_s
+    assert held_s == pytest.approx(0.125)
+    waiting = gate.arrive("c", prompt=300)
+    assert gate.waits(waiting)
+    gate.now_s += held_s + 0.001
+    assert gate.admitted() == ["c"]
+    assert gate.policy.footprints.final(0) == 0.0
+    gate.now_s += 2.0
+    gate.admitted()
+    assert gate.policy.footprints.final(0) == 310.0
 
 
 # ------------------------------------------------------------------------------------------------- forecast
