@@ -40,7 +40,7 @@ class WorkingSetOptions(Options):
     footprints: int = 256
     """Most recently finished programs from whose final contexts growth is forecast."""
     tool_times: int = 1024
-    """Most recent times between turns from which a hold is shortened; 0: always the break-even time."""
+    """Most recent times between turns from which a hold is shortened; 0: of tools nothing is learned."""
 
     def __post_init__(self) -> None:
         if self.tool_times < 0:
@@ -258,7 +258,8 @@ class WorkingSet(ProgramFcfs):
     def _worth_now(self) -> float:
         """In decoding, and in programs inside that do not wait for their tools."""
         served_s = self._served_s.value
-        return self._worth + (self._held_s.value / served_s if served_s > 0.0 else 0.0)
+        learned = self.options.tool_times > 0 and served_s > 0.0
+        return self._worth + (self._held_s.value / served_s if learned else 0.0)
 
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True

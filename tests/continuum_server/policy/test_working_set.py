@@ -209,8 +209,9 @@ def test_what_memory_is_worth_comes_from_decode_steps() -> None:
         assert gate.core.pins["a"].deadline_s == pytest.approx(hold_s)
 
 
-def test_memory_is_worth_more_while_programs_wait_for_their_tools() -> None:
-    gate, holds_s = Gate(memory_worth=0.5), []
+@pytest.mark.parametrize(("tool_times", "worth"), [(1024, 0.5 + 1.5), (0, 0.5)])
+def test_memory_is_worth_more_while_programs_wait_for_their_tools(tool_times: int, worth: float) -> None:
+    gate, holds_s = Gate(memory_worth=0.5, tool_times=tool_times), []
     for _ in range(2):
         turn = gate.arrive("a")
         gate.core.start(turn, gate.now_s, 0, 16)
@@ -218,7 +219,7 @@ def test_memory_is_worth_more_while_programs_wait_for_their_tools() -> None:
         hold = gate.core.finish(turn, gate.now_s, 300, 10, "ls")
         holds_s.append(hold.ttl_s if hold else 0.0)
         gate.now_s += 1.5
-    assert holds_s == [pytest.approx(1 / 0.5), pytest.approx(1 / (0.5 + 1.5))]  # away for 1.5 s, at work for 1
+    assert holds_s == [pytest.approx(1 / 0.5), pytest.approx(1 / worth)]  # away for 1.5 s, at work for 1
 
 
 def test_nobody_waits_for_ever() -> None:
