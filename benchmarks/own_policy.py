@@ -4,8 +4,9 @@
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
 
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
-"num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded",
-"pins_yield_to": "never"}}: the options of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}]}.
+"num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
+of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}, "never"]}; the third is ``--pins-yield-to``, if not
+the policy's own.
 One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
 docs/results/own-policy.md was made from the files in benchmarks/own_policy.
 """
@@ -35,7 +36,7 @@ from continuum_traces.schema import TurnRecord
 from scipy import stats
 
 OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "pins_yield_to", *OF_THE_WORKLOAD)
+OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", *OF_THE_WORKLOAD)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -52,12 +53,15 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run; seconds."""
-    cell_name, cell, label, (policy, options), seed = task
+    cell_name, cell, label, (policy, options, *yielding), seed = task
     config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
     shape, times = shape_of(config), times_of(config)
-    guards = Guards(pins_yield_to=cell.get("pins_yield_to", "never"))
     settings = Settings(
-        policy, options, guards, prefill=fit_prefill(times, shape.max_model_len), decode=fit_decode(times)
+        policy,
+        options,
+        Guards(pins_yield_to=yielding[0]) if yielding else Guards(),
+        prefill=fit_prefill(times, shape.max_model_len),
+        decode=fit_decode(times),
     )
     jobs = jobs_of(cell, seed)
     scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)

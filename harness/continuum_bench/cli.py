@@ -111,7 +111,7 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
         kv_blocks: KvBlocks = None,
         gpu_memory_utilization: Utilization = 0.9,
         step_overhead_ms: Overhead = 1.0,
-        pins_yield_to: PinsYieldTo = "never",
+        pins_yield_to: PinsYieldTo = "policy",
         offload: OffloadPreset = None,
         profile: ProfileFile = None,
         replicas: Replicas = 1,
@@ -301,7 +301,7 @@ def serve(
     max_ttl_s: Annotated[float, typer.Option(help="Longest hold of any turn.")] = 600.0,
     max_pinned_share: Annotated[float, typer.Option(help="Share of the KV pool pins may hold.")] = 0.95,
     max_pins_per_client: Annotated[int | None, typer.Option(help="Pins per API key; default no limit.")] = None,
-    pins_yield_to: PinsYieldTo = "never",
+    pins_yield_to: PinsYieldTo = "policy",
     log: Annotated[
         Path | None, typer.Option(help="File for the server's output (replicas: folder); default stderr.")
     ] = None,

@@ -77,7 +77,8 @@ Overhead = Annotated[float, typer.Option(help="Added to every modelled step.", r
 PinsYieldTo = Annotated[
     str,
     typer.Option(
-        help="Who may take a pin while others run: never, later (an earlier program), anyone.",
+        help="Whose pins a waiting request may take while others run: never, waiting (later programs' that wait too), "
+        "later (all later programs'), anyone; policy: as the policy wants it.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -173,7 +174,7 @@ class RunOptions:
     kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
     step_overhead_ms: float = 1.0
-    pins_yield_to: str = "never"
+    pins_yield_to: str = "policy"
     offload: str | None = None
     profile: Path | None = None
     replicas: int = 1

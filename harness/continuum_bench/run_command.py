@@ -14,7 +14,7 @@ from typing import Any, get_args
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
-from continuum_server.policy.core import Yielding
+from continuum_server.policy.core import PinsYieldTo
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
@@ -120,8 +120,8 @@ def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
 
 
 def check_engine_options(options: RunOptions) -> None:
-    if options.pins_yield_to not in get_args(Yielding):
-        raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(Yielding))}")
+    if options.pins_yield_to not in get_args(PinsYieldTo):
+        raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(PinsYieldTo))}")
     if options.jobs is not None and options.jobs < 1:
         raise BenchError(f"--jobs {options.jobs}: must be at least 1")
     if options.block_size < 1:

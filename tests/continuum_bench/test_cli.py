@@ -203,7 +203,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--seeds", "0"], "must be at least 1"),
         (["swebench", "--turn-scale", "0"], "must be at least 1"),
         (["swebench", "--tokens-reading", "moon"], "there are context and cumulative"),
-        (["swebench", "--pins-yield-to", "moon"], "there are never, later, anyone"),
+        (["swebench", "--pins-yield-to", "moon"], "there are policy, never, waiting, later, anyone"),
         (["swebench", "--gpu-memory-utilization", "2"], "above 0, at most 1"),
         (["swebench", "--step-overhead-ms", "-1"], "must not be negative"),
         (["swebench", "--offload", "dram-1", "--base-url", "http://x/v1"], "--offload dram-1: for the virtual engine"),

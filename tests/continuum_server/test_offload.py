@@ -118,7 +118,7 @@ def test_hostile_tool_times(policy: str, hostile: str) -> None:
     assert first.events == second.events
 
 
-@pytest.mark.parametrize("yielding", ["later", "anyone"])
+@pytest.mark.parametrize("yielding", ["waiting", "later", "anyone"])
 @pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})])
 @given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))
 @settings(max_examples=6)

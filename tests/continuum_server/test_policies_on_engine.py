@@ -80,7 +80,7 @@ def test_hostile_tool_times(policy: str, hostile: str) -> None:
     assert first.events == second.events
 
 
-@pytest.mark.parametrize("yielding", ["later", "anyone"])
+@pytest.mark.parametrize("yielding", ["waiting", "later", "anyone"])
 @pytest.mark.parametrize("policy", EVERY)
 @given(jobs=workloads())
 @settings(max_examples=5)
@@ -231,7 +231,7 @@ def test_working_set_keeps_what_it_lets_in() -> None:
     jobs = [first, *[Job(each, 10.0 + 0.05 * i) for i, each in enumerate(at_once)]]
     ours, theirs = play(jobs, "working-set", blocks=112), play(jobs, "continuum", blocks=112)
     assert ours.of("finish")[-1].t < theirs.of("finish")[-1].t
-    assert ours.loop.counters.prefill_tokens < 0.5 * theirs.loop.counters.prefill_tokens
+    assert ours.loop.counters.prefill_tokens < 0.6 * theirs.loop.counters.prefill_tokens
     assert ours.loop.counters.preemptions == 0
     reasons = [event.reason for event in ours.of("unpin")]
     assert set(reasons) == {"hit", "pressure"}

@@ -65,7 +65,7 @@ def test_every_program_finishes_and_no_block_leaks(policy: str, jobs: list[Job])
     check_every_program(play(jobs, policy), jobs)
 
 
-@pytest.mark.parametrize("yielding", ["never", "later", "anyone"])
+@pytest.mark.parametrize("yielding", ["never", "waiting", "later", "anyone"])
 @pytest.mark.parametrize(("policy", "options"), HOLDING)
 @given(jobs=workloads())
 @settings(max_examples=10)

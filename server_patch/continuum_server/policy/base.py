@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from continuum_server.policy.facts import (
     NO_HOLD,
@@ -24,6 +24,9 @@ from continuum_server.policy.facts import (
 from continuum_server.policy.oracle import Oracle
 
 Rank = tuple[float, ...]
+Yielding = Literal["never", "waiting", "later", "anyone"]
+"""Whose pins a waiting request may take while others run: nobody's; those of programs that arrived later and whose own
+request is back and waits too; of all that arrived later; anyone's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Policy:
     """True: ``step`` is told the batch's context, which takes a look at every running request."""
     preempts: ClassVar[bool] = False
     """True: ``gives_way`` is asked where the first waiting request does not fit; ``steps`` must be true too."""
+    pins_yield_to: ClassVar[Yielding] = "never"
+    """Where the guards leave it to the policy."""
     oracle: Oracle | None = None
     """The future, given to bounds by the virtual engine only."""
 

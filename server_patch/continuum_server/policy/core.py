@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from continuum_server.policy.base import Policy, Rank
+from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
 
-Yielding = Literal["never", "later", "anyone"]
+PinsYieldTo = Literal["policy", Yielding]
+"""``policy``: as the policy itself wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Guards:
     """Pins that requests with one API key may hold at once; None: no such limit."""
     max_programs: int = 100_000
     """Idle programs remembered; the longest idle are forgotten first."""
-    pins_yield_to: Yielding = "never"
-    """Who may take a pin while others still run: nobody, a waiting program that arrived earlier, anyone waiting.
+    pins_yield_to: PinsYieldTo = "policy"
+    """Who may take a pin while others still run (``Yielding``).
 
     An engine with nothing running, and a running decode about to lose its KV, always may.
     """
@@ -277,14 +278,19 @@ class Core:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    def victims(self, asker: TurnState, running: bool, deciding: Yielding | None = None) -> Iterator[Pin]:
+    @property
+    def _yielding(self) -> Yielding:
+        chosen = self.guards.pins_yield_to
+        return self.policy.pins_yield_to if chosen == "policy" else chosen
+
+    def victims(self, asker: TurnState, running: bool) -> Iterator[Pin]:
         """Pins that may be released so that ``asker`` gets room, the first to go first.
 
         Args:
             asker: the turn that does not fit.
             running: True where the engine would otherwise stand still or preempt a running request.
         """
-        allowed = "anyone" if running else (deciding or self.guards.pins_yield_to)
+        allowed = "anyone" if running else self._yielding
         if allowed == "never" or not self.pins:
             return
         own = asker.program.program_id
@@ -293,8 +299,10 @@ class Core:
             for program_id, pin in self.pins.items()
             if program_id != own
         ]
-        if allowed == "later":
+        if allowed != "anyone":
             limit = self.policy.victim_rank(asker.program)
             ranked = [(rank, program_id) for rank, program_id in ranked if rank < limit]
+        if allowed == "waiting":
+            ranked = [(rank, name) for rank, name in ranked if self.pins[name].program.requests_in_engine > 0]
         for _, program_id in sorted(ranked):
             yield self.pins[program_id]

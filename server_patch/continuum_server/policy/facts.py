@@ -182,6 +182,10 @@ class PrefillCurve:
     def seconds(self, tokens: int) -> float:
         return (self.a * tokens + self.b) * tokens + self.c if tokens > 0 else 0.0
 
+    def beside_s(self, tokens: int) -> float:
+        """Seconds that ``n`` tokens add to a step that is taken anyway: without ``c``."""
+        return max(0.0, (self.a * tokens + self.b) * tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeLine:

@@ -6,12 +6,12 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any, ClassVar
 
-from continuum_server.policy.base import Options, Rank
+from continuum_server.policy.base import Options, Rank, Yielding
 from continuum_server.policy.facts import (
     NO_ORDERS,
     Hold,
@@ -31,7 +31,7 @@ class WorkingSetOptions(Options):
     """Options of ``working-set``."""
 
     share: float = 1.0
-    """Share of the KV pool that the programs inside may be expected to need at their peak; 0: everybody is let in."""
+    """Share of the KV pool that programs inside may fill; 0: everybody is let in."""
     memory_worth: float | None = None
     """Relative gain in the engine's speed per relative gain in memory, above 0; None: from its decode steps."""
     patience_s: float = 600.0
@@ -84,14 +84,25 @@ class Footprints:
         beyond = len(self._sorted) - first
         return (self._sums[-1] - self._sums[first]) / beyond if beyond else float(tokens)
 
-    def peak(self, contexts: Iterable[int]) -> float:
-        """Most tokens that programs of these contexts will need together, if all grow at one pace to their end."""
-        growing = sorted(((self.final(tokens) - tokens, tokens) for tokens in contexts), reverse=True)
-        together, peak = 0.0, 0.0
-        for number, (growth, tokens) in enumerate(growing, 1):  # those still there when this one ends
-            together += tokens
-            peak = max(peak, together + number * growth)
-        return peak
+    def crowded(self, contexts: Sequence[int], limit_tokens: float) -> float:
+        """Share of the last one's way to its end on which all together need more than ``limit_tokens``.
+
+        All grow at one pace and leave at their end; where nothing grows it is now or never: 1 or 0.
+        """
+        growing = sorted((self.final(tokens) - tokens, tokens) for tokens in contexts)
+        way = self.final(contexts[-1]) - contexts[-1]
+        together, left = float(sum(contexts)), len(growing)
+        if way <= 0.0:
+            return float(together > limit_tokens)
+        grown, crowded = 0.0, 0.0
+        for growth, tokens in growing:
+            until = min(growth, way)
+            full = (limit_tokens - together) / left  # all have grown by so much
+            crowded += max(0.0, until - max(grown, full))
+            grown, together, left = until, together - tokens, left - 1
+            if growth >= way:
+                break
+        return crowded / way
 
 
 class ToolTimes:
@@ -170,6 +181,7 @@ class WorkingSet(ProgramFcfs):
     name: ClassVar[str] = "working-set"
     options_type: ClassVar[type] = WorkingSetOptions
     steps: ClassVar[bool] = True
+    pins_yield_to: ClassVar[Yielding] = "waiting"
     options: WorkingSetOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -253,7 +265,7 @@ class WorkingSet(ProgramFcfs):
     def _break_even_s(self, tokens: int) -> float:
         """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same."""
         share = tokens / self.machine.kv_tokens
-        return self.machine.prefill.seconds(tokens) / (share * self._worth_now())
+        return self.machine.prefill.beside_s(tokens) / (share * self._worth_now())
 
     def _worth_now(self) -> float:
         """In decoding, and in programs inside that do not wait for their tools."""
@@ -325,9 +337,11 @@ class WorkingSet(ProgramFcfs):
         return self._first_since_s + self.options.patience_s < now_s
 
     def _fits(self, tokens: int, now_s: float) -> bool:
-        """Nobody is inside, or the share is filled best, give or take, with a program of so many tokens beside them.
+        """Nobody is inside, or a program of so many tokens beside them brings more than it costs.
 
-        While memory has been enough only what is there counts: a forecast that came true would have shown.
+        One more of n brings a turn 1/n of what memory is worth. On the part of its way where all together need more
+        than there is, it is the one that loses its KV: a rebuild a turn. While memory has been enough only what is
+        there counts: a forecast that came true would have shown.
         """
         if not self._inside:
             return True
@@ -335,7 +349,9 @@ class WorkingSet(ProgramFcfs):
         scarce = now_s <= self._lost_s + self.options.patience_s
         if not scarce:
             return sum(contexts) <= self._limit_tokens
-        return self.footprints.peak(contexts) <= self._limit_tokens + self.footprints.final(tokens) / 2.0
+        rebuild_s = self.machine.prefill.beside_s(int(tokens + self.footprints.final(tokens)) // 2)
+        gain_s = self._worth_now() * self._served_s.value / len(contexts)
+        return self.footprints.crowded(contexts, self._limit_tokens) * rebuild_s <= gain_s
 
     def wake_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []

@@ -53,8 +53,8 @@ class EngineConfig:
     """Longest prompt plus output; None: the model's own."""
     event_skipping: bool = True
     """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
-    pins_yield_to: str = "never"
-    """Who may take a pin while others run: never, later (a program that arrived earlier), anyone."""
+    pins_yield_to: str = "policy"
+    """Who may take a pin while others run; policy: as the policy wants it."""
     offload: Offload | None = None
     """Tiers of memory below the GPU's; None: KV that leaves the GPU is gone."""
     profile: str | None = None

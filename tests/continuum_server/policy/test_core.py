@@ -86,6 +86,27 @@ def test_victims_are_the_latest_programs_and_never_ones_own() -> None:
     assert list(core.victims(asker, running=False)) == []
 
 
+def test_who_waits_yields_to_an_earlier_program_who_is_away_does_not() -> None:
+    core = core_with(guards=Guards(pins_yield_to="waiting"), ttl_s=50.0)
+    for name in "abcd":
+        play_turn(core, name, 0.0, 1.0)
+    asker = turn_of(core, "b", 2.0)
+    for name in "ac":
+        turn_of(core, name, 2.0)  # back, and waiting like the asker; d's tool runs
+    assert [pin.program.program_id for pin in core.victims(asker, running=False)] == ["c"]
+    assert [pin.program.program_id for pin in core.victims(asker, running=True)] == ["d", "c", "a"]
+
+
+def test_the_guard_leaves_it_to_the_policy() -> None:
+    for core, victims in ((core_with(ttl_s=50.0), []), (core_with("working-set"), ["b"])):
+        for name in "ab":
+            play_turn(core, name, 0.0, 1.0)
+        turn_of(core, "b", 1.0)
+        assert list(core.pins) == ["a", "b"]
+        asker = turn_of(core, "a", 1.0)
+        assert [pin.program.program_id for pin in core.victims(asker, running=False)] == victims
+
+
 def test_idle_programs_are_forgotten_first() -> None:
     core = core_with("vllm", Guards(max_programs=10))
     busy = turn_of(core, "busy", 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
@@ -81,7 +80,9 @@ def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> No
     d = gate.arrive("d", prompt=100)
     assert gate.waits(d)
     gate.core.abort(b)
-    assert gate.admitted() == ["d"]  # three grow to 1,200, two to 800: 1,000 lie in between, just
+    assert gate.admitted() == []  # three grow to 1,200
+    gate.core.abort(c)
+    assert gate.admitted() == ["d"]  # two to 800
     assert gate.waits(gate.arrive("e", prompt=100))
     gate.now_s = 600.5  # nothing was lost for 600 s: 300 tokens are there, and 100 more
     assert gate.admitted() == ["e"]
@@ -156,8 +157,8 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     gate.now_s = 2.001
     assert gate.admitted() == []
     gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
-    assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abcd"] == [False, False, False, True]
-    assert gate.policy.state() == {"programs_inside": 3, "programs_outside": 1}
+    assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
+    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
 
 
 def test_aborted_requests_give_their_place_back() -> None:
@@ -322,28 +323,49 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
 
 def test_what_programs_will_need() -> None:
     footprints = Footprints(window=3)
-    assert footprints.peak([100, 200]) == 300  # nothing is known: nothing grows
+    assert footprints.crowded([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
+    assert footprints.crowded([100, 201], 300.0) == 1.0
     for tokens in (10**6, 300, 500, 700):
         footprints.add(tokens)  # the first is out of the window
     assert footprints.final(0) == 500
     assert footprints.final(400) == 600
     assert footprints.final(700) == 700
-    assert footprints.peak([400]) == 600
-    # 100 grows to 500, 600 to 700: both grow by 100, then one is left
-    assert footprints.peak([100, 600]) == 900
-    assert footprints.peak([100, 100]) == 1000
+    assert footprints.crowded([400], 600.0) == 0.0
+    assert footprints.crowded([400], 500.0) == 0.5
+    # 100 grows to 500, 600 to 700: 900 together when the one is gone, then what the other has left
+    assert footprints.crowded([600, 100], 900.0) == 0.0
+    assert footprints.crowded([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
+    assert footprints.crowded([100, 600], 800.0) == 0.5
+    assert footprints.crowded([100, 100], 600.0) == 0.5
 
 
 @given(
     finals=st.lists(st.integers(1, 500), max_size=8),
     contexts=st.lists(st.integers(1, 500), min_size=1, max_size=8),
+    limit=st.integers(1, 2000),
 )
-def test_the_peak_is_that_of_growing_token_by_token(finals: list[int], contexts: list[int]) -> None:
+def test_crowded_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
     footprints = Footprints(window=8)
     for tokens in finals:
         footprints.add(tokens)
     growth = [(footprints.final(tokens) - tokens, tokens) for tokens in contexts]
-    moments = sorted({0.0, *(left for left, _ in growth)})
-    slow = max(sum(tokens + moment for left, tokens in growth if left >= moment) for moment in moments)
-    assert footprints.peak(contexts) == pytest.approx(slow)
-    assert all(a <= b for a, b in pairwise([footprints.peak(contexts), footprints.peak([*contexts, 50])]))
+    way, steps = growth[-1][0], 2000
+    moments = [way * (step + 0.5) / steps for step in range(steps)]
+    over = sum(sum(tokens + moment for left, tokens in growth if left >= moment) > limit for moment in moments)
+    assert footprints.crowded(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
+    assert footprints.crowded([50, *contexts], limit) >= footprints.crowded(contexts, limit)
+
+
+def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> None:
+    """Two grow from 100 to 600 in a pool of 1,000: on the last fifth of the way one of them does not fit."""
+    for rebuild_token_s, waits in ((1e-3, False), (2e-2, True)):
+        gate = Gate(replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), memory_worth=1.0, tool_times=0)
+        turn = gate.arrive("done", prompt=600)
+        gate.core.start(turn, 0.0, 0, 16)
+        gate.now_s = 1.0
+        gate.core.finish(turn, 1.0, 600, 10, "ls")
+        gate.finish(gate.arrive("done", prompt=600, last=True), context=600)
+        gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
+        assert not gate.waits(gate.arrive("a", prompt=100))
+        # a turn takes a second, half of which is gained; rebuilding 350 tokens takes 0.35 or 7 s, a fifth of the time
+        assert gate.waits(gate.arrive("b", prompt=100)) == waits
