@@ -282,6 +282,19 @@ def test_oracle_ttl_holds_to_the_instant_of_the_return() -> None:
     assert [event.reason for event in played.of("unpin")] == ["hit"]
 
 
+def test_a_long_program_goes_out_between_turns_for_a_short_one() -> None:
+    """Two long ones fill the pool when short ones come: who knows what is left makes them wait."""
+    jobs = [Job(program(f"long{i}", turns=12, new=60, output=20, tool_s=0.01), 0.0) for i in range(2)]
+    jobs += [Job(program(f"short{i}", turns=1, new=300, output=8), 1.0) for i in range(4)]
+    blind, foreseeing = (
+        play(jobs, policy, {"memory_worth": 0.5}, blocks=64) for policy in ("working-set", "oracle-working-set")
+    )
+    check_every_program(foreseeing, jobs)
+    assert mean_jct(foreseeing) < 0.7 * mean_jct(blind)
+    assert {event.program_id[:5] for event in foreseeing.of("finish")[:14]} == {"short", "long0", "long1"}
+    assert {event.program_id[:5] for event in blind.of("finish")[-3:]} == {"short"}
+
+
 @pytest.mark.parametrize("policy", [name for name in EVERY if POLICIES[name].label == "bound"])
 def test_a_server_refuses_bounds(policy: str) -> None:
     with pytest.raises(BoundRefused, match="knows the future"):

@@ -6,7 +6,7 @@ from collections import deque
 from typing import ClassVar
 
 from continuum_server.policy.base import Rank
-from continuum_server.policy.facts import NO_HOLD, Hold, ProgramState, TurnFinish, TurnState
+from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.ttl import Continuum
 from continuum_server.policy.working_set import WorkingSet
 
@@ -41,21 +41,48 @@ class OracleSrpt(OracleTtl):
 
 
 class OracleWorkingSet(WorkingSet):
-    """``working-set`` with each program's remaining model time known: the least goes first and is let in first."""
+    """``working-set`` with tool times and each program's remaining work known: the least goes first, and inside."""
 
     name: ClassVar[str] = "oracle-working-set"
     label: ClassVar[str] = "bound"
 
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._left_s: dict[str, float] = {}
+        """Engine seconds each program still takes, as of its last arrival."""
+
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         before = len(self._outside)
+        self._left_s[turn.program.program_id] = self.future.work_s(turn.request_id)
         super().turn_arrived(turn, now_s)
         if len(self._outside) > before:
-            self._outside = deque(sorted(self._outside, key=self._remaining_s))
+            self._outside = deque(sorted(self._outside, key=self._work_s))
 
-    def _remaining_s(self, program: ProgramState) -> float:
+    def _work_s(self, program: ProgramState) -> float:
         held = program.memo.held
-        return self.future.remaining_s(held[0].request_id) if held else 0.0
+        return self.future.work_s(held[0].request_id) if held else 0.0
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        """It goes out between two turns where one outside has less left, a rebuild of this one counted."""
+        hold = super().turn_finished(finish)
+        program = finish.turn.program
+        if not self._outside or program.requests_in_engine > 0:
+            return hold
+        first, left_s = self._outside[0], self.future.work_after_s(finish.turn.request_id)
+        sooner = self._work_s(first) + self.machine.prefill.beside_s(finish.context_tokens) < left_s
+        if not sooner or self._fits(first.memo.tokens, finish.now_s):
+            return hold
+        self._inside.pop(program.program_id, None)
+        program.memo = None
+        return NO_HOLD
+
+    def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
+        tool_s = self.future.tool_s(finish.turn.request_id)
+        return tool_s if tool_s <= even_s else 0.0
 
     def rank(self, turn: TurnState) -> Rank | None:
         inside = super().rank(turn) is not None
-        return (self.future.remaining_s(turn.request_id), turn.sequence) if inside else None
+        return (self.future.work_s(turn.request_id), turn.sequence) if inside else None
+
+    def victim_rank(self, program: ProgramState) -> Rank:
+        return (-self._left_s.get(program.program_id, 0.0), -program.sequence)

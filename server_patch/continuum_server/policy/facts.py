@@ -199,6 +199,10 @@ class DecodeLine:
         whole_s = self.fixed_s + self.token_s * kv_tokens
         return self.fixed_s / whole_s if whole_s > 0.0 else 0.0
 
+    def full_token_s(self, kv_tokens: int) -> float:
+        """Seconds of a decode step for each token of context in it, the pool full."""
+        return self.fixed_s / kv_tokens + self.token_s
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

@@ -15,3 +15,11 @@ class Oracle(Protocol):
     def remaining_s(self, request_id: str) -> float:
         """Model seconds of that request and all that follow in its program, alone on the machine."""
         ...
+
+    def work_s(self, request_id: str) -> float:
+        """Engine seconds they take in a full batch: prefill alone, of decode steps the share of their context."""
+        ...
+
+    def work_after_s(self, request_id: str) -> float:
+        """The same of those that follow."""
+        ...

@@ -245,7 +245,7 @@ class WorkingSet(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         self._served_s.add(finish.turn.served(finish.now_s))
         program, even_s = finish.turn.program, self._break_even_s(finish.context_tokens)
-        ttl_s = self.tool_times.best_hold_s(even_s)
+        ttl_s = self._hold_s(finish, even_s)
         member: _Member = program.memo
         member.tokens, self._changed = finish.context_tokens, True
         if program.requests_in_engine == 0:
@@ -253,6 +253,9 @@ class WorkingSet(ProgramFcfs):
             member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
         return Hold(min(ttl_s, self._reload_even_s(finish)))
+
+    def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
+        return self.tool_times.best_hold_s(even_s)
 
     def _reload_even_s(self, finish: TurnFinish) -> float:
         """The same where a tier holds its KV: the way back takes only its memory, what the tier lacks the engine."""

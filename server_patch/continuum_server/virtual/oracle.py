@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from continuum_server.policy.facts import Machine
 from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -19,11 +20,14 @@ class ForeseeingScheduler(ProgramScheduler):
 class TraceOracle:
     """Tool times and remaining model time of every request of these jobs, by request id."""
 
-    def __init__(self, jobs: Sequence[Job], times: StepTimes, chunk_tokens: int) -> None:
+    def __init__(self, jobs: Sequence[Job], times: StepTimes, machine: Machine) -> None:
         self._times = times
-        self._chunk_tokens = chunk_tokens
+        self._chunk_tokens = machine.chunk_tokens
+        self._token_s = machine.decode.full_token_s(machine.kv_tokens) if machine.decode is not None else 0.0
         self._tool_s: dict[str, float] = {}
         self._remaining_s: dict[str, float] = {}
+        self._work_s: dict[str, float] = {}
+        self._work_after_s: dict[str, float] = {}
         for number, job in enumerate(jobs):
             self._read(number, job)
 
@@ -33,15 +37,24 @@ class TraceOracle:
     def remaining_s(self, request_id: str) -> float:
         return self._remaining_s[request_id]
 
+    def work_s(self, request_id: str) -> float:
+        return self._work_s[request_id]
+
+    def work_after_s(self, request_id: str) -> float:
+        return self._work_after_s[request_id]
+
     def _read(self, number: int, job: Job) -> None:
         turns, prompts = job.program.turns, job.program.prompt_tokens()
-        left_s = 0.0
+        left_s = work_s = 0.0
         for index in reversed(range(len(turns))):
-            turn, prompt = turns[index], prompts[index]
-            left_s += self._prefill_s(prompt, turn.new_input_tokens)
-            left_s += turn.output_tokens * self._times.step_s((), 1, prompt + turn.output_tokens // 2)
-            self._remaining_s[f"{number}/{index}"] = left_s
-            self._tool_s[f"{number}/{index}"] = turn.gap_s
+            turn, prompt, name = turns[index], prompts[index], f"{number}/{index}"
+            prefill_s = self._prefill_s(prompt, turn.new_input_tokens)
+            context = prompt + turn.output_tokens // 2
+            self._work_after_s[name] = work_s
+            work_s += prefill_s + turn.output_tokens * context * self._token_s
+            left_s += prefill_s + turn.output_tokens * self._times.step_s((), 1, context)
+            self._work_s[name], self._remaining_s[name] = work_s, left_s
+            self._tool_s[name] = turn.gap_s
 
     def _prefill_s(self, prompt: int, new: int) -> float:
         """Seconds to compute the prompt's new tokens, in the engine's chunks."""
@@ -57,4 +70,4 @@ def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
     """Give a bound its oracle; every other policy gets nothing."""
     policy = scheduler.core.policy
     if policy.label == "bound":
-        policy.oracle = TraceOracle(jobs, times, scheduler.max_num_scheduled_tokens)
+        policy.oracle = TraceOracle(jobs, times, policy.machine)
