@@ -5,8 +5,8 @@
 
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
-of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}, "never"]}; the third is ``--pins-yield-to``, if not
-the policy's own.
+of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}; the
+third, the limits on every policy, may be left out.
 One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
 docs/results/own-policy.md was made from the files in benchmarks/own_policy.
 """
@@ -53,13 +53,13 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run; seconds."""
-    cell_name, cell, label, (policy, options, *yielding), seed = task
+    cell_name, cell, label, (policy, options, *guards), seed = task
     config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
     shape, times = shape_of(config), times_of(config)
     settings = Settings(
         policy,
         options,
-        Guards(pins_yield_to=yielding[0]) if yielding else Guards(),
+        Guards(**guards[0]) if guards else Guards(),
         prefill=fit_prefill(times, shape.max_model_len),
         decode=fit_decode(times),
     )
