@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from continuum_server.policy.facts import (
     Hold,
     Machine,
     Orders,
+    PrefillCurve,
     ProgramState,
     Step,
     TurnFinish,
@@ -51,6 +52,8 @@ class WorkingSetOptions(Options):
 
 USUAL_WORTH = 0.27
 """Of Llama-3.1-8B on an A100 with a pool of 440K tokens; 0.28 on an H100."""
+USUAL_PREFILL = PrefillCurve(1.5e-9, 5.5e-5, 0.0, "Llama-3.1-8B on an A100")
+"""Where nobody measured: a rebuild is never free, and what is seen of tools shortens a hold that is too long."""
 
 
 def _worth_of(machine: Machine) -> float:
@@ -185,7 +188,8 @@ class WorkingSet(ProgramFcfs):
     options: WorkingSetOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
-        super().__init__(machine, options)
+        measured = machine.prefill.seconds(1) > 0.0
+        super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self.footprints = Footprints(self.options.footprints)
         self.tool_times = ToolTimes(self.options.tool_times)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)

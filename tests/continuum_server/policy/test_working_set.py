@@ -210,6 +210,12 @@ def test_what_memory_is_worth_comes_from_decode_steps() -> None:
         assert gate.core.pins["a"].deadline_s == pytest.approx(hold_s)
 
 
+def test_without_a_prefill_curve_a_rebuild_is_not_free() -> None:
+    gate = Gate(machine=replace(MACHINE, prefill=PrefillCurve(0.0, 0.0, 0.0)), memory_worth=0.5)
+    gate.finish(gate.arrive("a"))
+    assert gate.core.pins["a"].deadline_s == pytest.approx(5.5e-5 * 1000 / 0.5, rel=0.02)
+
+
 @pytest.mark.parametrize(("tool_times", "worth"), [(1024, 0.5 + 1.5), (0, 0.5)])
 def test_memory_is_worth_more_while_programs_wait_for_their_tools(tool_times: int, worth: float) -> None:
     gate, holds_s = Gate(memory_worth=0.5, tool_times=tool_times), []
