@@ -19,7 +19,7 @@ import aiohttp
 from continuum_traces.schema import ArrivalRecord, Tags, TurnRecord
 
 from continuum_bench.live.conversation import TextConversation, TokenConversation
-from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamReader
+from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
 from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions, Prompts
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
@@ -75,7 +75,7 @@ class LoadDriver:
         self.counters = LoadCounters()
         self._url = options.base_url.rstrip("/")
         self._session: aiohttp.ClientSession
-        self._reader: StreamReader
+        self._client: StreamingClient
         self._abandoned: list[str] = []
 
     def now_s(self) -> float:
@@ -100,7 +100,7 @@ class LoadDriver:
         )
         async with session:
             self._session = session
-            self._reader = StreamReader(session, self.now_s, self._options.request_limit_s)
+            self._client = StreamingClient(session, self.now_s, self._options.request_limit_s)
             await asyncio.gather(*(self._release(play.program_id) for play in plays if play.again))
             self._zero_s = self._clock() if zero_s is None else zero_s
             try:
@@ -120,7 +120,7 @@ class LoadDriver:
             waiting, start_s = iter(plays), max(0.0, self.now_s())
             step_s = lanes.ramp_s / lanes.number
             played = [self._lane(waiting, start_s + lane * step_s) for lane in range(lanes.number)]
-        along = [asyncio.create_task(one) for one in (self._probe(), self._reader.read_along())]
+        along = [asyncio.create_task(one) for one in (self._probe(), self._client.read_along())]
         tasks = [asyncio.create_task(one) for one in played]
         try:
             await asyncio.gather(*tasks)
@@ -223,7 +223,7 @@ class LoadDriver:
         for attempt in range(options.retries + 1):
             self.counters.requests += 1
             try:
-                return await self._reader.post(url, body, headers)
+                return await self._client.post(url, body, headers)
             except RequestFailed as error:
                 self.counters.errors[error.kind] += 1
                 under_way.failed_tries += (error.kind,)

@@ -87,8 +87,8 @@ decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class StreamReader:
-    """Sends requests and reads their answers.
+class StreamingClient:
+    """Posts requests whose answers are streamed, and times and reads these.
 
     Args:
         session: to send with.

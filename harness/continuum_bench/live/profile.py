@@ -17,7 +17,7 @@ from continuum_server.step_times.profile import DecodePoint, PrefillPoint
 
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint
-from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamReader
+from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
 from continuum_bench.workload import BenchError
 
 DECODE_TOKENS = 64
@@ -58,14 +58,14 @@ class _Profiler:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._clock = time.perf_counter  # noqa: TID251 - this command measures
         self._random = random.Random(uuid.uuid4().hex)  # fresh prompts: nothing may be found in the server's cache
-        self._reader: StreamReader
+        self._client: StreamingClient
 
     async def run(self) -> Measured:
         kv_tokens, block_size = _kv_size(self._endpoint)
         limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=READ_BUFFER) as session:
-            self._reader = StreamReader(session, self._clock, REQUEST_LIMIT_S)
+            self._client = StreamingClient(session, self._clock, REQUEST_LIMIT_S)
             await self._send(self._ids(256), 8)  # the first request of a server warms it up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
             grid = decode_grid(limit, kv_tokens or 2**20)
@@ -117,7 +117,7 @@ class _Profiler:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
-        return await self._reader.post(f"{self._endpoint.base_url}/completions", body, self._headers)
+        return await self._client.post(f"{self._endpoint.base_url}/completions", body, self._headers)
 
     def _ids(self, count: int) -> list[int]:
         return self._random.choices(range(LOWEST_ID, HIGHEST_ID), k=count)
