@@ -2,11 +2,11 @@
 
     python benchmarks/orders.py benchmarks/own_policy/cells_pressure.json --traces DIR [--only syn]
 
-Mean completion time to that of a random order (order of arrival, where sizes are unknown): shortest program first, which
-knows every size; the Gittins index by turns done, which knows the distribution of sizes and nothing of a program but its
-age, and is the best such order (Aalto, Ayesta, Righter 2009); and shortest first prompt first. A program's size is its
-engine time in a full batch: new prompt tokens by the prefill curve, of decode steps its context's share. The distribution
-is the sample's own, which flatters Gittins.
+Mean completion time to that of a random order (order of arrival, where sizes are unknown): shortest program first,
+which knows every size; the Gittins index by turns done, which knows the distribution of sizes and nothing of a program
+but its age, and is the best such order (Aalto, Ayesta, Righter 2009); and shortest first prompt first. A program's size
+is its engine time in a full batch: new prompt tokens by the prefill curve, of decode steps its context's share. The
+distribution is the sample's own, which flatters Gittins.
 """
 
 from __future__ import annotations
@@ -90,10 +90,9 @@ def main() -> None:
         dice = np.random.default_rng(0)
         by_age_s = np.mean([mean_completion_s(sizes, index, dice.permutation(len(sizes))) for _ in range(20)])
         prompts = np.array([job.program.prompt_tokens()[0] for job in jobs])
-        sys.stdout.write(
-            f"| {name} | {len(totals)} | {totals.std() / totals.mean():.2f} | {in_order(totals, totals) / random_s:.2f} | "
-            f"{by_age_s / random_s:.2f} | {in_order(totals, prompts) / random_s:.2f} |\n"
-        )
+        ratios = [in_order(totals, totals), by_age_s, in_order(totals, prompts)]
+        columns = [totals.std() / totals.mean(), *(seconds / random_s for seconds in ratios)]
+        sys.stdout.write(f"| {name} | {len(totals)} | " + " | ".join(f"{column:.2f}" for column in columns) + " |\n")
 
 
 if __name__ == "__main__":
