@@ -2,6 +2,7 @@
 
     python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
+    python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
 
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
@@ -20,6 +21,7 @@ import multiprocessing
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +119,19 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
 # ------------------------------------------------------------------------------------------------- table
 
 
-def table(rows: list[dict[str, Any]], base: str) -> Iterator[str]:
-    """Per cell and arm: mean JCT and P95, and the ratio of JCT to the base's on the same seeds (95% t, of logs)."""
-    cells: dict[str, dict[str, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+Runs = dict[int, dict[str, Any]]
+"""Summaries of one arm in one cell, by seed."""
+
+
+def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
+    cells: dict[str, dict[str, Runs]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         cells[row["cell"]][row["arm"]][row["seed"]] = row
+    return cells
+
+
+def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
+    """Per cell and arm: mean JCT and P95, and their ratios to the base's."""
     yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
@@ -129,33 +139,63 @@ def table(rows: list[dict[str, Any]], base: str) -> Iterator[str]:
             mean = {
                 key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
             }
+            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in ("jct", "p95"))
             yield (
                 f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
-                f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {paired(runs, arms.get(base, {}), 'jct')} | "
-                f"{paired(runs, arms.get(base, {}), 'p95')} |"
+                f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
             )
     for arm in dict.fromkeys(arm for arms in cells.values() for arm in arms):
-        ratios = [_mean_log(arms[arm], arms[base], "jct") for arms in cells.values() if arm in arms and base in arms]
+        ratios = [ratio for arms in cells.values() if (ratio := paired(arms.get(arm, {}), arms.get(base, {}), "jct"))]
         if ratios:
-            yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(np.mean(ratios)):.3f}"
+            mean_log = np.mean([math.log(ratio.mean) for ratio in ratios])
+            yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(mean_log):.3f}"
 
 
-def _mean_log(runs: dict[int, Any], base: dict[int, Any], key: str) -> float:
-    return float(np.mean([math.log(runs[seed][key] / base[seed][key]) for seed in set(runs) & set(base)]))
+def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
+    """Of one arm beside each other: in how many cells it is faster or slower, beyond the interval, and where most."""
+    yield f"| {arm} to | of | cells | geometric mean | faster, beyond interval | slower, beyond interval | slowest |"
+    yield "|---|---|---|---|---|---|---|"
+    for other in dict.fromkeys(other for arms in cells.values() for other in arms if other != arm):
+        for key, word in (("jct", "mean JCT"), ("p95", "P95")):
+            ratios = {name: paired(arms.get(arm, {}), arms.get(other, {}), key) for name, arms in cells.items()}
+            known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+            if not known:
+                continue
+            mean = math.exp(np.mean([math.log(ratio.mean) for ratio in known.values()]))
+            faster = sum(ratio.mean < 1.0 for ratio in known.values())
+            slower = sum(ratio.mean > 1.0 for ratio in known.values())
+            surely = sum(ratio.high < 1.0 for ratio in known.values()), sum(ratio.low > 1.0 for ratio in known.values())
+            slowest = max(known, key=lambda name: known[name].mean)
+            yield (
+                f"| {other} | {word} | {len(known)} | {mean:.3f} | {faster}, {surely[0]} | {slower}, {surely[1]} | "
+                f"{slowest} {known[slowest]} |"
+            )
 
 
-def paired(runs: dict[int, Any], base: dict[int, Any], key: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Geometric mean over seeds, with its 95% t interval; of one seed: infinite."""
+
+    mean: float
+    low: float = 0.0
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + (f" ({self.low:.3f}-{self.high:.3f})" if self.high < math.inf else "")
+
+
+def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
+    """Ratio on the seeds that both have; None: there are none."""
     seeds = sorted(set(runs) & set(base))
-    if not seeds:
-        return "-"
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
     logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
+    if not seeds:
+        return None
     if len(logs) < 2:
-        return f"{math.exp(logs[0]):.3f}"
+        return Ratio(math.exp(logs[0]))
     half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    low, high = math.exp(logs.mean() - half), math.exp(logs.mean() + half)
-    return f"{math.exp(logs.mean()):.3f} ({low:.3f}-{high:.3f})"
+    return Ratio(math.exp(logs.mean()), math.exp(logs.mean() - half), math.exp(logs.mean() + half))
 
 
 def main() -> None:
@@ -171,15 +211,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path, nargs="*")
     parser.add_argument("--base", default="continuum")
+    parser.add_argument("--verdicts", type=Path, nargs="*")
+    parser.add_argument("--of", default="working-set")
     given = parser.parse_args()
     if given.cells:
         try:
             run(given)
         except BenchError as error:
             parser.error(str(error))
-    files = given.table or ([given.out] if given.out else [])
+    files = given.table or given.verdicts or ([given.out] if given.out else [])
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    for line in table(rows, given.base):
+    cells = by_cell(rows)
+    for line in verdicts(cells, given.of) if given.verdicts else table(cells, given.base):
         print(line)  # noqa: T201
 
 
