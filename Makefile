@@ -47,7 +47,7 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
-bench: setup ## The main job: four policies on the bundled SWE-bench workload, table and report.
+bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
 	$(RUN) swebench --jps $(JPS) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).

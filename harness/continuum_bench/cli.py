@@ -265,7 +265,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="gpu: what vLLM loads; emulated: default llama-3.1-8b.")] = None,
     policy: Annotated[
         str, typer.Option("--policy", "--scheduling-policy", help="A policy, or stock: vLLM without the plugin.")
-    ] = "continuum",
+    ] = "working-set",
     policy_option: PolicyOptions = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,

@@ -28,7 +28,7 @@ from continuum_bench.show import Display, print_notice, print_summary, print_ver
 from continuum_bench.workload import BenchError
 from continuum_bench.workload_options import workload_of
 
-DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
+DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
 
 def run_policies(name: str, options: RunOptions) -> int:

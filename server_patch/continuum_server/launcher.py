@@ -50,7 +50,7 @@ class ServerConfig:
     """One server."""
 
     engine: EngineName = "emulated"
-    policy: str = "continuum"
+    policy: str = "working-set"
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     model: str | None = None

@@ -18,7 +18,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    policy: str = "continuum"
+    policy: str = "working-set"
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))

@@ -178,7 +178,7 @@ def test_structured_output_and_logprobs(agents: Live) -> None:
 
 def test_the_preview_s_file_at_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUN_OUTPUT_DIR", str(tmp_path / "preview"))
-    with live(tmp_path, record=tmp_path / "record", kv_blocks=2000, max_model_len=16_000) as server:
+    with live(tmp_path, policy="continuum", record=tmp_path / "record", kv_blocks=2000, max_model_len=16_000) as server:
         server.complete(tokens(100, 1), program_id="p")
     assert not (tmp_path / "record" / PREVIEW_EVENTS).exists()
     found = json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text())
