@@ -22,6 +22,8 @@ STATE = {
     "programs": 2,
     "delay_s": 1.5,
     "eta": None,
+    "programs_inside": 4,
+    "programs_outside": None,
     "metrics": Metrics().to_json(),
     "tags_rejected": 3,
     "record_events_dropped": 0,
@@ -137,7 +139,8 @@ def test_metrics_follow_vllms_own() -> None:
     assert [sample.value for sample in families["vllm:y"].samples] == [2]
     assert [sample.labels["engine"] for sample in families["continuum:pinned_blocks"].samples] == ["0", "1"]
     assert families["continuum:tags_rejected"].samples[0].value == 3
-    assert "continuum:eta" not in families  # not known
+    assert families["continuum:programs_inside"].samples[0].value == 4
+    assert not {"continuum:eta", "continuum:programs_outside"} & set(families)  # not known
 
 
 def test_counting() -> None:

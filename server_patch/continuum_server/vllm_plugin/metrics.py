@@ -119,6 +119,8 @@ def _families(state: Mapping[str, Any]) -> list[tuple[str, str, str, _Samples]]:
         "programs_known": ("Programs remembered", state["programs"]),
         "delay_estimate_seconds": ("T: mean queueing delay of returning turns whose KV was evicted", state["delay_s"]),
         "eta": ("Memoryfulness of program lengths", state["eta"]),
+        "programs_inside": ("Programs that the policy has let in", state["programs_inside"]),
+        "programs_outside": ("Programs that wait to be let in", state["programs_outside"]),
     }
     totals = {
         "pins": ("Turns whose KV was pinned", counters["pins"]),

@@ -127,6 +127,8 @@ class Online:
             "delay_s": policy.get("delay_s"),
             "eta": policy.get("eta"),
             "tools": policy.get("tools", {}),
+            "programs_inside": policy.get("programs_inside"),
+            "programs_outside": policy.get("programs_outside"),
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags_rejected,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
