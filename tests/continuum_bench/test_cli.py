@@ -60,7 +60,7 @@ def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
     summary = json.loads((experiment / "summary.json").read_text())
-    assert list(summary["policies"]) == ["vllm", "program-fcfs", "static-ttl", "continuum"]
+    assert list(summary["policies"]) == ["vllm", "program-fcfs", "static-ttl", "continuum", "working-set"]
     wanted = "jct_mean_s jct_p50_s jct_p90_s jct_p95_s jct_p99_s throughput_jobs_per_s bubble_mean_s prefix_hit_ratio"
     for row in summary["policies"].values():
         assert all(row[name] is not None for name in wanted.split())
@@ -74,7 +74,7 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
     assert manifest["modelled"]
     assert (experiment / "summary.csv").exists()
     assert (experiment / "report.html").exists()
-    assert len(list(experiment.glob("*/scheduler_timestamps.jsonl"))) == 8
+    assert len(list(experiment.glob("*/scheduler_timestamps.jsonl"))) == 10
 
 
 def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_the_scheduler_took_is_measured(experiment: Path) -> None:
 
 def test_reading_a_finished_experiment(experiment: Path) -> None:
     analysis = json.loads(bench("analyze", experiment, "--json").stdout)
-    assert len(analysis) == 8
+    assert len(analysis) == 10
     compared = json.loads(bench("compare", experiment, "--json").stdout)
     assert compared["policies"]["vllm"]["ratio_to_vllm"] == 1.0
     assert bench("report", experiment).exit_code == 0

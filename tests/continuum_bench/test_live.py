@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from continuum_bench.bench_error import BenchError
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID, TokenConversation
-from continuum_bench.live.profile import decode_grid
+from continuum_bench.live.endpoint import Endpoint
+from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
@@ -166,6 +167,33 @@ def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None
     workload = read_manifest(folder).workload
     assert workload["arrivals"] == "concurrency:2"
     assert "jps" not in workload
+
+
+@pytest.mark.parametrize(("disturbed", "enough"), [(1, True), (1000, False)])
+def test_a_disturbed_decode_point_is_measured_again(disturbed: int, enough: bool) -> None:
+    seen = Counter[str]()
+
+    async def short_takes_longer(request: web.Request, number: int) -> Any:
+        body = await request.json()
+        seen[str(body["prompt"])] += 1
+        if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1:
+            seen["short"] += 1
+            await asyncio.sleep(0.2 if seen["short"] <= disturbed else 0.0)
+        if body["max_tokens"] == DECODE_TOKENS:
+            await asyncio.sleep(0.05)
+        return await good(request, number)
+
+    said: list[str] = []
+    with serving(short_takes_longer) as server:
+        endpoint = Endpoint(server.url, ("m",), max_model_len=2048)
+        if enough:
+            found = measure(endpoint, "m", None, 1, said.append)
+            assert len(found.decode) >= 4
+            assert all(point.seconds > 0 for point in found.decode)
+        else:
+            with pytest.raises(BenchError, match="64 tokens took no longer than one"):
+                measure(endpoint, "m", None, 1, said.append)
+    assert any(line.startswith("decode of 1 requests") for line in said) == enough
 
 
 async def slow(request: web.Request, number: int) -> Any:
