@@ -6,8 +6,9 @@
 
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
-of ``continuum-bench``. ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}; the
-third, the limits on every policy, may be left out.
+of ``continuum-bench``, and "lengths_later": 2.5, all lengths times this of programs that arrive in the second half.
+ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}; the third, the limits on
+every policy, may be left out.
 One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
 docs/results/own-policy.md was made from the files in benchmarks/own_policy.
 """
@@ -35,10 +36,11 @@ from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.schema import TurnRecord
+from continuum_traces.synth import scale_lengths
 from scipy import stats
 
 OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", *OF_THE_WORKLOAD)
+OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "lengths_later", *OF_THE_WORKLOAD)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -50,7 +52,16 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         skip_invalid=True,
         **{name: cell[name] for name in OF_THE_WORKLOAD if name in cell},
     )
-    return [Job(p.program, p.arrival_s, p.salt) for p in arrivals(load_workload(request), cell["jps"], seed)]
+    plays = sorted(arrivals(load_workload(request), cell["jps"], seed), key=lambda play: play.arrival_s)
+    later, lengths = len(plays) // 2, cell.get("lengths_later", 1.0)
+    return [
+        Job(
+            scale_lengths(play.program, lengths) if number >= later and lengths != 1 else play.program,
+            play.arrival_s,
+            play.salt,
+        )
+        for number, play in enumerate(plays)
+    ]
 
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
