@@ -7,14 +7,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from math import inf
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from continuum_analysis.compare import write_summary
 from continuum_analysis.words import verdict
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
-from continuum_server.policy.core import PinsYieldTo
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
@@ -22,6 +20,7 @@ from continuum_server.virtual.offload import OffloadError, default_preset, read_
 from continuum_bench.arrival_times import pace
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.experiment import Experiment, cells_for, prepare, run
+from continuum_bench.option_checks import check_modelled_gpu, read_guards
 from continuum_bench.options import RunOptions
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict
@@ -120,16 +119,12 @@ def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
 
 
 def check_engine_options(options: RunOptions) -> None:
-    if options.pins_yield_to not in get_args(PinsYieldTo):
-        raise BenchError(f"--pins-yield-to {options.pins_yield_to}: there are {', '.join(get_args(PinsYieldTo))}")
+    read_guards(pins_yield_to=options.pins_yield_to)
     if options.jobs is not None and options.jobs < 1:
         raise BenchError(f"--jobs {options.jobs}: must be at least 1")
     if options.block_size < 1:
         raise BenchError(f"--block-size {options.block_size}: must be at least 1")
-    if not 0 < options.gpu_memory_utilization <= 1:
-        raise BenchError(f"--gpu-memory-utilization {options.gpu_memory_utilization:g}: must be above 0, at most 1")
-    if not 0 <= options.step_overhead_ms < inf:
-        raise BenchError(f"--step-overhead-ms {options.step_overhead_ms:g}: must not be negative or infinite")
+    check_modelled_gpu(options.gpu_memory_utilization, options.step_overhead_ms)
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:

@@ -15,8 +15,8 @@ import typer
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import STOCK, Server, ServerConfig, ServerError, client_line, model_name
-from continuum_server.policy.core import Guards
 
+from continuum_bench.option_checks import check_modelled_gpu, read_guards
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.workload import BenchError
 
@@ -76,6 +76,7 @@ def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
 
 def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> ServerConfig:
     policy = options["policy"]
+    check_modelled_gpu(options["gpu_memory_utilization"], options["step_overhead_ms"])
     emulated = EmulatedSettings(
         gpu=options["gpu"],
         tensor_parallel=options["tp"],
@@ -84,12 +85,7 @@ def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> Serv
         time_scale=options["time_scale"],
         replies=str(_existing(options["replies"]).absolute()) if options["replies"] else None,
     )
-    guards = Guards(
-        max_ttl_s=options["max_ttl_s"],
-        max_pinned_share=options["max_pinned_share"],
-        max_pins_per_client=options["max_pins_per_client"],
-        pins_yield_to=options["pins_yield_to"],
-    )
+    guards = read_guards(**{name: options[name] for name in _GUARDS})
     parser, given = options["tool_call_parser"], options["policy_option"] or []
     of_policy = {} if policy == STOCK else read_policy_options(given, [policy]).get(policy, {})
     return ServerConfig(
@@ -110,6 +106,9 @@ _SAME = (
     *("max_model_len", "record", "statistics", "profile", "drain_s"),
 )
 """Options that are fields of ``ServerConfig`` under the same name."""
+
+_GUARDS = ("max_ttl_s", "max_pinned_share", "max_pins_per_client", "pins_yield_to")
+"""Options that are fields of ``Guards`` under the same name."""
 
 
 def gpu_arguments(engine: str, tensor_parallel: int, memory_utilization: float) -> tuple[str, ...]:

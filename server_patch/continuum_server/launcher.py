@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
@@ -230,6 +231,16 @@ def _check(config: ServerConfig) -> None:
         raise ServerError("engine gpu needs a model: what vLLM is to load")
     if config.engine not in ("gpu", "emulated", "cpu"):
         raise ServerError(f"unknown engine {config.engine!r}; there are: gpu, emulated, cpu")
+    if config.policy != STOCK or config.engine == "emulated":
+        _check_passed_on(config.vllm_arguments)
+
+
+def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
+    """What vLLM is told twice it takes from the last: a user's settings would replace all of ours, unread."""
+    for argument in vllm_arguments:
+        if argument.replace("_", "-").startswith("--additional-config"):
+            name = argument.split("=")[0]
+            raise ServerError(f"{name}: the server's settings go there; give them as options of their own (--help)")
 
 
 def _model(config: ServerConfig) -> tuple[str, str | None]:

@@ -98,6 +98,8 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert environment["HF_HUB_OFFLINE"] == "1"
     stock, _ = command_of(ServerConfig(policy=STOCK), 8000)
     assert "--scheduler-cls" not in stock
+    own = ("--additional-config", "{}")  # nothing of ours is there that it could replace
+    assert command_of(ServerConfig(engine="gpu", model="org/model", policy=STOCK, vllm_arguments=own), 8000)
     gpu, gpu_environment = command_of(ServerConfig(engine="gpu", model="org/model"), 8000)
     assert "--load-format" not in gpu
     assert "HF_HUB_OFFLINE" not in gpu_environment
@@ -112,6 +114,8 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"engine": "tpu"}, ServerError, "there are: gpu, emulated, cpu"),
         ({"model": "nonsense"}, StepTimesError, "nonsense"),
         ({"emulated": EmulatedSettings(gpu="nonsense")}, StepTimesError, "nonsense"),
+        ({"vllm_arguments": ("--additional-config", "{}")}, ServerError, "--additional-config: the server's settings"),
+        ({"vllm_arguments": ("--additional_config={}",), "policy": STOCK}, ServerError, "--additional_config: the"),
     ],
 )
 def test_a_server_that_cannot_be_says_why(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
@@ -21,9 +21,24 @@ PinsYieldTo = Literal["policy", Yielding]
 """``policy``: as the policy itself wants it."""
 
 
+class GuardError(ValueError):
+    """A guard that cannot be: its name, what was given, and what is allowed."""
+
+    def __init__(self, name: str, given: Any, allowed: str) -> None:
+        super().__init__(name, given, allowed)
+        self.name, self.given, self.allowed = name, given, allowed
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.given!r}: {self.allowed}"
+
+
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Limits no policy can pass."""
+    """Limits no policy can pass.
+
+    Raises:
+        GuardError: a value of the wrong type or out of range.
+    """
 
     max_ttl_s: float = 600.0
     """Longest hold of any turn."""
@@ -38,6 +53,28 @@ class Guards:
 
     An engine with nothing running, and a running decode about to lose its KV, always may.
     """
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.max_ttl_s) and 0 <= self.max_ttl_s < math.inf):
+            raise GuardError("max_ttl_s", self.max_ttl_s, "must be a number of seconds, 0 or more and finite")
+        if not (_is_number(self.max_pinned_share) and 0 <= self.max_pinned_share <= 1):
+            raise GuardError("max_pinned_share", self.max_pinned_share, "must be a number from 0 to 1")
+        per_client = self.max_pins_per_client
+        if per_client is not None and not (_is_whole(per_client) and per_client >= 0):
+            raise GuardError("max_pins_per_client", per_client, "must be a whole number, 0 or more; none: no limit")
+        if not (_is_whole(self.max_programs) and self.max_programs >= 1):
+            raise GuardError("max_programs", self.max_programs, "must be a whole number, at least 1")
+        if self.pins_yield_to not in get_args(PinsYieldTo):
+            raise GuardError("pins_yield_to", self.pins_yield_to, f"there are {', '.join(get_args(PinsYieldTo))}")
+
+
+def _is_number(value: Any) -> bool:
+    """Settings come as JSON, which holds text and truth values too."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(slots=True)

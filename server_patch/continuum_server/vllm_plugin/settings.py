@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from continuum_server.policy.core import Guards
+from continuum_server.policy.core import GuardError, Guards
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 
 SECTION = "continuum"
 
 
 class SettingsError(ValueError):
-    """A setting that is unknown or of the wrong type."""
+    """A setting that is unknown, of the wrong type or out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,11 @@ class Settings:
 
 
 def read_settings(additional_config: Any) -> Settings:
-    """Settings from ``vllm_config.additional_config``; absent ones keep their defaults."""
+    """Settings from ``vllm_config.additional_config``; absent ones keep their defaults.
+
+    Raises:
+        SettingsError: a setting that is unknown, of the wrong type or out of range.
+    """
     section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
     values = dict(section)
     unknown = sorted(set(values) - {f.name for f in fields(Settings)})
@@ -52,7 +56,7 @@ def read_settings(additional_config: Any) -> Settings:
         raise SettingsError(f"additional-config continuum.{unknown[0]}: unknown; there are: {known}")
     try:
         if "guards" in values:
-            values["guards"] = Guards(**values["guards"])
+            values["guards"] = _read_guards(values["guards"])
         if "prefill" in values:
             values["prefill"] = PrefillCurve(**values["prefill"])
         if values.get("decode") is not None:
@@ -60,3 +64,18 @@ def read_settings(additional_config: Any) -> Settings:
     except TypeError as error:
         raise SettingsError(f"additional-config continuum: {error}") from error
     return Settings(**values)
+
+
+def _read_guards(given: Any) -> Guards:
+    """Guards from their JSON object."""
+    where = f"additional-config {SECTION}.guards"
+    if not isinstance(given, Mapping):
+        raise SettingsError(f"{where} = {given!r}: must be an object")
+    known = [f.name for f in fields(Guards)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise SettingsError(f"{where}.{unknown[0]}: unknown; there are: {', '.join(known)}")
+    try:
+        return Guards(**given)
+    except GuardError as error:
+        raise SettingsError(f"{where}.{error}") from error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
-from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.core import Core, GuardError, Guards
 from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
 from continuum_server.policy.ttl import Continuum
+from continuum_server.vllm_plugin.settings import Settings, SettingsError, read_settings
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 
@@ -175,3 +179,49 @@ def test_options_from_text() -> None:
         read_options(POLICIES["continuum"], {"cold_samples": "many"})
     with pytest.raises(PolicyError, match="there are: vllm"):
         make_policy("moon", {}, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_ttl_s", -1.0, "must be a number of seconds, 0 or more and finite"),
+        ("max_ttl_s", math.nan, "must be a number of seconds, 0 or more and finite"),
+        ("max_ttl_s", math.inf, "must be a number of seconds, 0 or more and finite"),
+        ("max_ttl_s", "600", "must be a number of seconds, 0 or more and finite"),
+        ("max_pinned_share", -0.1, "must be a number from 0 to 1"),
+        ("max_pinned_share", 1.01, "must be a number from 0 to 1"),
+        ("max_pinned_share", True, "must be a number from 0 to 1"),
+        ("max_pins_per_client", -1, "must be a whole number, 0 or more; none: no limit"),
+        ("max_pins_per_client", 2.5, "must be a whole number, 0 or more; none: no limit"),
+        ("max_programs", 0, "must be a whole number, at least 1"),
+        ("pins_yield_to", "moon", "there are policy, never, waiting, later, anyone"),
+        ("pins_yield_to", None, "there are policy, never, waiting, later, anyone"),
+        ("pins_yield_to", ["never"], "there are policy, never, waiting, later, anyone"),
+    ],
+)
+def test_guards_that_cannot_be_are_refused(name: str, value: object, allowed: str) -> None:
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(GuardError) as refused:
+        Guards(**given)
+    assert str(refused.value) == f"{name} = {value!r}: {allowed}"
+    with pytest.raises(SettingsError) as refused_setting:
+        read_settings({"continuum": {"guards": given}})
+    assert str(refused_setting.value) == f"additional-config continuum.guards.{name} = {value!r}: {allowed}"
+
+
+def test_guards_at_their_limits_are_taken() -> None:
+    lowest = Guards(max_ttl_s=0, max_pinned_share=0, max_pins_per_client=0, max_programs=1)
+    assert read_settings(Settings(guards=lowest).to_config()).guards == lowest
+    assert read_settings(Settings(guards=Guards(max_pinned_share=1)).to_config()).guards.max_pinned_share == 1
+
+
+@pytest.mark.parametrize(
+    ("guards", "message"),
+    [
+        (5, "continuum.guards = 5: must be an object"),
+        ({"max_ttl": 1}, "continuum.guards.max_ttl: unknown; there are: max_ttl_s, max_pinned_share"),
+    ],
+)
+def test_settings_that_hold_no_guards_are_refused(guards: object, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings({"continuum": {"guards": guards}})
