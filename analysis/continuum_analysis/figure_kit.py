@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import plotly.graph_objects as go
 
+from continuum_analysis.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.compare import Run
 
-COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
-"""Okabe and Ito's palette, grey first: told apart by colour-blind readers. A policy keeps its colour throughout."""
-
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+OPEN = "-open"
+"""Behind a symbol's name: its edge alone."""
 MOST_POINTS = 1500
 
 
@@ -71,15 +72,31 @@ def style(plot: go.Figure) -> None:
     )
 
 
+def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
+    """Styles of a report's arms; a few plain policies, whose lines carry no marks, also get a dash each."""
+    found = arm_styles(names)
+    if len(found) <= len(DASHES) and not any(arm.dash for arm in found.values()):
+        return {name: replace(arm, dash=number) for number, (name, arm) in enumerate(found.items())}
+    return found
+
+
+def line_look(arm: ArmStyle) -> dict[str, Any]:
+    return {"color": arm.colour, "dash": DASHES[arm.dash]}
+
+
+def marker_look(arm: ArmStyle) -> dict[str, Any]:
+    return {"color": arm.colour, "symbol": SYMBOLS[arm.mark] + (OPEN if arm.is_open else "")}
+
+
 def add_line(
-    plot: go.Figure, number: int, name: str, x: Sequence[float], y: Sequence[float], shape: str = "linear"
+    plot: go.Figure, arm: ArmStyle, name: str, x: Sequence[float], y: Sequence[float], shape: str = "linear"
 ) -> None:
     plot.add_scatter(
         x=[round(float(value), 3) for value in x],
         y=[round(float(value), 5) for value in y],
         name=name,
         mode="lines+markers" if len(x) == 1 else "lines",
-        line={"color": COLOURS[number % len(COLOURS)], "dash": DASHES[number % len(DASHES)], "shape": shape},
+        line={**line_look(arm), "shape": shape},
     )
 
 

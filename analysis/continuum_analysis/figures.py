@@ -9,7 +9,17 @@ import numpy as np
 
 from continuum_analysis.compare import Run
 from continuum_analysis.demand import Demand, demand
-from continuum_analysis.figure_kit import Figure, Groups, add_line, axes, seed_note, short, shown_run, thin
+from continuum_analysis.figure_kit import (
+    Figure,
+    Groups,
+    add_line,
+    axes,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin,
+)
 
 ENDINGS = {
     "hit": ("#117733", ""),
@@ -29,13 +39,14 @@ def jct_figure(groups: Groups) -> Figure:
     plot.update_xaxes(rangemode="tozero")
     plot.update_yaxes(range=[0, 1.03], tickformat=".0%")
     rows = []
-    for number, (policy, group) in enumerate(groups.items()):
+    for policy, arm in report_styles(groups).items():
+        group = groups[policy]
         times = np.sort([p.jct_s for run in group for p in run.metrics.facts.programs])
         everyone = sum(len(run.metrics.facts.everyone) for run in group)
         if len(times):
             shares = np.arange(1, len(times) + 1) / everyone
             x, y = [float(times[0]), *times.tolist()], [0.0, *shares.tolist()]
-            add_line(plot, number, policy, thin(x), thin(y), shape="hv")
+            add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
             rows.append((policy, *(_within(times, everyone, share) for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))))
     return Figure(
         "jct-cdf",
@@ -57,13 +68,13 @@ def _within(times: np.ndarray, everyone: int, share: float) -> str:
 def bubble_figure(groups: Groups) -> Figure:
     plot = axes("program, in order of arrival", "time in the queue, s")
     rows = []
-    for number, policy in enumerate(groups):
+    for policy, arm in report_styles(groups).items():
         run = shown_run(groups, policy)
         everyone = run.metrics.facts.everyone if run else ()
         waits = [(i, p.bubble_s) for i, p in enumerate(everyone, 1) if p.turns]
         known = [(i, wait) for i, wait in waits if wait is not None]
         if known:
-            add_line(plot, number, policy, [i for i, _ in known], [wait for _, wait in known])
+            add_line(plot, arm, policy, [i for i, _ in known], [wait for _, wait in known])
             quarters = np.array_split([wait for _, wait in known], 4)
             rows.append((policy, *(short(q.mean()) if len(q) else "-" for q in quarters), short(_top(known))))
     return Figure(
@@ -84,10 +95,10 @@ def wait_figure(groups: Groups) -> Figure:
     plot = axes("turn of its program", "mean queue wait, s")
     bands = ((1, 1), (2, 5), (6, 10), (11, 20), (21, 10**9))
     rows = []
-    for number, (policy, group) in enumerate(groups.items()):
-        by_turn = _waits_by_turn(group)
+    for policy, arm in report_styles(groups).items():
+        by_turn = _waits_by_turn(groups[policy])
         if by_turn:
-            add_line(plot, number, policy, list(by_turn), [float(np.mean(waits)) for waits in by_turn.values()])
+            add_line(plot, arm, policy, list(by_turn), [float(np.mean(waits)) for waits in by_turn.values()])
             rows.append((policy, *(_band(by_turn, low, high) for low, high in bands)))
     return Figure(
         "waits-by-turn",
@@ -149,14 +160,14 @@ def _endings(group: Sequence[Run]) -> dict[str, int]:
 def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
     plot = axes("time, s", "live context / KV pool")
     rows = []
-    for number, policy in enumerate(groups):
+    for policy, arm in report_styles(groups).items():
         run = shown_run(groups, policy)
         if run is None or not run.metrics.facts.machine:
             continue
         need = demand(run.metrics.facts.machine)
         start_s = need.times_s[0]
         x, y = [t - start_s for t in need.times_s], [tokens / capacity_tokens for tokens in need.tokens]
-        add_line(plot, number, policy, thin(x), thin(y), shape="hv")
+        add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
         rows.append((policy, *_demand_cells(need, capacity_tokens)))
     plot.update_yaxes(tickformat=".0%")
     plot.add_hline(y=1.0, line={"color": "#808080", "width": 2})

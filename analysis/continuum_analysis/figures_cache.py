@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from plotly.subplots import make_subplots
 
+from continuum_analysis.arm_styles import COLOURS
 from continuum_analysis.compare import Run
 from continuum_analysis.figure_kit import (
-    COLOURS,
     DASHES,
-    SYMBOLS,
     Figure,
     Groups,
     axes,
+    marker_look,
+    report_styles,
     seed_note,
     short,
     shown_run,
@@ -107,8 +108,8 @@ def ttl_figure(groups: Groups) -> Figure:
     plot.update_xaxes(type="log", rangemode="normal", dtick=1)
     plot.update_yaxes(type="log", rangemode="normal", dtick=1)
     rows, all_seconds = [], [1.0]
-    for number, (policy, group) in enumerate(groups.items()):
-        pairs = _ttls_and_tools(group)
+    for policy, arm in report_styles(groups).items():
+        pairs = _ttls_and_tools(groups[policy])
         if not pairs:
             continue
         ttls, tools = (np.maximum([pair[side] for pair in pairs], SHORTEST_S) for side in (0, 1))
@@ -118,12 +119,7 @@ def ttl_figure(groups: Groups) -> Figure:
             y=[float(f"{t:.3g}") for t in thin(ttls.tolist())],
             name=policy,
             mode="markers",
-            marker={
-                "color": COLOURS[number % len(COLOURS)],
-                "symbol": SYMBOLS[number % len(SYMBOLS)],
-                "size": 6,
-                "opacity": 0.55,
-            },
+            marker={**marker_look(arm), "size": 6, "opacity": 0.55},
             hovertemplate=f"{policy}: TTL %{{y}} s, back after %{{x}} s<extra></extra>",
         )
         rows.append((policy, str(len(pairs)), *_ttl_cells(ttls, tools)))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continuum_analysis.figure_kit import COLOURS, DASHES, SYMBOLS, Figure, axes
+from continuum_analysis.figure_kit import Figure, axes, line_look, marker_look, report_styles
 
 
 def load_figure(summaries: Mapping[float | None, Mapping[str, Any]]) -> Figure:
     """Mean JCT by programs per second, with 95% intervals over seeds."""
     plot = axes("programs arriving per second", "mean job completion time, s")
     rows = []
-    policies = list(dict.fromkeys(policy for summary in summaries.values() for policy in summary["policies"]))
-    for number, policy in enumerate(policies):
+    policies = dict.fromkeys(policy for summary in summaries.values() for policy in summary["policies"])
+    for policy, arm in report_styles(policies).items():
         points = [
             (jps, summary["policies"][policy])
             for jps, summary in summaries.items()
@@ -35,8 +35,8 @@ def load_figure(summaries: Mapping[float | None, Mapping[str, Any]]) -> Figure:
             },
             name=policy,
             mode="lines+markers",
-            marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
-            line={"color": COLOURS[number % len(COLOURS)], "dash": DASHES[number % len(DASHES)]},
+            marker={**marker_look(arm), "size": 8},
+            line=line_look(arm),
         )
         rows.append((policy, *(_cell(summary["policies"].get(policy)) for summary in summaries.values())))
     return Figure(

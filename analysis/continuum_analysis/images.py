@@ -19,7 +19,9 @@ from continuum_traces.run_dir import RunDirError
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from continuum_analysis.arm_styles import mark_size
 from continuum_analysis.compare import load_all
+from continuum_analysis.figure_kit import OPEN
 from continuum_analysis.program_timeline import timeline_stills
 from continuum_analysis.report import figures_of, page_of
 
@@ -39,6 +41,7 @@ MARKERS = {
     "x": "X",
     "triangle-up": "^",
     "triangle-down": "v",
+    "star": "*",
 }
 PIXELS_PER_INCH = 110
 WIDTH_INCHES = 7.0
@@ -163,12 +166,15 @@ class _Panel:
         x, y = list(trace.x), list(trace.y)
         colour = _colour(trace.line.color or trace.marker.color, number)
         lines, markers = "lines" in (trace.mode or "lines"), "markers" in (trace.mode or "")
+        symbol = str(trace.marker.symbol or "circle")
+        mark, is_open = MARKERS.get(symbol.removesuffix(OPEN), "o"), symbol.endswith(OPEN)
         style: dict[str, Any] = {
             "label": trace.name if trace.showlegend is not False else None,
             "color": colour,
             "linestyle": DASHES.get(trace.line.dash or "solid", "-") if lines else "",
-            "marker": MARKERS.get(str(trace.marker.symbol or "circle"), "o") if markers else "",
-            "markersize": 4 if lines else 2.5,
+            "marker": mark if markers else "",
+            "markerfacecolor": "white" if is_open else colour,
+            "markersize": mark_size(mark, is_open) * (1.0 if lines else 0.625),
             "alpha": trace.opacity or trace.marker.opacity or 1.0,
             "drawstyle": "steps-post" if trace.line.shape == "hv" else "default",
         }

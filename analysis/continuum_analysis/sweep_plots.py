@@ -13,16 +13,18 @@ from continuum_traces.run_dir import RunDirError
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from continuum_analysis.arm_styles import ArmStyle, arm_styles, mark_size
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.sweep_tables import ENOUGH_SEEDS, GroupSummary, Sweep
 from continuum_analysis.timeline import AnalysisError
 
-COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
-"""Okabe and Ito's palette, grey first, as in the reports of single experiments."""
-KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
-"""Policies that keep their colour and mark in every figure; others follow in order. An arm with offload is dashed."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", ":", "-.", (0, (10, 3)), (0, (10, 3, 1, 3)))
+HATCHES = ("", "////", "....", "xxxx", "----", "++++")
+"""Of bars, where lines have dashes."""
 PANEL_INCHES = (4.2, 3.1)
+LEGEND_MARK_INCHES, LEGEND_LETTER_INCHES = 0.5, 0.064
+"""Widths at its font size: a mark with the space around it, a letter."""
 DOT_INCHES = 0.4
 """Height of a row of dots."""
 RATIO_TICKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 4, 6, 8, 12)
@@ -168,18 +170,30 @@ def _axis_title(metric: str) -> str:
 def draw(panels: Sequence[Panel]) -> Figure:
     """The panels, two beside each other, one legend above."""
     figure, axes = _paper(panels)
-    names = list(dict.fromkeys(name for panel in panels for name in panel.names))
+    styles = arm_styles(name for panel in panels for name in panel.names)
     for panel, axis in zip(panels, axes, strict=False):
         drawn = _draw_dots if panel.dots else _draw_bars if panel.bars else _draw_panel
-        drawn(axis, panel, names)
+        drawn(axis, panel, styles)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    known = [name for name in names if name in handles]
-    figure.legend([handles[n] for n in known], known, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    known = [name for name in styles if name in handles]
+    columns = _legend_columns(known, figure.get_figwidth())
+    marks = [handles[name] for name in known]
+    figure.legend(marks, known, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
     return figure
+
+
+def _legend_columns(names: Sequence[str], inches: float) -> int:
+    """As many as fit the width, up to four; names of arms with tiers are long."""
+    for columns in (4, 3, 2):
+        rows = -(-len(names) // columns)
+        longest = [max(map(len, names[first : first + rows])) for first in range(0, len(names), rows)]
+        if sum(LEGEND_MARK_INCHES + LEGEND_LETTER_INCHES * letters for letters in longest) <= inches:
+            return columns
+    return 1
 
 
 def _paper(panels: Sequence[Panel]) -> tuple[Figure, Sequence[Axes]]:
@@ -196,39 +210,41 @@ def _paper(panels: Sequence[Panel]) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(figure.subplots(high, columns, squeeze=False).flatten())
 
 
-def _style(name: str, names: Sequence[str]) -> tuple[str, str, str]:
-    """Colour, mark, dash."""
-    policy = name.removesuffix("+offload")
-    others = list(dict.fromkeys(n for one in names if (n := one.removesuffix("+offload")) not in KNOWN))
-    number = KNOWN.index(policy) if policy in KNOWN else (others.index(policy) + 4) % len(COLOURS)
-    return COLOURS[number], MARKS[number], "--" if name != policy else "-"
+def _line_look(style: ArmStyle) -> dict[str, Any]:
+    mark, face = MARKS[style.mark], "white" if style.is_open else style.colour
+    size = mark_size(mark, style.is_open)
+    look = {"color": style.colour, "marker": mark, "markersize": size, "markerfacecolor": face}
+    return {**look, "linestyle": DASHES[style.dash]}
 
 
-def _draw_bars(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+def _bar_look(style: ArmStyle) -> dict[str, Any]:
+    """Open bars are hatched in their colour, filled ones of a second dash in white."""
+    face, edge = ("none", style.colour) if style.is_open else (style.colour, "white")
+    return {"facecolor": face, "edgecolor": edge, "hatch": HATCHES[style.dash], "linewidth": 0.6}
+
+
+def _draw_bars(axis: Axes, panel: Panel, styles: Mapping[str, ArmStyle]) -> None:
     groups = list(dict.fromkeys(bar.group for bar in panel.bars))
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
+    width = 0.8 / len(styles)
+    for number, (name, style) in enumerate(styles.items()):
         bars = [bar for bar in panel.bars if bar.name == name]
-        at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * width for bar in bars]
+        at = [groups.index(bar.group) + (number - (len(styles) - 1) / 2) * width for bar in bars]
         spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
-        colour = _style(name, names)[0]
-        axis.bar(at, [bar.y for bar in bars], width, yerr=spread, color=colour, label=name, capsize=2)
+        axis.bar(at, [bar.y for bar in bars], width, yerr=spread, label=name, capsize=2, **_bar_look(style))
     axis.set_xticks(range(len(groups)), [textwrap.fill(group, 22) for group in groups], fontsize=7)
     axis.set_ylabel(panel.y_title, fontsize=8)
     axis.tick_params(axis="y", labelsize=7)
     axis.grid(visible=True, axis="y", alpha=0.3, linewidth=0.5)
 
 
-def _draw_dots(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+def _draw_dots(axis: Axes, panel: Panel, styles: Mapping[str, ArmStyle]) -> None:
     groups = list(dict.fromkeys(bar.group for bar in panel.bars))
-    for number, name in enumerate(names):
+    for number, (name, style) in enumerate(styles.items()):
         bars = [bar for bar in panel.bars if bar.name == name]
-        at = [groups.index(bar.group) + (number - (len(names) - 1) / 2) * 0.7 / len(names) for bar in bars]
+        at = [groups.index(bar.group) + (number - (len(styles) - 1) / 2) * 0.7 / len(styles) for bar in bars]
         spread = [[bar.y - bar.low for bar in bars], [bar.high - bar.y for bar in bars]]
-        colour, mark, dash = _style(name, names)
-        style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": "", "markersize": 4, "elinewidth": 0.8}
-        style |= {"label": name, "markerfacecolor": colour if dash == "-" else "none"}
-        axis.errorbar([bar.y for bar in bars], at, xerr=spread, **style)
+        look = {**_line_look(style), "linestyle": "", "elinewidth": 0.8}
+        axis.errorbar([bar.y for bar in bars], at, xerr=spread, label=name, **look)
     axis.axvline(1.0, color="#7f7f7f", linewidth=0.6)
     axis.set_xscale("log")
     low, high = axis.get_xlim()
@@ -244,17 +260,15 @@ def _draw_dots(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
     axis.grid(visible=True, axis="x", alpha=0.3, linewidth=0.5)
 
 
-def _draw_panel(axis: Axes, panel: Panel, names: Sequence[str]) -> None:
+def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, ArmStyle]) -> None:
     for line in panel.lines:
-        colour, mark, dash = _style(line.name, names)
+        look = _line_look(styles[line.name])
         if panel.steps:
-            axis.plot(line.x, line.y, dash, color=colour, label=line.name, linewidth=1.2)
+            axis.plot(line.x, line.y, label=line.name, **{**look, "marker": "", "linewidth": 1.2})
             continue
         below = [max(0.0, y - low) for y, low in zip(line.y, line.low, strict=True)]
         above = [max(0.0, high - y) for y, high in zip(line.y, line.high, strict=True)]
-        style: dict[str, Any] = {"color": colour, "marker": mark, "linestyle": dash, "linewidth": 1.3}
-        style |= {"markersize": 4, "capsize": 2}
-        axis.errorbar(line.x, line.y, yerr=[below, above], label=line.name, **style)
+        axis.errorbar(line.x, line.y, yerr=[below, above], label=line.name, linewidth=1.3, capsize=2, **look)
     axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(panel.x_title, fontsize=8)
     axis.set_ylabel(panel.y_title, fontsize=8)

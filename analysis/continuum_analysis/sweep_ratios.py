@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from continuum_analysis.arm_styles import OFFLOAD
 from continuum_analysis.pairing import Interval, ratio_interval
 from continuum_analysis.sweep_plots import Bar, Panel
 from continuum_analysis.sweep_tables import GroupSummary, Sweep, spread
@@ -17,7 +18,6 @@ READING = (
     "Marks: the ratio and what seeds range over; hollow: with offload. Arms with offload stand beside {base} with "
     "offload where the point has it. The last rows are geometric means over the points."
 )
-OFFLOAD = "+offload"
 PANELS = ("workload", "gpu")
 
 
