@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -30,3 +31,15 @@ def check_modelled_gpu(memory_utilization: float, step_overhead_ms: float) -> No
         raise BenchError(f"--gpu-memory-utilization {memory_utilization:g}: must be above 0, at most 1")
     if not 0 <= step_overhead_ms < inf:
         raise BenchError(f"--step-overhead-ms {step_overhead_ms:g}: must not be negative or infinite")
+
+
+def check_at_least(values: Mapping[str, int | None], least: Mapping[str, int]) -> None:
+    """Each of ``least`` by its name in ``values``; None there leaves the choice to others.
+
+    Raises:
+        BenchError: one below; names the option as it stands on the command line.
+    """
+    for name, bound in least.items():
+        given = values[name]
+        if given is not None and given < bound:
+            raise BenchError(f"--{name.replace('_', '-')} {given}: must be at least {bound}")

@@ -20,7 +20,7 @@ from continuum_server.virtual.offload import OffloadError, default_preset, read_
 from continuum_bench.arrival_times import pace
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.experiment import Experiment, cells_for, prepare, run
-from continuum_bench.option_checks import check_modelled_gpu, read_guards
+from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
 from continuum_bench.options import RunOptions
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict
@@ -120,10 +120,7 @@ def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
 
 def check_engine_options(options: RunOptions) -> None:
     read_guards(pins_yield_to=options.pins_yield_to)
-    if options.jobs is not None and options.jobs < 1:
-        raise BenchError(f"--jobs {options.jobs}: must be at least 1")
-    if options.block_size < 1:
-        raise BenchError(f"--block-size {options.block_size}: must be at least 1")
+    check_at_least({"jobs": options.jobs, "block_size": options.block_size}, {"jobs": 1, "block_size": 1})
     check_modelled_gpu(options.gpu_memory_utilization, options.step_overhead_ms)
 
 

@@ -16,7 +16,7 @@ from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import STOCK, Server, ServerConfig, ServerError, client_line, model_name
 
-from continuum_bench.option_checks import check_modelled_gpu, read_guards
+from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.workload import BenchError
 
@@ -54,8 +54,6 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
 def _server(config: ServerConfig, options: Mapping[str, Any]) -> Server | Fleet:
     """One server, or several behind a router."""
     replicas = options["replicas"]
-    if replicas < 1:
-        raise BenchError(f"--replicas {replicas}: must be at least 1")
     if replicas == 1:
         return Server(config, options["log"])
     return Fleet(config, replicas, options["router"], options["log"], lambda text: typer.echo(text, err=True))
@@ -76,6 +74,7 @@ def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
 
 def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> ServerConfig:
     policy = options["policy"]
+    check_at_least(options, _LEAST)
     check_modelled_gpu(options["gpu_memory_utilization"], options["step_overhead_ms"])
     emulated = EmulatedSettings(
         gpu=options["gpu"],
@@ -106,6 +105,12 @@ _SAME = (
     *("max_model_len", "record", "statistics", "profile", "drain_s"),
 )
 """Options that are fields of ``ServerConfig`` under the same name."""
+
+_LEAST = {
+    **{name: 1 for name in ("max_num_seqs", "chunk_tokens", "block_size", "max_model_len", "tp", "replicas")},
+    **{"kv_blocks": 2, "port": 0, "drain_s": 0},
+}
+"""Whole numbers that vLLM would refuse late, in a traceback."""
 
 _GUARDS = ("max_ttl_s", "max_pinned_share", "max_pins_per_client", "pins_yield_to")
 """Options that are fields of ``Guards`` under the same name."""

@@ -37,6 +37,10 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--max-pins-per-client", "-2", "must be a whole number, 0 or more; none: no limit"),
         ("--gpu-memory-utilization", "1.5", "must be above 0, at most 1"),
         ("--step-overhead-ms", "-1", "must not be negative or infinite"),
+        ("--drain-s", "-1", "must be at least 0"),
+        ("--max-num-seqs", "0", "must be at least 1"),
+        ("--kv-blocks", "1", "must be at least 2"),
+        ("--replicas", "0", "must be at least 1"),
     ],
 )
 def test_a_value_out_of_range_is_one_line(option: str, given: str, allowed: str, engine: str) -> None:

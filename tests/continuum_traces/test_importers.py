@@ -263,11 +263,18 @@ def test_weka_and_mlperf(tmp_path: Path) -> None:
     assert "estimated" in program.source
 
 
+def test_a_numeric_tool_without_a_name_is_unknown(tmp_path: Path) -> None:
+    row = {"program_id": "p", "prompt_tokens": 3, "output_tokens": 1, "tools": ["", " "], "tool_s": 2.0}
+    (program,) = read_any(lines(tmp_path / "f.jsonl", row), "numeric")
+    assert program.turns[0].tool_calls == (ToolCall("unknown", 2.0), ToolCall("unknown", 0.0))
+
+
 @pytest.mark.parametrize(
     ("form", "row", "message"),
     [
         ("numeric", {"program_id": "p", "prompt_tokens": 3}, "1: output_tokens: missing"),
         ("numeric", {"program_id": "p", "prompt_tokens": 3, "output_tokens": 1, "tool_s": -1}, "1: tool_s: expected"),
+        ("numeric", {"program_id": "p", "prompt_tokens": 3, "output_tokens": 1, "tools": "bash"}, "1: tools: expected"),
         ("bfcl", {"id": "a", "input_token_count": [1, 2], "output_token_count": [1]}, "output_token_count: 1 steps"),
         ("bfcl", {"id": "a", "input_token_count": [1], "output_token_count": [-1]}, "whole numbers"),
         ("openhands", {"instance_id": "a"}, "1: history: missing"),

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.usage import RequestUsage, calls_sharing_a_time, number, record, turns_from_usage
+from continuum_traces.importers.usage import (
+    UNKNOWN,
+    RequestUsage,
+    calls_sharing_a_time,
+    number,
+    record,
+    turns_from_usage,
+)
 from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import Program
 
@@ -49,10 +56,13 @@ def _row(path: Path, line_number: int, line: str) -> Row:
 
 
 def _usage(where: str, row: Row) -> RequestUsage:
-    names = row.get("tools_main") or row.get("tools") or []
+    field = "tools_main" if row.get("tools_main") else "tools"
+    names = row.get(field) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TraceError(f"{where}: {field}: expected a list of names")
     seconds = None if row.get("tool_s") is None else float(number(where, row, "tool_s"))
     if not names and seconds is not None:
-        names = ["unknown"]
+        names = [UNKNOWN]
     return RequestUsage(
         prompt_tokens=int(number(where, row, "prompt_tokens")),
         output_tokens=int(number(where, row, "output_tokens")),

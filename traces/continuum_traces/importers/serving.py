@@ -15,6 +15,7 @@ from typing import Any
 
 from continuum_traces.importers.usage import (
     ESTIMATED,
+    UNKNOWN,
     CountTokens,
     RequestUsage,
     estimate_tokens,
@@ -26,7 +27,6 @@ from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import Program, ToolCall
 
 Row = dict[str, Any]
-UNKNOWN = "unknown"
 
 
 def read_mooncake(path: Path) -> Iterator[Program]:

@@ -12,6 +12,8 @@ from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import ToolCall, Turn
 
 CHARS_PER_TOKEN = 4
+UNKNOWN = "unknown"
+"""A tool whose source does not name it."""
 ESTIMATED = "lengths estimated at 4 characters a token"
 
 CountTokens = Callable[[str], int]
@@ -65,10 +67,17 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
 def calls_sharing_a_time(
     names: Iterable[str], seconds: float | None, digests: Iterable[str] = ()
 ) -> tuple[ToolCall, ...]:
-    """Calls of which one duration is known for all together: the first has it, the others 0."""
+    """Calls of which one duration is known for all together: the first has it, the others 0.
+
+    An empty name is ``UNKNOWN``.
+    """
     marks = list(digests)
     return tuple(
-        ToolCall(name, seconds if i == 0 or seconds is None else 0.0, digest=marks[i] if i < len(marks) else None)
+        ToolCall(
+            name.strip() or UNKNOWN,
+            seconds if i == 0 or seconds is None else 0.0,
+            digest=marks[i] if i < len(marks) else None,
+        )
         for i, name in enumerate(names)
     )
 
