@@ -106,9 +106,10 @@ _SAME = (
 )
 """Options that are fields of ``ServerConfig`` under the same name."""
 
-_LEAST = {
-    **{name: 1 for name in ("max_num_seqs", "chunk_tokens", "block_size", "max_model_len", "tp", "replicas")},
-    **{"kv_blocks": 2, "port": 0, "drain_s": 0},
+_LEAST = dict.fromkeys(("max_num_seqs", "chunk_tokens", "block_size", "max_model_len", "tp", "replicas"), 1) | {
+    "kv_blocks": 2,
+    "port": 0,
+    "drain_s": 0,
 }
 """Whole numbers that vLLM would refuse late, in a traceback."""
 
