@@ -25,25 +25,31 @@ TEARDOWN_S = 15
 
 
 def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> int:
-    """Start, say where it is, wait. The first signal drains, the second stops at once.
+    """Start, say where it is, wait. Once ready the first signal drains, the second stops at once.
 
     Returns:
-        0 after a drained stop, the server's own status where it died.
+        0 after a drained stop.
+
+    Raises:
+        BenchError: it cannot start, or ended by itself.
+        KeyboardInterrupt: a signal before it was ready; no process is left.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # half-made replicas are killed then
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         config = _config(options, vllm_arguments)
         server = _server(config, options)
     except (ServerError, EmulatedError) as error:
         raise BenchError(str(error)) from error
-    stopping = _stop_on_signals(server)
     try:
         server.wait_until_healthy(options["ready_timeout_s"])
+        stopping = _stop_on_signals(server)
         _announce(server)
     except ServerError as error:
         server.kill()
-        if not stopping:
-            raise BenchError(str(error)) from error
+        raise BenchError(str(error)) from error
+    except KeyboardInterrupt:  # nothing runs yet, and vLLM may wait ten minutes for a half-made engine
+        server.kill()
+        raise
     status = _wait(server, stopping)
     server.kill()  # whatever is left of it
     if status and not stopping:

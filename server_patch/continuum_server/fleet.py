@@ -136,15 +136,15 @@ class Fleet:
         say: told what happens while it runs.
 
     Raises:
-        ServerError: no router, no GPUs, a port that is taken, options that do not go together.
+        ServerError: no router, no GPUs, a port that cannot be had, options that do not go together.
+        RunDirError: a record cannot be written, or another server writes there.
     """
 
     def __init__(
         self, config: ServerConfig, replicas: int, router: str, logs: Path | None = None, say: Say = print
     ) -> None:
         check_router(router)
-        if config.port:
-            check_port(config.host, config.port)
+        check_port(config.host, config.port)
         self._port, *ports = free_ports(replicas + 1)
         self._port = config.port or self._port
         self.url = f"http://{config.host}:{self._port}"
@@ -157,8 +157,6 @@ class Fleet:
         self._say = say
         self._lost: set[int] = set()
         self._stopping = False
-        if logs is not None:
-            logs.mkdir(parents=True, exist_ok=True)
         try:
             for index, one in enumerate(configs):
                 self.servers.append(Server(one, self._log(replica_name(index))))

@@ -27,6 +27,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
 from continuum_server.policy.core import Guards
+from continuum_server.recorder import check_folder
 from continuum_server.step_times.catalog import find_model, load_step_times
 from continuum_server.step_times.profile import read_profile
 from continuum_server.virtual.config import fit_decode, fit_prefill
@@ -90,18 +91,19 @@ class Server:
         log: where its output goes; default this process's stderr.
 
     Raises:
-        ServerError: another process has the port.
+        ServerError: the port cannot be had, the log or the statistics cannot be written.
+        RunDirError: nor the record, or another server writes there.
         ServerError, PolicyError, StepTimesError: as ``command_of``.
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
-        if config.port:
-            check_port(config.host, config.port)
+        check_port(config.host, config.port)
+        _check_outputs(config, log)
         self.port = config.port or free_ports(1)[0]
         self.url = f"http://{config.host}:{self.port}"
         self.config = config
         self._log_path = log
-        self._log: IO[bytes] | None = log.open("ab") if log is not None else None
+        self._log: IO[bytes] | None = _opened(log) if log is not None else None
         command, environment = command_of(config, self.port)
         self.process = subprocess.Popen(
             command,
@@ -323,13 +325,40 @@ def free_ports(number: int) -> list[int]:
 
 def check_port(host: str, port: int) -> None:
     """Raises:
-    ServerError: somebody listens there, and would answer in the server's place until that fails.
+    ServerError: nobody can listen there, or somebody does and would answer in the server's place until that fails.
     """
     try:
         socket.create_server((host, port)).close()
+    except OverflowError as error:
+        raise ServerError(f"port {port}: must be from 0 (a free one) to 65535") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ServerError(f"port {port} of {host} is taken; choose another (0: a free one)") from error
+        raise ServerError(f"host {host}, port {port}: cannot listen there: {error.strerror}") from error
+
+
+def _check_outputs(config: ServerConfig, log: Path | None) -> None:
+    """Make the folders of what the server writes: inside it, what cannot be written is a line of its log at best.
+
+    Raises:
+        ServerError: a folder that cannot be made.
+        RunDirError: the record's cannot be written, or another server writes there.
+    """
+    for path in (log, config.statistics):
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ServerError(f"{path.parent}: cannot make that folder: {error.strerror}") from error
+    if config.record is not None and config.policy != STOCK:
+        check_folder(config.record)
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        return log.open("ab")
+    except OSError as error:
+        raise ServerError(f"{log}: cannot write: {error.strerror}") from error
 
 
 def now_s() -> float:

@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,9 @@ from continuum_traces.schema import SchedulerEvent
 logger = logging.getLogger("continuum")
 
 FLUSH_S = 0.25
+
+PATIENCE_S = 5.0
+"""What a server that was just stopped or killed has to let go of its record before the next one starts."""
 
 
 @dataclass(slots=True)
@@ -55,19 +59,10 @@ class Recorder:
         self._preview = preview
         self._queue: queue.SimpleQueue[SchedulerEvent | None] = queue.SimpleQueue()
         self._warned = False
-        path = folder / EVENTS
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.resumed = _resume(folder) if path.exists() else Resumed()
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._size = _end_of_last_line(self._fd)
-            os.ftruncate(self._fd, self._size)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise RunDirError(f"{path}: another server writes there") from error
-        except OSError as error:
-            raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
+        self._fd = _open(folder)
+        self.resumed = _resume(folder)
+        self._size = _end_of_last_line(self._fd)
+        os.ftruncate(self._fd, self._size)
         self._thread = threading.Thread(target=self._run, name="continuum-recorder", daemon=True)
         self._thread.start()
 
@@ -133,6 +128,35 @@ class Recorder:
                     self.folder / EVENTS,
                     error.strerror,
                 )
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a record, and see that a recorder could write there now.
+
+    Raises:
+        RunDirError: it cannot be written, or another server writes there and still does after ``PATIENCE_S``.
+    """
+    os.close(_open(folder, PATIENCE_S))
+
+
+def _open(folder: Path, patience_s: float = 0.0) -> int:
+    """The events' file, made where there is none, locked for this process."""
+    path = folder / EVENTS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError as error:
+            if patience_s <= 0:
+                os.close(fd)
+                raise RunDirError(f"{path}: another server writes there") from error
+        time.sleep(0.1)
+        patience_s -= 0.1
 
 
 def _resume(folder: Path) -> Resumed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
+from continuum_server import recorder
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -62,3 +63,49 @@ def test_settings_past_the_options_are_refused() -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("error: --additional-config: the server's settings go there; ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (["--port", "99999"], "port 99999: must be from 0 (a free one) to 65535"),
+        (["--host", "nowhere.invalid"], "host nowhere.invalid, port 8000: cannot listen there: "),
+        (["--host", "nowhere.invalid", "--port", "0"], "host nowhere.invalid, port 0: cannot listen there: "),
+    ],
+)
+def test_where_nobody_can_listen_is_one_line(where: list[str], message: str, replicas: str) -> None:
+    done = runner.invoke(app, ["serve", *where, "--replicas", replicas])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+@pytest.mark.parametrize("option", ["--record", "--log", "--statistics"])
+def test_what_cannot_be_written_is_one_line(option: str, replicas: str, tmp_path: Path) -> None:
+    """A server that serves and records nothing would be found out too late."""
+    (tmp_path / "file").write_text("")
+    done = runner.invoke(app, ["serve", "--port", "0", "--replicas", replicas, option, str(tmp_path / "file" / "new")])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/file")
+    assert ": cannot " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "PATIENCE_S", 0.0)
+    theirs = recorder.Recorder(tmp_path)
+    try:
+        done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path)])
+    finally:
+        theirs.close()
+    assert done.exit_code == 2
+    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes there\n"
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    files = ["--log", str(tmp_path / "a" / "log"), "--statistics", str(tmp_path / "b" / "tools.json")]
+    done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path / "c" / "record"), *files])
+    assert isinstance(done.exception, StartedError)
+    assert all((tmp_path / name).is_dir() for name in ("a", "b", "c/record"))

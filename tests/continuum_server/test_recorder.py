@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from continuum_server.recorder import Recorder
+from continuum_server.recorder import Recorder, check_folder
 from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, read_events
 from continuum_traces.schema import SchedulerEvent
 
@@ -107,6 +108,15 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     ended = [(e.program_id, e.turn, e.event, e.status or e.reason) for e in events[8:10]]
     assert ended == [("other", 0, "finish", "error"), ("p", 1, "unpin", "shutdown")]
     assert events[-1] == event(2)
+
+
+def test_a_server_that_starts_waits_for_the_one_that_stops(tmp_path: Path) -> None:
+    first = Recorder(tmp_path)
+    closing = threading.Timer(0.3, first.close)
+    closing.start()
+    check_folder(tmp_path)
+    closing.join()
+    Recorder(tmp_path).close()
 
 
 def test_the_previews_file_is_written_at_close_into_its_own_folder(tmp_path: Path) -> None:

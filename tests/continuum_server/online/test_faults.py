@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,42 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None
     assert served.returncode == 0, errors
     assert "requests have 30 s to finish" in errors
     assert "seed=3" in (tmp_path / "log").read_text()  # an option of vLLM's, passed through
+
+
+def processes_with(marker: str) -> list[str]:
+    """Process ids whose environment has ``marker``; a process that ended is none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if marker.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: int) -> None:
+    """vLLM itself, asked to end while its engine starts, waits for that engine for ten minutes."""
+    marker = f"CONTINUUM_TEST_MARKER={tmp_path}"
+    name, value = marker.split("=")
+    command = [sys.executable, "-m", "continuum_bench", "serve", "--port", "0", "--log", str(tmp_path / "log")]
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", name: value}
+    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        for _ in range(1200):
+            if (tmp_path / "log").exists() and "(EngineCore pid=" in (tmp_path / "log").read_text():
+                break
+            time.sleep(0.1)
+        assert len(processes_with(marker)) >= 3  # the command, the server, its engine
+        served.send_signal(number)
+        output, errors = served.communicate(timeout=30)
+    finally:
+        served.kill()
+    assert (served.returncode, output, errors) == (130, "", "stopped\n")
+    for _ in range(50):
+        if not processes_with(marker):
+            return
+        time.sleep(0.1)
+    left = processes_with(marker)
+    for process in left:
+        os.kill(int(process), signal.SIGKILL)
+    assert left == []

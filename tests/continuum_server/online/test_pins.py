@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 import pytest
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, cached, continued, tokens
+from openai import APITimeoutError
 
 pytestmark = pytest.mark.slow
 
@@ -125,26 +127,35 @@ def test_a_disconnect_in_mid_stream_leaves_nothing(emulated: Live) -> None:
     assert program not in emulated.pins()
 
 
+@contextmanager
+def held_open(server: Live, prompt: list[int]) -> Iterator[None]:
+    """An untagged request that has given its first token and runs until the block is left."""
+    stream = server.client.completions.create(
+        model=server.model, prompt=prompt, max_tokens=8000, stream=True, extra_body={"ignore_eos": True}
+    )
+    try:
+        next(iter(stream))
+        yield
+    finally:
+        stream.close()
+
+
 def test_a_turn_aborted_while_it_waits_leaks_no_pin(emulated: Live) -> None:
     program, seed = fresh("abort-waiting")
     prompt = tokens(3000, seed)
-    first = emulated.complete(prompt, program_id=program, kv_ttl_s=3)
-    blocker = threading.Thread(target=emulated.complete, args=(tokens(7000, seed + 5), 3000))
-    blocker.start()
-    assert emulated.wait_for(lambda: emulated.state()["running"] == 1)
-    second = threading.Thread(target=emulated.complete, args=(tokens(7000, seed + 6), 3000))
-    second.start()
-    assert emulated.wait_for(lambda: emulated.state()["waiting"] + emulated.state()["running"] == 2)
-    stream = emulated.client.with_options(timeout=0.3)
-    with pytest.raises(Exception, match=r"[Tt]imed? ?out"):
-        stream.completions.create(
-            model=emulated.model,
-            prompt=continued(prompt, first, 9000, seed + 7),
-            max_tokens=8,
-            extra_body={"vllm_xargs": {"program_id": program}},
-        )
-    blocker.join()
-    second.join()
+    first = emulated.complete(prompt, program_id=program, kv_ttl_s=60)
+    with held_open(emulated, tokens(7000, seed + 5)), held_open(emulated, tokens(7000, seed + 6)):
+        hasty = emulated.client.with_options(timeout=0.3)
+        with pytest.raises(APITimeoutError):
+            hasty.completions.create(
+                model=emulated.model,
+                prompt=continued(prompt, first, 9000, seed + 7),
+                max_tokens=8,
+                extra_body={"vllm_xargs": {"program_id": program}},
+            )
+        assert emulated.wait_for(lambda: endings(emulated.events(program)) == ["length", "abort"])
+    started = [event.turn for event in emulated.events(program) if event.event == "start"]
+    assert started == [0], "the second turn was to be aborted while it waited"
     assert emulated.wait_for(lambda: program not in emulated.pins(), 30.0)
     assert emulated.wait_for(lambda: len(unpins(emulated.events(program))) == pins(emulated.events(program)))
 
