@@ -11,6 +11,8 @@ import typer
 _RUN, _ENGINE, _WORKLOAD, _OUTPUT = "Run", "Engine", "Workload", "Output"
 _SERVER = "Live server"
 
+DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
+
 Traces = Annotated[Path | None, typer.Option(help="Trace file instead of the bundled set.", rich_help_panel=_WORKLOAD)]
 Format = Annotated[
     str | None,
@@ -49,7 +51,7 @@ PolicyNames = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="Policies, repeated or separated by commas; default vllm,program-fcfs,static-ttl,continuum. "
+        help=f"Policies, repeated or separated by commas; default {', '.join(DEFAULT_POLICIES)}. "
         "NAME+offload runs with the tiers of --offload.",
         rich_help_panel=_RUN,
     ),

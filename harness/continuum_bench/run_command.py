@@ -21,13 +21,11 @@ from continuum_bench.arrival_times import pace
 from continuum_bench.cell_pool import Outcome
 from continuum_bench.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
-from continuum_bench.options import RunOptions
+from continuum_bench.options import DEFAULT_POLICIES, RunOptions
 from continuum_bench.policy_options import read_policy_options
 from continuum_bench.show import Display, print_notice, print_summary, print_verdict
 from continuum_bench.workload import BenchError
 from continuum_bench.workload_options import workload_of
-
-DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
 
 def run_policies(name: str, options: RunOptions) -> int:
