@@ -70,9 +70,9 @@ class OracleWorkingSet(WorkingSet):
             return hold
         first, left_s = self._outside[0], self.future.work_after_s(finish.turn.request_id)
         sooner = self._work_s(first) + self.machine.prefill.beside_s(finish.context_tokens) < left_s
-        if not sooner or self._fits(first.memo.tokens, finish.now_s):
+        if not sooner or self._fits(first.memo, finish.now_s):
             return hold
-        self._inside.pop(program.program_id, None)
+        self._leave(program)
         program.memo = None
         return NO_HOLD
 

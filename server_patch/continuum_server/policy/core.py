@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
 
 from continuum_server.policy.base import Policy, Rank, Yielding
+from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.programs import Programs, Prompt, mark_of
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: as the policy itself wants it."""
@@ -43,11 +45,13 @@ class Guards:
     max_ttl_s: float = 600.0
     """Longest hold of any turn."""
     max_pinned_share: float = 0.95
-    """Share of the KV pool that pins may hold."""
+    """Share of the KV pool that pins may hold; blocks that several share count once."""
     max_pins_per_client: int | None = None
     """Pins that requests with one API key may hold at once; None: no such limit."""
     max_programs: int = 100_000
     """Idle programs remembered; the longest idle are forgotten first."""
+    max_overtake_s: float = 1800.0
+    """A request that has waited this long goes before all that came after it, and pins give way to it."""
     pins_yield_to: PinsYieldTo = "policy"
     """Who may take a pin while others still run (``Yielding``).
 
@@ -57,6 +61,8 @@ class Guards:
     def __post_init__(self) -> None:
         if not (_is_number(self.max_ttl_s) and 0 <= self.max_ttl_s < math.inf):
             raise GuardError("max_ttl_s", self.max_ttl_s, "must be a number of seconds, 0 or more and finite")
+        if not (_is_number(self.max_overtake_s) and self.max_overtake_s >= 0):
+            raise GuardError("max_overtake_s", self.max_overtake_s, "must be a number of seconds, 0 or more")
         if not (_is_number(self.max_pinned_share) and 0 <= self.max_pinned_share <= 1):
             raise GuardError("max_pinned_share", self.max_pinned_share, "must be a number from 0 to 1")
         per_client = self.max_pins_per_client
@@ -86,45 +92,62 @@ class Pin:
     since_s: float
     deadline_s: float
     tokens: int
+    """Of its blocks, whoever else has them too."""
+    blocks: Sequence[Hashable] = ()
     client: str = ""
 
 
 class Core:
-    """One engine's programs, turns and pins under one policy."""
+    """One engine's programs, turns and pins under one policy.
 
-    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int) -> None:
+    Args:
+        kv_tokens: what the KV pool holds.
+        block_size: tokens of a KV block.
+    """
+
+    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: int = 16) -> None:
         self.policy = policy
         self.guards = guards
         self.pins: dict[str, Pin] = {}
+        """By ``ProgramState.program_id``."""
+        self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
-        self._pinned_tokens = 0
-        self._programs: dict[str, ProgramState] = {}
+        self._pinned = DistinctBlocks()
+        self._programs = Programs(guards.max_programs)
         self._turns: dict[str, TurnState] = {}
+        self._waiting: OrderedDict[str, TurnState] = OrderedDict()
+        """Turns that wait, by the instant at which they began to."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         self._sequence = 0
-        self._program_sequence = 0
         self._acts_soon = False
         self._pins_of_client: Counter[str] = Counter()
-        self._resumed_turns: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------ turns
 
-    def program_for(self, program_id: str, now_s: float, parent_id: str | None = None) -> ProgramState:
-        """The program of that id, new if unknown."""
-        program = self._programs.pop(program_id, None)
+    def program_for(
+        self,
+        program_id: str,
+        now_s: float,
+        parent_id: str | None = None,
+        prompt: Prompt = Prompt(),  # noqa: B008 - frozen
+        namespace: str | None = None,
+    ) -> ProgramState:
+        """The program that a request of that id continues, or a new one."""
+        program = self._programs.find(program_id, prompt, namespace)
         if program is None:
-            self._program_sequence += 1
-            parent = self._programs.get(parent_id) if parent_id is not None else None
-            family = parent.root if parent is not None else None
-            program = ProgramState(program_id, now_s, self._program_sequence, parent_id=parent_id, family=family)
-            program.turns_arrived = self._resumed_turns.pop(program_id, 0)
-            self._forget_idle_programs()
-        self._programs[program_id] = program  # last in order: most recently used
+            program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
+            for idle in self._programs.superfluous(program):
+                if not idle.requests_in_engine and idle.program_id not in self.pins and idle is not program:
+                    self._forget(idle)
         return program
+
+    def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
+        """All programs that the id names."""
+        return self._programs.of(program_id, namespace)
 
     def resume_turns(self, next_turn: Mapping[str, int]) -> None:
         """After a restart: turn numbers of known programs go on where the record of the engine before ends."""
-        self._resumed_turns = dict(next_turn)
+        self._programs.resume_turns(next_turn)
 
     @property
     def program_count(self) -> int:
@@ -134,21 +157,25 @@ class Core:
         self._sequence += 1
         return self._sequence
 
+    def siblings(self, program: ProgramState) -> list[ProgramState]:
+        """All programs that have this one's id, itself too."""
+        return self._programs.siblings(program)
+
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
+        turn.index = self._programs.note_busy(program)
         program.turns_arrived += 1
-        program.requests_in_engine += 1
-        self._turns[turn.request_id] = turn
+        program.in_engine.append(turn)
+        program.root.family_requests += 1
+        program.last_prompt_tokens = turn.prompt_tokens
+        program.mark = mark_of(turn.blocks, program.shared_blocks or 0)
+        self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
-        program.last_finish_s = None  # the gap has ended: a second request beside this one is no sample
+        program.last_finish_s = None  # the gap has ended
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
-
-    def requests_of(self, program_id: str) -> list[str]:
-        """Requests of that program now in the engine."""
-        return [r for r, turn in self._turns.items() if turn.program.program_id == program_id]
 
     def start(
         self,
@@ -165,12 +192,17 @@ class Core:
             hit_tokens: found in GPU memory or brought back to it.
             reloaded_tokens: of these, brought back from a lower tier, which took ``reload_s``.
         """
+        program = turn.program
+        self._waiting.pop(turn.request_id, None)
         turn.waited_s = turn.waited(now_s)
         turn.running, turn.since_s = True, now_s
+        if program.shared_blocks is None:
+            program.shared_blocks = hit_tokens // block_size
+            program.mark = mark_of(turn.blocks, program.shared_blocks)
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
-        repeated = min(turn.program.prompt_tokens, turn.prompt_tokens)
+        repeated = min(program.prompt_tokens, turn.prompt_tokens)
         enough = (repeated // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
         self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reloaded_tokens, reload_s))
@@ -181,6 +213,7 @@ class Core:
         turn.preemptions += 1
         turn.served_s = turn.served(now_s)
         turn.running, turn.since_s = False, now_s
+        self._waiting[turn.request_id] = turn
         self.policy.turn_preempted(turn, now_s)
 
     def finish(
@@ -191,8 +224,13 @@ class Core:
         output_tokens: int,
         tool: str | None,
         stored: Stored | None = None,
+        blocks: Sequence[Hashable] = (),
     ) -> Hold | None:
-        """The turn ended well; how long its KV is to be held, None for not at all."""
+        """The turn ended well; how long its KV is to be held, None for not at all.
+
+        Args:
+            blocks: what a hold would keep: identities of blocks, equal where two programs share one.
+        """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
@@ -203,10 +241,11 @@ class Core:
             self._end_program(program)
             return None
         if not turn.tagged:
-            self._forget(program.program_id)
+            self._forget(program)
             return None
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
-        return self._allow(hold, context_tokens, turn.client)
+        turn.blocks = None  # whoever remembers the turn must not keep its request's memory
+        return self._allow(hold, self._pinned.new(blocks) * self.block_size, turn.client)
 
     def abort(self, turn: TurnState) -> None:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
@@ -214,35 +253,37 @@ class Core:
         program.last_finish_s = None
         self.policy.turn_lost(turn)
 
-    def end_program(self, program_id: str) -> None:
+    def drop(self, request_id: str, program: ProgramState) -> None:
+        """Forget the request, its program and the program's pin, without a word to the policy."""
+        turn = self._turns.get(request_id)
+        if turn is not None:
+            self._leave(turn)
+        self._forget(program)
+        self.unpin(program.program_id)
+
+    def end_program(self, program: ProgramState) -> None:
         """The client says no turn follows."""
-        program = self._programs.get(program_id)
-        if program is not None and program.requests_in_engine == 0:
+        if not program.requests_in_engine and not program.ended:
             self._end_program(program)
 
     def _leave(self, turn: TurnState) -> ProgramState:
+        program = turn.program
         del self._turns[turn.request_id]
+        self._waiting.pop(turn.request_id, None)
         turn.gone = True
-        turn.program.requests_in_engine -= 1
+        program.in_engine.remove(turn)
+        program.root.family_requests -= 1
+        if not program.in_engine:
+            self._programs.note_idle(program)
         self.act_soon()
-        return turn.program
+        return program
 
     def _end_program(self, program: ProgramState) -> None:
-        self._forget(program.program_id)
-        program.ended = True
+        self._forget(program)
         self.policy.program_finished(program)
 
-    def _forget(self, program_id: str) -> None:
-        program = self._programs.pop(program_id, None)
-        if program is not None:
-            program.ended = True
-
-    def _forget_idle_programs(self) -> None:
-        excess = len(self._programs) - self.guards.max_programs
-        for program_id in list(islice(self._programs, max(0, excess))):
-            state = self._programs[program_id]
-            if state.requests_in_engine == 0 and program_id not in self.pins:
-                self._forget(program_id)
+    def _forget(self, program: ProgramState) -> None:
+        self._programs.forget(program)
 
     # ------------------------------------------------------------------------------------- time
 
@@ -255,40 +296,63 @@ class Core:
         self._acts_soon = False
         return self.policy.step(step)
 
+    def overdue(self, now_s: float, idle: bool = False) -> list[TurnState]:
+        """Turns that no policy may keep waiting from now on, longest waiting first.
+
+        Args:
+            idle: the engine has nothing else to do: then the first is due at once.
+        """
+        out: list[TurnState] = []
+        for turn in list(islice(self._waiting.values(), 1)) if idle else []:
+            out.append(self._waiting.pop(turn.request_id))
+        while self._waiting:
+            turn = next(iter(self._waiting.values()))
+            if turn.since_s + self.guards.max_overtake_s >= now_s:
+                break
+            out.append(self._waiting.pop(turn.request_id))
+        for turn in out:
+            turn.overdue = True
+        return out
+
     def next_deadline_s(self) -> float | None:
         """The earliest instant after which a pin may expire or the policy may act; None: no such instant."""
         if self._acts_soon:
             return -math.inf
         instants = [instant for instant in (self._next_expiry_s(), self.policy.wake_s()) if instant is not None]
+        if self._waiting:
+            instants.append(next(iter(self._waiting.values())).since_s + self.guards.max_overtake_s)
         return min(instants) if instants else None
 
     # ------------------------------------------------------------------------------------- pins
 
     def _allow(self, hold: Hold, tokens: int, client: str | None) -> Hold | None:
+        """The hold within the guards; ``tokens``: what it adds to all that is held."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
-        if ttl_s <= 0.0 or self._pinned_tokens + tokens > self._max_pinned_tokens:
+        if ttl_s <= 0.0 or self.pinned_tokens + tokens > self._max_pinned_tokens:
             return None
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:
             return None
         return Hold(ttl_s, hold.delay_estimate_s, hold.eta)
 
-    def pin(self, turn: TurnState, now_s: float, ttl_s: float, tokens: int) -> Pin:
-        """Note that the shell holds this turn's blocks; the program must not have a pin."""
-        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, turn.client or "")
+    def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
+        """Note that the shell holds these blocks of the turn; the program must not have a pin."""
+        tokens = len(blocks) * self.block_size
+        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, blocks, turn.client or "")
         self._pins_of_client[pin.client] += 1
         self.pins[turn.program.program_id] = pin
-        self._pinned_tokens += tokens
+        self._pinned.add(blocks)
         heapq.heappush(self._deadlines, (pin.deadline_s, turn.sequence, pin))
         return pin
 
     def unpin(self, program_id: str) -> Pin | None:
         pin = self.pins.pop(program_id, None)
         if pin is not None:
-            self._pinned_tokens -= pin.tokens
+            self._pinned.remove(pin.blocks)
             self._pins_of_client[pin.client] -= 1
             if not self._pins_of_client[pin.client]:
                 del self._pins_of_client[pin.client]
+            pin.blocks = ()  # its deadline is remembered for a while
         return pin
 
     def has_pin(self, program_id: str) -> bool:
@@ -296,15 +360,16 @@ class Core:
 
     @property
     def pinned_tokens(self) -> int:
-        return self._pinned_tokens
+        """KV that pins hold together; blocks that several share count once."""
+        return len(self._pinned) * self.block_size
 
     def expired(self, now_s: float) -> list[Pin]:
-        """Pins past their deadline whose program is not back; those of returned programs wait for it."""
+        """Pins past their deadline. A pin whose program is queued again outlives its deadline."""
         out: list[Pin] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_s:
             pin = heapq.heappop(deadlines)[2]
-            if self.pins.get(pin.program.program_id) is pin and pin.program.requests_in_engine == 0:
+            if self.pins.get(pin.program.program_id) is pin and not pin.program.requests_in_engine:
                 out.append(pin)
         return out
 
@@ -327,7 +392,7 @@ class Core:
             asker: the turn that does not fit.
             running: True where the engine would otherwise stand still or preempt a running request.
         """
-        allowed = "anyone" if running else self._yielding
+        allowed = "anyone" if running or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:
             return
         own = asker.program.program_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -13,13 +13,19 @@ class ProgramState:
     """What the scheduler remembers of one program between its turns."""
 
     program_id: str
+    """Its own among all programs; a client's id, ``name``, may name several (``policy.programs``)."""
     arrival_s: float
     """When its first request arrived."""
     sequence: int
-    """Arrival number among programs: the order of SPEC 4, without ties."""
+    """Arrival number of its first request among all requests: the order of SPEC 4, without ties."""
+    name: str = ""
+    """The client's id, as records have it."""
+    id_key: str = ""
+    """The client's id within its API key's namespace."""
     turns_arrived: int = 0
     turns_finished: int = 0
-    requests_in_engine: int = 0
+    in_engine: list[TurnState] = field(default_factory=list)
+    """Its turns that wait or run."""
     last_finish_s: float | None = None
     last_tool: str | None = None
     context_tokens: int = 0
@@ -35,12 +41,24 @@ class ProgramState:
     """Time its finished turns waited; a family's is its root's."""
     ended: bool = False
     """Finished or forgotten: its next request would start a new program."""
+    family_requests: int = 0
+    """Requests in the engine of all who have this program as their root, its own too."""
+    last_prompt_tokens: int = 0
+    """Prompt of the turn that arrived last."""
+    mark: tuple[int, Hashable] | None = None
+    """A block of that prompt, by index and hash, that a prompt must repeat to continue this program."""
+    shared_blocks: int | None = None
+    """Leading blocks of its first prompt that the cache held already: others have them too. None: not scheduled yet."""
     memo: Any = None
     """The policy's own note."""
 
     @property
     def root(self) -> ProgramState:
         return self.family or self
+
+    @property
+    def requests_in_engine(self) -> int:
+        return len(self.in_engine)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +87,10 @@ class TurnState:
     """In the batch now."""
     gone: bool = False
     """It left the engine, well or not."""
+    overdue: bool = False
+    """It is next, whatever the policy says: it waited for ``Guards.max_overtake_s``, or the engine stood idle."""
+    blocks: Sequence[Hashable] | None = None
+    """A hash for each full block of its context so far, each standing for the prefix up to its end; None: not known."""
     since_s: float = 0.0
     """When it last began to wait or to run."""
     served_s: float = 0.0
@@ -213,6 +235,8 @@ class Machine:
     """Tokens the KV pool holds."""
     chunk_tokens: int = 2048
     """Tokens of one step at most."""
+    block_size: int = 16
+    """Tokens of a KV block."""
     swap_token_s: float | None = None
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0

@@ -6,12 +6,13 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import Any, ClassVar
 
 from continuum_server.policy.base import Options, Rank, Yielding
+from continuum_server.policy.blocks import Contexts
 from continuum_server.policy.facts import (
     NO_ORDERS,
     Hold,
@@ -87,14 +88,26 @@ class Footprints:
         beyond = len(self._sorted) - first
         return (self._sums[-1] - self._sums[first]) / beyond if beyond else float(tokens)
 
-    def crowded(self, contexts: Sequence[int], limit_tokens: float) -> float:
-        """Share of the last one's way to its end on which all together need more than ``limit_tokens``.
+    def crowded(
+        self,
+        contexts: Sequence[int],
+        limit_tokens: float,
+        own: Sequence[int] | None = None,
+        together_tokens: int | None = None,
+    ) -> float:
+        """Share of the last context's way to its end on which all together need more than ``limit_tokens``.
 
         All grow at one pace and leave at their end; where nothing grows it is now or never: 1 or 0.
+
+        Args:
+            contexts: tokens of each program.
+            own: of these, what leaves memory with it: what it shares with nobody. None: all.
+            together_tokens: distinct tokens of all. None: the sum.
         """
-        growing = sorted((self.final(tokens) - tokens, tokens) for tokens in contexts)
+        leaving = contexts if own is None else own
+        growing = sorted((self.final(tokens) - tokens, left) for tokens, left in zip(contexts, leaving, strict=True))
         way = self.final(contexts[-1]) - contexts[-1]
-        together, left = float(sum(contexts)), len(growing)
+        together, left = float(sum(contexts) if together_tokens is None else together_tokens), len(growing)
         if way <= 0.0:
             return float(together > limit_tokens)
         grown, crowded = 0.0, 0.0
@@ -168,6 +181,8 @@ class _Member:
 
     tokens: int
     """Its context: of the last prompt; with the output once the turn ended."""
+    blocks: Sequence[Hashable] | None = None
+    """Block hashes of the prompt that is in the engine; None: unknown, or its tool runs."""
     held: list[TurnState] | None = field(default_factory=list)
     """Requests held back; None: it has been let in."""
     since_s: float = math.inf
@@ -198,6 +213,8 @@ class WorkingSet(ProgramFcfs):
         """Beyond it KV is lost: tiers keep a copy of what leaves the GPU."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, _Member] = {}
+        self._contexts = Contexts()
+        """Of those inside."""
         self._outside: deque[ProgramState] = deque()
         """Programs that wait to be let in, in the order they came."""
         self._ends: list[tuple[float, int, ProgramState]] = []
@@ -217,8 +234,8 @@ class WorkingSet(ProgramFcfs):
         turn.memo = program.program_id in self._inside
         member: _Member | None = program.memo
         if member is None:
-            member = program.memo = _Member(turn.prompt_tokens)
-            if self._passes(turn) or (not self._outside and self._fits(turn.prompt_tokens, now_s)):
+            member = program.memo = _Member(turn.prompt_tokens, turn.blocks)
+            if self._passes(turn) or (not self._outside and self._fits(member, now_s)):
                 member.held = None
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
@@ -227,36 +244,61 @@ class WorkingSet(ProgramFcfs):
             self.tool_times.add(now_s - member.since_s)
             if turn.memo:
                 self._held_s.add(now_s - member.since_s)
-        member.tokens = turn.prompt_tokens
+        member.tokens, member.blocks = turn.prompt_tokens, turn.blocks
         member.since_s = member.until_s = member.gone_s = math.inf
         if member.held is not None:
             member.held.append(turn)
         elif turn.tagged:
-            self._inside[program.program_id] = member
+            self._enter(program, member)
 
     def _passes(self, turn: TurnState) -> bool:
-        """Never held back: who names no program, who works for a program that is inside already."""
-        return not turn.tagged or turn.program.family is not None or self.options.share <= 0.0
+        """Never held back: a request that names no program, and one for which a program inside waits.
+
+        Of a family one request at a time passes so; what else it sends comes in as any new program does.
+        """
+        root = turn.program.root
+        called = root is not turn.program and root.program_id in self._inside and root.family_requests == 1
+        return not turn.tagged or called or self.options.share <= 0.0
+
+    def _enter(self, program: ProgramState, member: _Member) -> None:
+        self._inside[program.program_id] = member
+        self._contexts.put(program.program_id, member.blocks or ())
+
+    def _leave(self, program: ProgramState) -> None:
+        if self._inside.pop(program.program_id, None) is not None:
+            self._contexts.drop(program.program_id)
 
     def turn_started(self, start: TurnStart) -> None:
-        had_its_place = start.turn.memo
+        program, had_its_place = start.turn.program, start.turn.memo
         if start.kv_was_lost and had_its_place:
             self._lost_s = start.now_s
+        member: _Member | None = program.memo
+        if member is not None and member.held is not None:  # it was overdue: it is in, whatever memory says
+            self._outside.remove(program)
+            self._first_since_s, member.held = start.now_s, None
+            self._enter(program, member)
 
     def turn_preempted(self, turn: TurnState, now_s: float) -> None:
         self._lost_s = now_s
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         self._served_s.add(finish.turn.served(finish.now_s))
-        program, even_s = finish.turn.program, self._break_even_s(finish.context_tokens)
-        ttl_s = self._hold_s(finish, even_s)
+        program = finish.turn.program
         member: _Member = program.memo
-        member.tokens, self._changed = finish.context_tokens, True
+        member.tokens, member.blocks, self._changed = finish.context_tokens, None, True
+        if program.program_id in self._inside and finish.turn.blocks is not None:
+            self._contexts.put(program.program_id, finish.turn.blocks)
+        even_s = self._break_even_s(finish.context_tokens, self._shared_tokens(program.program_id))
+        ttl_s = self._hold_s(finish, even_s)
         if program.requests_in_engine == 0:
             member.since_s = finish.now_s
             member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
         return Hold(min(ttl_s, self._reload_even_s(finish)))
+
+    def _shared_tokens(self, program_id: str) -> int:
+        """Leading tokens of a program inside that another one inside has too."""
+        return self._contexts.shared(program_id) * self.machine.block_size
 
     def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
         return self.tool_times.best_hold_s(even_s)
@@ -269,10 +311,14 @@ class WorkingSet(ProgramFcfs):
         worth = tokens / self.machine.kv_tokens * self._worth_now()
         return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
 
-    def _break_even_s(self, tokens: int) -> float:
-        """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same."""
-        share = tokens / self.machine.kv_tokens
-        return self.machine.prefill.beside_s(tokens) / (share * self._worth_now())
+    def _break_even_s(self, tokens: int, shared_tokens: int = 0) -> float:
+        """A rebuild takes all of the engine, a hold only what its share of memory is worth: when both cost the same.
+
+        What others share is theirs to keep: no rebuild computes it again, and no hold takes memory for it.
+        """
+        own = max(tokens - shared_tokens, self.machine.block_size)
+        rebuild_s = self.machine.prefill.beside_s(tokens) - self.machine.prefill.beside_s(tokens - own)
+        return rebuild_s / (own / self.machine.kv_tokens * self._worth_now())
 
     def _worth_now(self) -> float:
         """In decoding, and in programs inside that do not wait for their tools."""
@@ -283,12 +329,12 @@ class WorkingSet(ProgramFcfs):
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True
         if turn.program.requests_in_engine == 0:
-            self._inside.pop(turn.program.program_id, None)
+            self._leave(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
         if program.context_tokens > 0:
             self.footprints.add(program.context_tokens)
-        self._inside.pop(program.program_id, None)
+        self._leave(program)
         self._changed = True
         if program.memo is not None:
             program.memo.until_s = program.memo.gone_s = math.inf
@@ -313,7 +359,7 @@ class WorkingSet(ProgramFcfs):
         if member is None or member.until_s >= now_s:
             return
         if self._inside.get(program.program_id) is member:
-            del self._inside[program.program_id]
+            self._leave(program)
             self._held_s.add(member.until_s - member.since_s)
             self._changed = True
         if member.gone_s < now_s:
@@ -329,12 +375,12 @@ class WorkingSet(ProgramFcfs):
             program = self._outside[0]
             member: _Member = program.memo
             waiting = [turn for turn in member.held or () if not turn.gone]
-            if waiting and not self._impatient(now_s) and not self._fits(member.tokens, now_s):
+            if waiting and not self._impatient(now_s) and not self._fits(member, now_s):
                 break
             self._outside.popleft()
             self._first_since_s, member.held = now_s, None
             if waiting:
-                self._inside[program.program_id] = member
+                self._enter(program, member)
                 turns += waiting
             else:  # it went away; should it come back, it is new
                 program.memo = None
@@ -343,22 +389,29 @@ class WorkingSet(ProgramFcfs):
     def _impatient(self, now_s: float) -> bool:
         return self._first_since_s + self.options.patience_s < now_s
 
-    def _fits(self, tokens: int, now_s: float) -> bool:
-        """Nobody is inside, or a program of so many tokens beside them brings more than it costs.
+    def _fits(self, newcomer: _Member, now_s: float) -> bool:
+        """Nobody is inside, or the newcomer brings more than it costs beside those who are.
 
-        One more of n brings a turn 1/n of what memory is worth. On the part of its way where all together need more
-        than there is, it is the one that loses its KV: a rebuild a turn. While memory has been enough only what is
-        there counts: a forecast that came true would have shown.
+        It is admitted if the throughput it adds per turn, 1/n of what memory is worth with n programs, is at least the
+        recomputation that it is expected to cause: on the part of its way where all together need more memory than
+        there is, one rebuild a turn. While memory has been enough, only what is there counts: a forecast of growth that
+        came true would have shown. Tokens that several share count once.
         """
         if not self._inside:
             return True
-        contexts = [*(member.tokens for member in self._inside.values()), tokens]
+        size = self.machine.block_size
+        shared = self._contexts.common(newcomer.blocks or ()) * size
+        contexts = [*(member.tokens for member in self._inside.values()), newcomer.tokens]
+        together = sum(contexts) - self._contexts.repeats * size - shared
         scarce = now_s <= self._lost_s + self.options.patience_s
         if not scarce:
-            return sum(contexts) <= self._limit_tokens
-        rebuild_s = self.machine.prefill.beside_s(int(tokens + self.footprints.final(tokens)) // 2)
+            return together <= self._limit_tokens
+        own = [member.tokens - self._shared_tokens(name) for name, member in self._inside.items()]
+        own.append(newcomer.tokens - shared)
+        middle = int(newcomer.tokens + self.footprints.final(newcomer.tokens)) // 2
+        rebuild_s = self.machine.prefill.beside_s(middle) - self.machine.prefill.beside_s(shared)
         gain_s = self._worth_now() * self._served_s.value / len(contexts)
-        return self.footprints.crowded(contexts, self._limit_tokens) * rebuild_s <= gain_s
+        return self.footprints.crowded(contexts, self._limit_tokens, own, together) * rebuild_s <= gain_s
 
     def wake_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []

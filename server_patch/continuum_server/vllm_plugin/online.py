@@ -58,7 +58,8 @@ class Online:
         self._recorder = self._make_recorder()
         self._statistics_due_s = self._clock() + STATISTICS_EVERY_S
         scheduler.attach(self._clock, self)
-        scheduler.output_tool = OutputTools(scheduler.vllm_config, settings.tool_parser)
+        outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
+        scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
             scheduler.core.resume_turns(self._recorder.resumed.next_turn)
             self._recorder.settle(self._clock())

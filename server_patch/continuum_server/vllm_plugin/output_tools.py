@@ -1,6 +1,8 @@
-"""Which tool a finished turn calls, read from its output tokens inside the engine core (SPEC 6).
+"""What a finished turn's output says, read from its tokens inside the engine core: the tool it calls (SPEC 6), and
+whether it reached a stop string.
 
-One detokenisation and one parse per turn, of the last ``TAIL_TOKENS`` tokens: a tool call ends an output.
+One detokenisation and one parse per turn, of the last ``TAIL_TOKENS`` tokens: a tool call and a stop string end an
+output.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from continuum_server.vllm_plugin.tool_keys import openai_key, tool_key
 logger = logging.getLogger("continuum")
 
 TAIL_TOKENS = 2048
+CONTEXT_TOKENS = 6
+"""Of the prompt, before an output: as many as vLLM's own detokenizer looks back."""
 
 
 class OutputTools:
@@ -44,6 +48,31 @@ class OutputTools:
         except Exception as error:  # noqa: BLE001 - reading a tool's name must never stop the engine
             logger.warning("continuum: an output could not be read for its tool: %s", error)
             return None
+
+    def stop_string(self, request: Request) -> str | None:
+        """The client's stop string that the output reached, or None.
+
+        vLLM's front end finds stop strings and then aborts the request in the engine, as it does when a client
+        disconnects. The text tells the two apart.
+        """
+        wanted = touch_points.stop_strings(request)
+        output = request.output_token_ids[touch_points.min_tokens(request) :]
+        if not wanted or not output or self._tokenizer is None:
+            return None
+        try:
+            text = self._text_after(request, list(output[-TAIL_TOKENS:]))
+            return next((stop for stop in wanted if stop in text), None)
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning("continuum: an output could not be read for its stop string: %s", error)
+            return None
+
+    def _text_after(self, request: Request, output: list[int]) -> str:
+        """The output's text as it follows the prompt: some tokenizers drop a space where a text begins."""
+        special = touch_points.skips_special_tokens(request)
+        before = list(request.prompt_token_ids or ())[-CONTEXT_TOKENS:]
+        prefix = self._tokenizer.decode(before, skip_special_tokens=special)
+        text: str = self._tokenizer.decode(before + output, skip_special_tokens=special)
+        return text.removeprefix(prefix)
 
     def _parsed(self, text: str) -> str | None:
         return None if self._parser is None else openai_key(touch_points.parse_tool_calls(self._parser, text))

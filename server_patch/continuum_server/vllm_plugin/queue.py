@@ -11,7 +11,7 @@ from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
 
-PREEMPTED, PINNED, REST, HELD_BACK = 0, 1, 2, 3
+OVERDUE, PREEMPTED, PINNED, REST, HELD_BACK = range(5)
 
 
 @dataclass(slots=True, order=True)
@@ -22,19 +22,31 @@ class _Entry:
 
 
 class RankedQueue(RequestQueue):
-    """Requests by (class, policy's rank). A request whose class changed is entered anew; stale entries are
-    dropped when they surface. While all that wait are held back it is not empty, and false."""
+    """Requests by (class, policy's rank).
 
-    def __init__(self, key: Callable[[Request], tuple[int, Rank]]) -> None:
+    A request whose class changed is entered anew; stale entries are dropped when they surface. Where everything in the
+    queue is held back, ``len()`` is above 0 and ``bool()`` is False.
+
+    Args:
+        key: class and rank of a request; None: it comes in order of arrival.
+    """
+
+    def __init__(self, key: Callable[[Request], tuple[int, Rank] | None]) -> None:
         self._key = key
         self._heap: list[_Entry] = []
         self._entries: dict[str, _Entry] = {}
         self._count = 0
 
     def add_request(self, request: Request) -> None:
+        self._enter(request, self._key(request))
+
+    def _enter(self, request: Request, key: tuple[int, Rank] | None) -> None:
         self._count += 1
-        kind, rank = self._key(request)
+        kind, rank = key or (REST, (float(self._count),))
         entry = _Entry((kind, rank, self._count), request)
+        before = self._entries.get(request.request_id)
+        if before is not None:
+            before.valid = False
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)
 
@@ -76,8 +88,14 @@ class RankedQueue(RequestQueue):
         """The request's class or rank changed."""
         entry = self._entries.get(request_id)
         if entry is not None:
-            entry.valid = False
             self.add_request(entry.request)
+
+    def in_order_of_arrival(self) -> None:
+        """Everything in it is ranked anew by its arrival alone, and nothing is held back."""
+        requests = sorted((entry.request for entry in self._entries.values()), key=lambda request: request.arrival_time)
+        self._heap, self._entries = [], {}
+        for request in requests:
+            self._enter(request, None)
 
     def _drop_stale(self) -> None:
         """Keep stale entries fewer than live ones: amortised O(1)."""

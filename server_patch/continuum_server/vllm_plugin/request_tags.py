@@ -7,6 +7,7 @@ are the authors' preview's, ``program_id`` ThunderAgent's), headers. What cannot
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,31 @@ BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_
 _HINTS = ("kv_hints",)
 _MARKERS = tuple(f'"{name}"'.encode() for name in (*BODY_FIELDS, *_HINTS, "vllm_xargs", CLIENT_KEY))
 
+NAMESPACE_KEY = "continuum_namespace"
+"""xarg in which the HTTP side names the API key to which the request's program ids belong; a client cannot set it."""
+
 Json = dict[str, Any]
+
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as digests of its API key; None: not known."""
+
+    client: str | None = None
+    """For limits per client."""
+    namespace: str | None = None
+    """Whose program ids it names, where a server has several keys."""
+
+
+def read_caller(xargs: Mapping[str, Any]) -> Caller:
+    """What the HTTP side says of the caller; anything but a digest is nothing."""
+    return Caller(_read_digest(xargs.get(CLIENT_KEY)), _read_digest(xargs.get(NAMESPACE_KEY)))
+
+
+def _read_digest(raw: Any) -> str | None:
+    return raw if isinstance(raw, str) and _DIGEST.fullmatch(raw) else None
 
 
 @dataclass(frozen=True, slots=True)

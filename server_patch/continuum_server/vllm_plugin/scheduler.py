@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
@@ -21,14 +21,16 @@ from vllm.v1.request import Request
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.core import Core, Pin
-from continuum_server.policy.facts import Machine, Step, Stored, TurnState
+from continuum_server.policy.facts import Machine, ProgramState, Step, Stored, TurnState
+from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
-from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, hints_to_xargs
+from continuum_server.vllm_plugin.queue import HELD_BACK, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.request_tags import hints_to_xargs, read_caller
 from continuum_server.vllm_plugin.settings import read_settings
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.versions import PluginError
+from continuum_server.vllm_plugin.wall import Wall
 
 Clock = Callable[[], float]
 
@@ -61,38 +63,52 @@ class ProgramSchedulerMixin(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         touch_points.refuse_what_cannot_work(self)
-        settings = read_settings(self.vllm_config.additional_config)
+        self._settings = read_settings(self.vllm_config.additional_config)
+        self.core = self._new_core()
+        policy = self.core.policy
+        load_statistics(policy)
+        if policy.label == "bound" and not self.knows_future:
+            raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
+        self.wall = Wall(self._give_up, self._start_over)
+        self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
+        self.sink: EventSink = Discard()
+        self.output_tool: Callable[[Request], str | None] = _names_no_tool
+        """Key of the tool that a finished request's output calls; a live server reads the text."""
+        self.stop_string: Callable[[Request], str | None] = _names_no_tool
+        """The stop string that ended a request's output; a live server reads the text."""
+        self.online: Any = None
+        """What a live server adds; None under an injected clock."""
+        self.tags_rejected = 0
+        self._rejected_before: set[str] = set()
+        self._held: dict[str, touch_points.Blocks] = {}
+        """Blocks on which the plugin holds a reference, by ``ProgramState.program_id``: the truth about pins."""
+        self._program_of: dict[str, ProgramState] = {}
+        """By request in the engine: where to look for what is held after a failure."""
+        self._loads: dict[str, tuple[int, float]] = {}
+        """Requests whose KV was asked back from a lower tier: how many tokens, and when."""
+        self._order_is_void = False
+        """Ranks in the queue are those of a policy that started over since."""
+        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
+        if self._ranked is not None:
+            self.waiting = self._ranked
+        self._preemption = Preemption(self) if policy.preempts else None
+        touch_points.wrap_allocate_slots(self, self._with_room_from_pins)
+
+    def _new_core(self) -> Core:
+        settings = self._settings
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
         machine = Machine(
             settings.prefill,
             kv_tokens,
             self.max_num_scheduled_tokens,
+            self.block_size,
             settings.swap_token_s,
             settings.deep_token_s,
             settings.tier_tokens,
             settings.decode,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        if policy.label == "bound" and not self.knows_future:
-            raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
-        load_statistics(policy)
-        self.core = Core(policy, settings.guards, kv_tokens)
-        self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
-        self.sink: EventSink = Discard()
-        self.output_tool: Callable[[Request], str | None] = _names_no_tool
-        """Key of the tool that a finished request's output calls; a live server reads the text."""
-        self.online: Any = None
-        """What a live server adds; None under an injected clock."""
-        self.tags_rejected = 0
-        self._rejected_before: set[str] = set()
-        self._held: dict[str, touch_points.Blocks] = {}
-        self._loads: dict[str, tuple[int, float]] = {}
-        """Requests whose KV was asked back from a lower tier: how many tokens, and when."""
-        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
-        if self._ranked is not None:
-            self.waiting = self._ranked
-        self._preemption = Preemption(self) if policy.preempts else None
-        touch_points.wrap_allocate_slots(self, self._with_room_from_pins)
+        return Core(policy, settings.guards, kv_tokens, self.block_size)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -102,40 +118,83 @@ class ProgramSchedulerMixin(Scheduler):
 
     def add_request(self, request: Request) -> None:
         if request.request_id not in self.requests:
-            self._arrived(request)
+            self.wall.run("arrival of a request", request.request_id, self._arrived, request)
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        now_s = self.release_expired()
-        if self.core.policy.steps:
-            self._obey(now_s)
-        if self._preemption is not None:
-            self._preemption.carry_out(now_s)
+        now_s = self.clock()
+        self.wall.run("what comes before a step", None, self._before_step, now_s)
         output = super().schedule(*args, **kwargs)
-        for request_id in touch_points.preempted_ids(output):
-            self.preempted(request_id, now_s)
-        for request_id, blocks in touch_points.loads_begun(output):  # first: since 0.33 some end in the same step
-            self._reloads(request_id, blocks, now_s)
-        for request_id, hit_tokens in touch_points.first_scheduled(output):
-            self._started(request_id, hit_tokens, now_s)
-        if self._preemption is not None:
-            self._preemption.plan(now_s)
+        self.wall.run("what comes after a step", None, self._after_step, output, now_s)
         return output
 
+    def _after_step(self, output: SchedulerOutput, now_s: float) -> None:
+        run = self.wall.run
+        for request_id in touch_points.preempted_ids(output):
+            run("preemption of a request", request_id, self.preempted, request_id, now_s)
+        for request_id, blocks in touch_points.loads_begun(output):  # first: since 0.33 some end in the same step
+            run("load of a request", request_id, self._reloads, request_id, blocks, now_s)
+        for request_id, hit_tokens in touch_points.first_scheduled(output):
+            run("start of a request", request_id, self._started, request_id, hit_tokens, now_s)
+        if self._preemption is not None:
+            self._preemption.plan(now_s)
+
+    def _before_step(self, now_s: float) -> None:
+        if self._order_is_void and self._ranked is not None:
+            self._ranked.in_order_of_arrival()
+        self._order_is_void = False
+        self.release_expired()
+        if self.core.policy.steps:
+            self._obey(now_s)
+        idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
+        for turn in self.core.overdue(now_s, idle):
+            if self._ranked is not None:
+                self._ranked.rank_again(turn.request_id)
+        if self._preemption is not None:
+            self._preemption.carry_out(now_s)
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        turn = self.core.turn(request.request_id)
-        if turn is not None:
-            self._finished(request, turn)
+        self.wall.run("end of a request", request.request_id, self._finished, request)
+        self._program_of.pop(request.request_id, None)
         return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
         if self.online is not None:
-            self.online.close()
+            self.wall.attempt("shutdown", self.online.close)
         super().shutdown()
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        self.release_all("shutdown")
+        self.wall.run("reset of the prefix cache", None, self.release_all, "shutdown")
         return super().reset_prefix_cache(*args, **kwargs)
+
+    # -------------------------------------------------------------------------------- after a failure
+
+    def _give_up(self, request_id: str | None) -> None:
+        """Nothing is held for the request's program any more, and vLLM alone schedules the request.
+
+        A failure that concerns no single request leaves the policy in a state that nobody knows: all starts over.
+        """
+        if request_id is None:
+            self._start_over()
+            return
+        self._loads.pop(request_id, None)
+        program = self._program_of.get(request_id)
+        if program is None:
+            return
+        touch_points.release_blocks(self, self._held.pop(program.program_id, []))
+        self.core.drop(request_id, program)
+        if self._ranked is not None:
+            self._ranked.rank_again(request_id)
+
+    def _start_over(self) -> None:
+        """Nothing is held and no program is known. Requests in the engine are vLLM's alone."""
+        for blocks in self._held.values():
+            touch_points.release_blocks(self, blocks)
+        self._held.clear()
+        self._loads.clear()
+        self._program_of.clear()
+        self.core = self._new_core()
+        self._order_is_void = True  # not now: vLLM may be between looking at the queue's head and taking it
 
     # ------------------------------------------------------------------------------- what happened
 
@@ -151,10 +210,19 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _new_turn(self, request: Request, tags: Tags, now_s: float) -> TurnState:
         tagged = tags.program_id is not None
-        program = self.core.program_for(tags.program_id or request.request_id, now_s, tags.parent_id)
+        caller = read_caller(touch_points.extra_args(request))
+        blocks = touch_points.block_hashes(request)
+        program = self.core.program_for(
+            tags.program_id or request.request_id,
+            now_s,
+            tags.parent_id,
+            Prompt(request.num_prompt_tokens, blocks),
+            caller.namespace,
+        )
+        self._program_of[request.request_id] = program
         return TurnState(
             program=program,
-            index=program.turns_arrived,
+            index=0,
             request_id=request.request_id,
             arrival_s=now_s,
             prompt_tokens=request.num_prompt_tokens,
@@ -166,7 +234,8 @@ class ProgramSchedulerMixin(Scheduler):
             ttl_wish_s=tags.kv_ttl_s,
             this_func_call=tags.this_func_call,
             tagged=tagged,
-            client=touch_points.extra_args(request).get(CLIENT_KEY),
+            blocks=blocks,
+            client=caller.client,
         )
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
@@ -198,9 +267,13 @@ class ProgramSchedulerMixin(Scheduler):
             if self._ranked is not None and not self.core.policy.classes_first:
                 self._ranked.rank_again(request_id)
 
-    def _finished(self, request: Request, turn: TurnState) -> None:
+    def _finished(self, request: Request) -> None:
+        turn = self.core.turn(request.request_id)
+        if turn is None:
+            return
         now_s = self.clock()
-        well = touch_points.ended_well(request)
+        stopped = touch_points.is_aborted(request) and self.stop_string(request) is not None
+        well = stopped or touch_points.ended_well(request)
         tool = (self.output_tool(request) or turn.this_func_call or turn.tool_hint) if well else None
         self._emit(
             now_s,
@@ -208,26 +281,32 @@ class ProgramSchedulerMixin(Scheduler):
             turn,
             output_tokens=request.num_output_tokens,
             tool=tool,
-            status=touch_points.status_word(request),
+            status="stop" if stopped else touch_points.status_word(request),
         )
-        old_pin = self.core.pins.get(turn.program.program_id)
         self._loads.pop(request.request_id, None)
-        if not well:
+        if well:
+            self._finished_well(request, turn, tool, now_s)
+        else:
             self.core.abort(turn)
-            if old_pin is not None:
-                self._unpin(old_pin, now_s, "abort")
-            return
+            self._unpin_program(turn.program, now_s, "abort")
+
+    def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
+        siblings = self.core.siblings(turn.program) if turn.is_last else []
+        full = touch_points.full_blocks(self, request)
+        ids = touch_points.block_ids(full)
         stored = self._stored(request)
-        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
-        blocks = touch_points.hold_blocks(self, request) if hold is not None else []
-        if old_pin is not None:  # left by a request beside this one; its successor is held by now
-            self._unpin(old_pin, now_s, "last" if turn.is_last else "hit")
-        if hold is not None and blocks:
-            tokens = len(blocks) * self.block_size
-            self._held[turn.program.program_id] = blocks
-            self.core.pin(turn, now_s, hold.ttl_s, tokens)
+        # the request holds its blocks until it is freed: never a moment unheld
+        self._unpin_program(turn.program, now_s, "last" if turn.is_last else "hit")
+        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
+        if hold is not None and full:
+            touch_points.hold_blocks(self, full)
+            self._held[turn.program.program_id] = full
+            pin = self.core.pin(turn, now_s, hold.ttl_s, ids)
             estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
-            self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=tokens, **estimates)
+            self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
+        for program in siblings:
+            self._unpin_program(program, now_s, "last")
+            self.core.end_program(program)
 
     def _stored(self, request: Request) -> Stored | None:
         """What lower tiers hold of it; where they cannot be asked but their speed is known: all."""
@@ -269,27 +348,36 @@ class ProgramSchedulerMixin(Scheduler):
                 self._unpin(pin, now_s, "expired")
         return now_s
 
-    def release_program(self, program_id: str) -> bool:
-        """The client says the program is over; True if it held anything."""
-        pin = self.core.pins.get(program_id)
-        if pin is not None:
-            self._unpin(pin, self.clock(), "last")
-        self.core.end_program(program_id)
-        return pin is not None
+    def release_program(self, program_id: str, namespace: str | None = None) -> bool:
+        """The client says the program is over; True if it held anything.
+
+        Args:
+            namespace: of the API key that says so; another key's program of that name is another program.
+        """
+        programs = self.core.programs_of(program_id, namespace)
+        held = [program for program in programs if self.core.has_pin(program.program_id)]
+        for program in programs:
+            self._unpin_program(program, self.clock(), "last")
+            self.core.end_program(program)
+        return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
         for pin in list(self.core.pins.values()):
             self._unpin(pin, self.clock(), reason)
 
+    def _unpin_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
+        pin = self.core.pins.get(program.program_id)
+        if pin is not None:
+            self._unpin(pin, now_s, reason)
+
     def _unpin(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        program_id = pin.program.program_id
-        self.core.unpin(program_id)
-        touch_points.release_blocks(self, self._held.pop(program_id))
-        event = SchedulerEvent(now_s, "unpin", program_id, pin.turn_index, reason=reason, tokens=pin.tokens)
-        self.sink.write(event)
-        if self._ranked is not None and pin.program.requests_in_engine and reason != "hit":
-            for request_id in self.core.requests_of(program_id):
-                self._ranked.rank_again(request_id)
+        program = pin.program
+        touch_points.release_blocks(self, self._held.pop(program.program_id, []))
+        self.core.unpin(program.program_id)
+        self._tell(SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens))
+        if self._ranked is not None and reason != "hit":
+            for turn in program.in_engine:
+                self._ranked.rank_again(turn.request_id)
 
     def _with_room_from_pins(self, allocate: touch_points.AllocateSlots) -> touch_points.AllocateSlots:
         """``allocate_slots`` that, where it fails, may take room from pins and try again."""
@@ -297,53 +385,60 @@ class ProgramSchedulerMixin(Scheduler):
         def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
             if blocks is None and self._held:
-                blocks = self._release_until(request, kwargs, lambda: allocate(request, *args, **kwargs))
+                victims = self.wall.run("choice of pins to release", None, self._victims, request, kwargs)
+                for pin in victims or ():
+                    self.wall.run("release of a pin", None, self._unpin, pin, self.clock(), "pressure")
+                    blocks = allocate(request, *args, **kwargs)
+                    if blocks is not None:
+                        break
             if blocks is None and self._preemption is not None:
-                self._preemption.refused(request, kwargs)
+                self.wall.run("choice of a preemption", None, self._preemption.refused, request, kwargs)
             return blocks
 
         return allocate_or_release
 
-    def _release_until(self, request: Request, arguments: dict[str, Any], retry: Callable[[], Any]) -> Any:
+    def _victims(self, request: Request, arguments: dict[str, Any]) -> list[Pin]:
+        """Pins to release one by one until the request fits; none where all of them together do not make room."""
         turn = self.core.turn(request.request_id)
-        if turn is None:
-            return None
         must = touch_points.is_running(request) or not (self.running or touch_points.loads_in_flight(self))
+        if turn is None:  # vLLM's alone: pins are in nobody's way where the engine would stand still
+            return list(self.core.pins.values()) if must else []
         victims = list(self.core.victims(turn, must))
-        if not must and not self._enough(request, arguments, victims):
-            return None
-        now_s = self.clock()
-        for pin in victims:
-            self._unpin(pin, now_s, "pressure")
-            blocks = retry()
-            if blocks is not None:
-                return blocks
-        return None
+        return victims if must or self._enough(request, arguments, victims) else []
 
-    def _enough(self, request: Request, arguments: dict[str, Any], victims: Iterable[Pin]) -> bool:
+    def _enough(self, request: Request, arguments: dict[str, Any], victims: Sequence[Pin]) -> bool:
         """Would all of them together make room? Otherwise none is disturbed."""
-        gain = sum(touch_points.exclusively_held(self._held[pin.program.program_id]) for pin in victims)
+        gain = touch_points.held_by_these_alone([self._held[pin.program.program_id] for pin in victims])
         wanted = touch_points.blocks_wanted(self, request, arguments)
         return gain > 0 and touch_points.free_block_count(self) + gain >= wanted
 
     # ------------------------------------------------------------------------------------- small
 
-    def _queue_key(self, request: Request) -> tuple[int, Rank]:
+    def _queue_key(self, request: Request) -> tuple[int, Rank] | None:
+        """Class and rank of a waiting request; None: the policy knows nothing of it."""
+        return self.wall.run("rank of a request", request.request_id, self._key_of, request)
+
+    def _key_of(self, request: Request) -> tuple[int, Rank] | None:
         turn = self.core.turn(request.request_id)
         if turn is None:
-            return REST, (float("inf"),)
+            return None
+        if turn.overdue:
+            return OVERDUE, (float(turn.sequence),)
         rank = self.core.policy.rank(turn)
         if rank is None:
             return HELD_BACK, ()
+        rank = tuple(map(float, rank))
         if not self.core.policy.classes_first:
             return REST, rank
         if touch_points.is_preempted(request):
             return PREEMPTED, rank
-        held = self.core.has_pin(turn.program.program_id)
-        return (PINNED if held else REST), rank
+        return (PINNED if self.core.has_pin(turn.program.program_id) else REST), rank
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        self.sink.write(SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts))
+        self._tell(SchedulerEvent(now_s, kind, turn.program.name, turn.index, turn.request_id, **facts))
+
+    def _tell(self, event: SchedulerEvent) -> None:
+        self.wall.attempt("record of an event", self.sink.write, event)
 
 
 def _names_no_tool(request: Request) -> str | None:

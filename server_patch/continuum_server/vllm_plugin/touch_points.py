@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -54,15 +55,27 @@ _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """Where waiting requests are that vLLM keeps outside its queue: since 0.32 or so; before."""
 
 
-def hold_blocks(scheduler: Scheduler, request: Request) -> Blocks:
-    """Take a reference on the request's full, hashed blocks, so that freeing the request keeps them.
+def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
+    """The request's full, hashed blocks: what a hold keeps.
 
     The tail block that is not full stays out: it has no hash, so no later prompt could find it.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-    held = [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
-    scheduler.kv_cache_manager.block_pool.touch(held)
-    return held
+    return [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
+
+
+def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
+    """Take a reference on the blocks, so that freeing their request keeps them."""
+    scheduler.kv_cache_manager.block_pool.touch(blocks)
+
+
+def block_ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
+    return [block.block_id for block in blocks]
+
+
+def block_hashes(request: Request) -> Sequence[Any]:
+    """A hash for each full block of the request's context so far; the list grows as the request does."""
+    return request.block_hashes
 
 
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
@@ -73,6 +86,15 @@ def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
 def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
     """Blocks nobody but their one holder refers to: what releasing them would free."""
     return sum(block.ref_cnt == 1 for block in blocks)
+
+
+def held_by_these_alone(holds: Sequence[Blocks]) -> int:
+    """Blocks that only these holds refer to: what releasing all of them would free."""
+    if len(holds) == 1:
+        return exclusively_held(holds[0])
+    holders = Counter(block.block_id for blocks in holds for block in blocks)
+    by_id = {block.block_id: block for blocks in holds for block in blocks}
+    return sum(block.ref_cnt == holders[block_id] for block_id, block in by_id.items())
 
 
 def free_block_count(scheduler: Scheduler) -> int:
@@ -145,6 +167,26 @@ def is_running(request: Request) -> bool:
 def ended_well(request: Request) -> bool:
     """Stopped by itself or at its length limit: its KV is whole and a next turn may follow."""
     return request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+
+
+def is_aborted(request: Request) -> bool:
+    """vLLM aborts a request in the engine core when its client left, and also when it reached a stop string."""
+    return bool(request.status == RequestStatus.FINISHED_ABORTED)
+
+
+def stop_strings(request: Request) -> list[str]:
+    """The client's stop strings."""
+    stop = request.sampling_params.stop if request.sampling_params is not None else None
+    return [stop] if isinstance(stop, str) else list(stop or ())
+
+
+def min_tokens(request: Request) -> int:
+    """Tokens of the output in which vLLM looks for no stop string."""
+    return request.sampling_params.min_tokens if request.sampling_params is not None else 0
+
+
+def skips_special_tokens(request: Request) -> bool:
+    return request.sampling_params is None or request.sampling_params.skip_special_tokens
 
 
 def status_word(request: Request) -> str:

@@ -16,7 +16,7 @@ MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 
 
 def core_with(policy: str = "static-ttl", guards: Guards | None = None, **options: object) -> Core:
-    return Core(make_policy(policy, options, MACHINE), guards or Guards(), kv_tokens=1000)
+    return Core(make_policy(policy, options, MACHINE), guards or Guards(), kv_tokens=1000, block_size=1)
 
 
 def turn_of(core: Core, program_id: str, now_s: float, last: bool = False, tagged: bool = True) -> TurnState:
@@ -32,9 +32,10 @@ def turn_of(core: Core, program_id: str, now_s: float, last: bool = False, tagge
 def play_turn(core: Core, program_id: str, start_s: float, end_s: float, tool: str | None = "ls") -> TurnState:
     turn = turn_of(core, program_id, start_s)
     core.start(turn, start_s, 0, 16)
-    hold = core.finish(turn, end_s, 100, 10, tool)
+    blocks = [f"{program_id}/{number}" for number in range(100)]
+    hold = core.finish(turn, end_s, 100, 10, tool, blocks=blocks)
     if hold is not None:
-        core.pin(turn, end_s, hold.ttl_s, 100)
+        core.pin(turn, end_s, hold.ttl_s, blocks)
     return turn
 
 
@@ -116,8 +117,8 @@ def test_idle_programs_are_forgotten_first() -> None:
     busy = turn_of(core, "busy", 0.0)
     for number in range(1000):
         core.finish(turn_of(core, f"p{number}", 1.0), 2.0, 100, 1, None)
-    assert len(core._programs) <= 12
-    assert core.program_for("busy", 3.0) is busy.program
+    assert core.program_count <= 12
+    assert core.programs_of("busy") == [busy.program]
 
 
 def test_tool_times_are_gaps_keyed_by_tool() -> None:

@@ -21,7 +21,7 @@ class Gate:
 
     def __init__(self, machine: Machine = MACHINE, **options: object) -> None:
         self.policy = make_policy("working-set", options, machine)
-        self.core = Core(self.policy, Guards(), machine.kv_tokens)
+        self.core = Core(self.policy, Guards(), machine.kv_tokens, block_size=1)
         self.now_s = 0.0
 
     def arrive(
@@ -39,7 +39,7 @@ class Gate:
         self.core.start(turn, self.now_s, 0, 16)
         hold = self.core.finish(turn, self.now_s, context, 10, "ls")
         if hold is not None:
-            self.core.pin(turn, self.now_s, hold.ttl_s, context)
+            self.core.pin(turn, self.now_s, hold.ttl_s, [f"{turn.request_id}/{n}" for n in range(context)])
 
     def admitted(self) -> list[str]:
         """Programs whose requests are let in by the next step."""
@@ -130,9 +130,14 @@ def test_requests_that_name_no_program_are_neither_held_back_nor_counted() -> No
 
 
 def test_a_sub_agent_of_a_program_inside_passes() -> None:
-    gate, _ = full()
+    gate, (parent, *_) = full()
     assert gate.waits(gate.arrive("d"))
+    assert gate.waits(gate.arrive("early", parent="a"))  # the parent does not wait for it yet
+    gate.finish(parent)
+    gate.core.abort(gate.policy._outside[-1].in_engine[0])
     assert not gate.waits(gate.arrive("child", parent="a"))
+    assert gate.waits(gate.arrive("another", parent="a"))  # one at a time
+    assert gate.waits(gate.arrive("stranger", parent="nobody"))
 
 
 def test_a_program_whose_tool_never_returns_loses_its_place() -> None:

@@ -1,0 +1,66 @@
+"""What stands between our code and the engine: no exception of ours passes (SPEC, "No exception of ours").
+
+vLLM calls the plugin's hooks in its engine loop, where an exception ends the server. So each hook runs behind this
+wall: what it raises is logged once, counted, and answered by giving up the hold of the program concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+logger = logging.getLogger("continuum")
+
+LOGGED_KINDS = 100
+"""Different failures of which the traceback is logged; further kinds are only counted."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Wall:
+    """Runs hooks and keeps their exceptions.
+
+    Args:
+        recover: called after a failure with the request concerned, or None where the failure concerns no single
+            request. It must leave nothing held for it.
+        start_over: called where ``recover`` fails too. It must leave nothing held at all.
+    """
+
+    def __init__(self, recover: Callable[[str | None], None], start_over: Callable[[], None]) -> None:
+        self.errors = 0
+        """Exceptions caught so far."""
+        self._recover = recover
+        self._start_over = start_over
+        self._logged: set[tuple[str, type[Exception]]] = set()
+
+    def run(
+        self, hook: str, request_id: str | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """What ``function`` answers; None where it raised, after everything held for the request was given up."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the engine behind it must live
+            self.note(hook, error)
+        try:
+            self._recover(request_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.note(f"{hook}, recovery", error)
+            self._start_over()
+        return None
+
+    def attempt(self, hook: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """The same for what holds nothing: a failure is counted, and that is all."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.note(hook, error)
+            return None
+
+    def note(self, hook: str, error: Exception) -> None:
+        self.errors += 1
+        kind = (hook, type(error))
+        if kind not in self._logged and len(self._logged) < LOGGED_KINDS:
+            self._logged.add(kind)
+            logger.error("continuum: %s failed; vLLM goes on without it (logged once)", hook, exc_info=error)
