@@ -289,7 +289,6 @@ def test_a_long_program_goes_out_between_turns_for_a_short_one() -> None:
     check_every_program(foreseeing, jobs)
     assert mean_jct(foreseeing) < 0.7 * mean_jct(blind)
     assert {event.program_id[:5] for event in foreseeing.of("finish")[:14]} == {"short", "long0", "long1"}
-    assert {event.program_id[:5] for event in blind.of("finish")[-3:]} == {"short"}
 
 
 @pytest.mark.parametrize("policy", [name for name in EVERY if POLICIES[name].label == "bound"])
