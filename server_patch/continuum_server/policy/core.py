@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.turn_numbers import TurnNumbers
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: as the policy itself wants it."""
@@ -106,6 +107,7 @@ class Core:
         self._acts_soon = False
         self._pins_of_client: Counter[str] = Counter()
         self._resumed_turns: dict[str, int] = {}
+        self._resumed_numbers: dict[str, TurnNumbers] = {}
 
     # ------------------------------------------------------------------------------------ turns
 
@@ -118,13 +120,15 @@ class Core:
             family = parent.root if parent is not None else None
             program = ProgramState(program_id, now_s, self._program_sequence, parent_id=parent_id, family=family)
             program.turns_arrived = self._resumed_turns.pop(program_id, 0)
+            program.turn_numbers = self._resumed_numbers.pop(program_id, TurnNumbers())
             self._forget_idle_programs()
         self._programs[program_id] = program  # last in order: most recently used
         return program
 
-    def resume_turns(self, next_turn: Mapping[str, int]) -> None:
-        """After a restart: turn numbers of known programs go on where the record of the engine before ends."""
-        self._resumed_turns = dict(next_turn)
+    def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
+        """After a restart: turn numbers of known programs go on where the record of the engine before ends, and a turn
+        whose id is known keeps its number."""
+        self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
     @property
     def program_count(self) -> int:
@@ -136,7 +140,9 @@ class Core:
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        program.turns_arrived += 1
+        if turn.index < program.turns_arrived:  # tried again: no tool ran since its last finish
+            program.last_finish_s = None
+        program.turns_arrived = max(program.turns_arrived, turn.index + 1)
         program.requests_in_engine += 1
         self._turns[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
@@ -212,6 +218,7 @@ class Core:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
         program = self._leave(turn)
         program.last_finish_s = None
+        program.turn_numbers.failed(turn.index, turn.prompt)
         self.policy.turn_lost(turn)
 
     def end_program(self, program_id: str) -> None:

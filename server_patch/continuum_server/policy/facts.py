@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
+
+from continuum_server.policy.turn_numbers import TurnNumbers
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +20,8 @@ class ProgramState:
     sequence: int
     """Arrival number among programs: the order of SPEC 4, without ties."""
     turns_arrived: int = 0
+    """Turns, not tries of them: the number of its next new turn."""
+    turn_numbers: TurnNumbers = field(default_factory=TurnNumbers)
     turns_finished: int = 0
     requests_in_engine: int = 0
     last_finish_s: float | None = None
@@ -88,6 +92,10 @@ class TurnState:
 
     client: str | None = None
     """Digest of the API key it came with, for limits per client."""
+    turn_id: str | None = None
+    """The client's name for the turn, the same for every try of it."""
+    prompt: Hashable = None
+    """Equal for equal prompts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class Online:
         scheduler.attach(self._clock, self)
         scheduler.output_tool = OutputTools(scheduler.vllm_config, settings.tool_parser)
         if self._recorder is not None:
-            scheduler.core.resume_turns(self._recorder.resumed.next_turn)
+            resumed = self._recorder.resumed
+            scheduler.core.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._load_statistics()
         touch_points.add_utility(UTILITY, self.call)

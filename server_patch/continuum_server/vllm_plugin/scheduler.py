@@ -152,9 +152,10 @@ class ProgramSchedulerMixin(Scheduler):
     def _new_turn(self, request: Request, tags: Tags, now_s: float) -> TurnState:
         tagged = tags.program_id is not None
         program = self.core.program_for(tags.program_id or request.request_id, now_s, tags.parent_id)
+        prompt = touch_points.prompt_mark(request)
         return TurnState(
             program=program,
-            index=program.turns_arrived,
+            index=program.turn_numbers.arrived(tags.turn_id, prompt, program.turns_arrived),
             request_id=request.request_id,
             arrival_s=now_s,
             prompt_tokens=request.num_prompt_tokens,
@@ -167,6 +168,8 @@ class ProgramSchedulerMixin(Scheduler):
             this_func_call=tags.this_func_call,
             tagged=tagged,
             client=touch_points.extra_args(request).get(CLIENT_KEY),
+            turn_id=tags.turn_id,
+            prompt=prompt,
         )
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
@@ -343,7 +346,8 @@ class ProgramSchedulerMixin(Scheduler):
         return (PINNED if held else REST), rank
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        self.sink.write(SchedulerEvent(now_s, kind, turn.program.program_id, turn.index, turn.request_id, **facts))
+        ids = turn.program.program_id, turn.index, turn.request_id
+        self.sink.write(SchedulerEvent(now_s, kind, *ids, turn_id=turn.turn_id, **facts))
 
 
 def _names_no_tool(request: Request) -> str | None:
