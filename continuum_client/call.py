@@ -150,10 +150,11 @@ class Call:
         from continuum_client.reply import Reply  # noqa: PLC0415
         from continuum_client.turns import Ended  # noqa: PLC0415
 
-        is_last, sent_s, shape = bool(self._told.tags.is_last_step), self._sent_s, self._shape or shape_of(self._body)
+        sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
+        is_last, turn_id = bool(self._told.tags.is_last_step), self._told.tags.turn_id
 
         def ended(reply: Reply, finish_s: float, error: str | None) -> None:  # the program lives until its replies end
-            program.keeper.end_turn(Ended(sent_s, finish_s, reply, runs, shape, is_last, error))
+            program.keeper.end_turn(Ended(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
 
         return observe.Turn(Reply(program.keeper.recorder.content), self._settings.clock, ended)
 

@@ -58,7 +58,7 @@ def extra_body(
     """
     program = current_program()
     if program_id is None and program is not None and not program.closed:
-        tags = program.take().tags
+        tags = replace(program.take().tags, turn_id=None)  # a framework may send these fields with every call
         output_tokens = output_tokens or program.output_tokens
     else:
         tags = _identity(program_id, parent_id, last_step)

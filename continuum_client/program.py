@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import uuid
 import weakref
@@ -70,6 +71,24 @@ class Told:
     """The agent's own, not a predictor's."""
 
 
+class TurnIds:
+    """Names for the calls of one ``Program`` object: a count, and digits drawn once in each process.
+
+    Another object of the same program id, here or in another process, draws others, so no id comes twice.
+    """
+
+    def __init__(self) -> None:
+        self._count = -1
+        self._pid = -1
+        self._digits = ""
+
+    def next(self) -> str:
+        if self._pid != os.getpid():  # at first, and in a fork, which goes on with a copy of this
+            self._pid, self._digits = os.getpid(), uuid.uuid4().hex[:8]
+        self._count += 1
+        return f"{self._count}-{self._digits}"
+
+
 def busy_seconds(runs: Sequence[ToolRun]) -> float:
     """Seconds in which at least one of the tools ran."""
     total, until_s = 0.0, float("-inf")
@@ -112,6 +131,7 @@ class Program:
         self._prediction: Prediction | None = None
         self._expected: dict[str, float] = {}
         self._runs: list[ToolRun] = []
+        self._turn_ids = TurnIds()
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
@@ -216,11 +236,12 @@ class Program:
         """What the call that leaves now takes along; told once."""
         with self._lock:
             runs, last, own = tuple(self._runs), self._last_step, self._prediction
+            turn_id = self._turn_ids.next()
             self._runs, self._last_step, self._prediction = [], False, None
         guess = self._guesses.current() if own is None and self._guesses is not None else own
-        return Told(self._tags(runs, last, guess), runs, own)
+        return Told(self._tags(runs, last, guess, turn_id), runs, own)
 
-    def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None) -> Tags:
+    def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None, turn_id: str) -> Tags:
         slowest = max(runs, key=lambda run: run.duration_s) if runs else None
         return Tags(
             program_id=self.id,
@@ -231,6 +252,7 @@ class Program:
             pred_tool_p90_s=guess.p90 if guess else None,
             last_func_call=slowest.name if slowest else None,
             last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
+            turn_id=turn_id,
         )
 
     def give_back(self, told: Told) -> None:

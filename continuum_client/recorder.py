@@ -272,6 +272,7 @@ class Ledger:
             tools=tuple(key_of(tool, self.recorder.tool_key) for tool in reply.asked),
             is_last=ended.is_last,
             error=ended.error,
+            turn_id=ended.turn_id,
         )
 
     def _say_uncounted(self, ended: Ended) -> None:

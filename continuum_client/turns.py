@@ -27,6 +27,7 @@ class Ended:
     shape: Shape = NO_SHAPE
     is_last: bool = False
     error: str | None = None
+    turn_id: str | None = None
 
     @property
     def counted(self) -> bool:

@@ -21,6 +21,8 @@ from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, compac
 from continuum_traces.scheduler_timestamps import write_preview
 from continuum_traces.schema import SchedulerEvent
 
+from continuum_server.policy.turn_numbers import TurnNumbers
+
 logger = logging.getLogger("continuum")
 
 FLUSH_S = 0.25
@@ -35,8 +37,10 @@ class Resumed:
 
     next_turn: dict[str, int] = field(default_factory=dict)
     """By program: the number its next turn gets."""
-    open_turns: dict[tuple[str, int], str | None] = field(default_factory=dict)
-    """(program, turn) that arrived and never finished, with its request id."""
+    turn_numbers: dict[str, TurnNumbers] = field(default_factory=dict)
+    """By program, where its client gave ids: which number each of its latest turns has."""
+    open_turns: dict[tuple[str, int, str | None], SchedulerEvent] = field(default_factory=dict)
+    """Arrivals of requests (program, turn, request id) that never finished."""
     open_pins: dict[str, int] = field(default_factory=dict)
     """By program: the turn whose pin never ended."""
 
@@ -72,8 +76,9 @@ class Recorder:
 
     def settle(self, now_s: float) -> None:
         """End what the engine before this one left open, so that the file reads as one run."""
-        for (program, turn), request_id in self.resumed.open_turns.items():
-            self.write(SchedulerEvent(now_s, "finish", program, turn, request_id, status="error", output_tokens=0))
+        for ids, arrival in self.resumed.open_turns.items():
+            ended = SchedulerEvent(now_s, "finish", *ids, status="error", output_tokens=0, turn_id=arrival.turn_id)
+            self.write(ended)
         for program, turn in self.resumed.open_pins.items():
             self.write(SchedulerEvent(now_s, "unpin", program, turn, reason="shutdown"))
 
@@ -165,9 +170,11 @@ def _resume(folder: Path) -> Resumed:
         program, turn = event.program_id, event.turn
         if event.event == "arrive":
             found.next_turn[program] = max(turn + 1, found.next_turn.get(program, 0))
-            found.open_turns[program, turn] = event.request_id
+            found.open_turns[program, turn, event.request_id] = event
+            if event.turn_id is not None:
+                found.turn_numbers.setdefault(program, TurnNumbers()).arrived(event.turn_id, None, turn)
         elif event.event == "finish":
-            found.open_turns.pop((program, turn), None)
+            found.open_turns.pop((program, turn, event.request_id), None)
         elif event.event == "pin":
             found.open_pins[program] = turn
         elif event.event == "unpin":

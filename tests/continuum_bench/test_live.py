@@ -32,6 +32,10 @@ def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch
     assert [body["max_tokens"] for body in server.bodies] == [20, 10, 5]
     assert all(body["ignore_eos"] for body in server.bodies)
     xargs = [body["vllm_xargs"] for body in server.bodies]
+    ids = [tags.pop("turn_id") for tags in xargs]
+    assert [headers["X-Turn-ID"] for headers in server.headers] == ids
+    assert [record.turn_id for record in turns_of(tmp_path / "out")] == ids
+    assert len(set(ids)) == 3
     assert xargs[0] == {"program_id": "p0", "is_last_step": 0, "this_func_call": "ls"}
     assert xargs[2] == {"program_id": "p0", "is_last_step": 1}
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer sk-secret"}

@@ -96,7 +96,9 @@ def test_agent_in_every_dialect(serve: Callable[..., FakeServer], dialect: str, 
 def test_what_vllm_is_told(serve: Callable[..., FakeServer]) -> None:
     server = serve("vllm")
     agent(OpenAI(base_url=server.url, dialect="vllm"), "task-7")
-    first, second, _, last = (turn.body["vllm_xargs"] for turn in server.turns)
+    told = [turn.body["vllm_xargs"] for turn in server.turns]
+    assert [tags.pop("turn_id") for tags in told] == [turn.headers["x-turn-id"] for turn in server.turns]
+    first, second, _, last = told
     guess = {"pred_tool": "pytest", "pred_tool_s": 1.5, "pred_tool_p90_s": 9.0}
     assert first == {"program_id": "task-7", **guess}
     assert second.pop("last_tool_duration_s") >= 0
@@ -367,7 +369,8 @@ def test_the_callers_own_fields_win(serve: Callable[..., FakeServer]) -> None:
         client.chat.completions.create(**ASK, extra_body=theirs, extra_headers={"x-session-id": "theirs"})
     seen = server.turns[0]
     assert seen.body["session_id"] == "theirs"
-    assert seen.body["vllm_xargs"] == {"program_id": "theirs", "mine": 1, "is_last_step": 1}
+    turn_id = seen.headers["x-turn-id"]
+    assert seen.body["vllm_xargs"] == {"program_id": "theirs", "mine": 1, "is_last_step": 1, "turn_id": turn_id}
     assert seen.program_id == "theirs"
     assert theirs["vllm_xargs"] == {"program_id": "theirs", "mine": 1}  # not written into
 

@@ -100,7 +100,7 @@ def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
         "pred_tool_s": 0.5,
         "last_func_call": "pytest",
     }.items() <= first.items()
-    assert second == {"program_id": "p"}
+    assert second == {"program_id": "p", "turn_id": second["turn_id"]}
 
 
 def test_retries_keep_everything(client: OpenAI, vllm: FakeServer) -> None:

@@ -31,6 +31,7 @@ tags = st.builds(
     last_func_call=st.none() | tools,
     last_tool_duration_s=st.none() | seconds,
     parent_id=st.none() | ids,
+    turn_id=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64),
 )
 paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
 
@@ -46,7 +47,7 @@ def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: s
 def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
     assert tags_from_xargs(tag_body(sent, DIALECTS["vllm"])["vllm_xargs"]).tags == sent
     read = tags_from_headers(tag_headers(sent))
-    assert read.tags.program_id == sent.program_id
+    assert (read.tags.program_id, read.tags.turn_id) == (sent.program_id, sent.turn_id)
     for value in tag_headers(sent).values():
         value.encode("ascii")
 

@@ -16,11 +16,18 @@ class Driver:
         self.core = Core(make_policy(policy, options, machine), Guards(max_ttl_s=1e9), machine.kv_tokens)
         self.now_s = 0.0
 
-    def arrive(self, program_id: str, last: bool = False, prompt: int = 100, parent: str | None = None) -> TurnState:
+    def arrive(
+        self,
+        program_id: str,
+        last: bool = False,
+        prompt: int = 100,
+        parent: str | None = None,
+        turn_id: str | None = None,
+    ) -> TurnState:
         program = self.core.program_for(program_id, self.now_s, parent)
         sequence = self.core.next_sequence()
-        request_id = f"{program_id}/{program.turns_arrived}"
-        turn = TurnState(program, program.turns_arrived, request_id, self.now_s, prompt, sequence, is_last=last)
+        request_id = f"{program_id}/{sequence}"
+        turn = TurnState(program, 0, request_id, self.now_s, prompt, sequence, is_last=last, turn_id=turn_id)
         self.core.arrive(turn, self.now_s)
         return turn
 

@@ -110,6 +110,24 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     assert events[-1] == event(2)
 
 
+def test_a_restart_knows_turns_by_their_ids_and_ends_every_open_try(tmp_path: Path) -> None:
+    """A turn's second try came before the server saw that its first had ended, and then the server was killed."""
+    first = Recorder(tmp_path)
+    arrivals = [SchedulerEvent(0.0, "arrive", "p", 0, "r0", turn_id="0-aa")]
+    arrivals += [SchedulerEvent(1.0, "arrive", "p", 1, f"r1{again}", turn_id="1-aa") for again in "ab"]
+    for event in (*arrivals, SchedulerEvent(0.5, "finish", "p", 0, "r0", status="stop", turn_id="0-aa")):
+        first.write(event)
+    first.close()
+    second = Recorder(tmp_path)
+    assert second.resumed.next_turn == {"p": 2}
+    numbers = second.resumed.turn_numbers["p"]
+    assert [numbers.arrived(turn_id, None, 2) for turn_id in ("1-aa", "0-aa", "2-bb")] == [1, 0, 2]
+    second.settle(10.0)
+    second.close()
+    ended = [(e.turn, e.request_id, e.turn_id, e.status) for e in read_events(tmp_path) if e.t == 10.0]
+    assert ended == [(1, "r1a", "1-aa", "error"), (1, "r1b", "1-aa", "error")]
+
+
 def test_a_server_that_starts_waits_for_the_one_that_stops(tmp_path: Path) -> None:
     first = Recorder(tmp_path)
     closing = threading.Timer(0.3, first.close)

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from continuum_traces.schema import Tags
-from continuum_traces.wire import read_program_id, tags_from_headers, tags_from_xargs, tags_to_headers, tags_to_xargs
+from continuum_traces.wire import (
+    read_program_id,
+    read_turn_id,
+    tags_from_headers,
+    tags_from_xargs,
+    tags_to_headers,
+    tags_to_xargs,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +32,7 @@ tags = st.builds(
     this_func_call=st.none() | names,
     kv_ttl_s=st.none() | seconds,
     parent_id=st.none() | names,
+    turn_id=st.none() | names,
 )
 
 
@@ -38,9 +46,9 @@ def test_xargs_round_trip(sent: Tags) -> None:
 
 
 @given(tags)
-def test_headers_carry_id_and_end(sent: Tags) -> None:
+def test_headers_carry_ids_and_end(sent: Tags) -> None:
     read = tags_from_headers({name.lower(): value for name, value in tags_to_headers(sent).items()})
-    assert read.tags.program_id == sent.program_id
+    assert (read.tags.program_id, read.tags.turn_id) == (sent.program_id, sent.turn_id)
     assert bool(read.tags.is_last_step) == bool(sent.is_last_step)
 
 
@@ -77,12 +85,23 @@ def test_unusable_program_ids(bad: Any) -> None:
     assert read_program_id(bad) is None
 
 
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [("3-1f", "3-1f"), (7, "7"), ("x" * 64, "x" * 64), ("x" * 65, None), ("", None), ("a\nb", None), (1.5, None)],
+)
+def test_turn_ids_are_short_printable_text(raw: Any, read: str | None) -> None:
+    assert read_turn_id(raw) == read
+    found = tags_from_xargs({"turn_id": raw})
+    assert (found.tags.turn_id, found.rejected) == (read, () if read else ("turn_id",))
+
+
 def test_what_is_rejected_is_named() -> None:
     read = tags_from_xargs(
         {"program_id": "p", "is_last_step": "perhaps", "pred_tool_s": -1, "pred_tool": " ", "kv_ttl_s": "x"}
     )
     assert set(read.rejected) == {"is_last_step", "pred_tool_s", "pred_tool", "kv_ttl_s"}
     assert tags_from_headers({"X-Session-ID": "a\tb"}).rejected == ("X-Session-ID",)
+    assert tags_from_headers({"x-turn-id": "x" * 65}).rejected == ("X-Turn-ID",)
     assert tags_from_headers({"x-dynamo-session-final": "no"}).tags.is_last_step is False
 
 

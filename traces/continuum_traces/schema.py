@@ -15,6 +15,7 @@ RECORD_SCHEMA = "continuum-records"
 RECORD_VERSION = 1
 
 MAX_PROGRAM_ID_CHARS = 256
+MAX_TURN_ID_CHARS = 64
 
 
 # --------------------------------------------------------------------------------------------- traces
@@ -152,6 +153,8 @@ class Tags:
     """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
     parent_id: str | None = None
     """The program that started this one."""
+    turn_id: str | None = None
+    """The client's name for this turn: the same for every try of it, and for no other turn of the program."""
 
 
 # -------------------------------------------------------------------------------------------- records
@@ -178,7 +181,8 @@ class SchedulerEvent:
     event: EventKind
     program_id: str
     turn: int
-    """Index of the turn within its program, from 0. For unpin: the turn whose KV was held."""
+    """Index of the turn within its program, from 0, in order of first arrival; every try of a turn has the same. For
+    unpin: the turn whose KV was held."""
     request_id: str | None = None
     prompt_tokens: int | None = None
     hit_tokens: int | None = None
@@ -200,6 +204,8 @@ class SchedulerEvent:
     """eta of the TTL formula when the pin was decided."""
     replica: int | None = None
     """Which of several engines behind a router saw it, from 0; ``turn`` then counts over all of them."""
+    turn_id: str | None = None
+    """As the client sent it; never on unpin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,8 @@ class TurnRecord:
 
     program_id: str
     turn: int
+    """Its number by the client's count: a load generator's in the order of the trace, the SDK's in the order in which
+    calls ended. The server counts in order of arrival; ``turn_id`` says which turn is which."""
     due_s: float
     """The instant the turn was meant to be sent; latencies count from here (no coordinated omission)."""
     sent_s: float
@@ -226,6 +234,8 @@ class TurnRecord:
     """Why the program went no further: a kind (http-429, connection, timeout ...), a colon, the details."""
     failed_tries: tuple[str, ...] = ()
     """Kinds of the tries that failed, in order; more than one where it was tried again."""
+    turn_id: str | None = None
+    """As it was sent to the server with every try."""
 
 
 @dataclass(frozen=True, slots=True)

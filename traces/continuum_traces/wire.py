@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Tags
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Tags
 
 Scalar = str | int | float
 
@@ -23,6 +23,7 @@ PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
 
 SESSION_HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID")
 FINAL_HEADER = "X-Dynamo-Session-Final"
+TURN_HEADER = "X-Turn-ID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def tags_to_headers(tags: Tags) -> dict[str, str]:
         headers.update(dict.fromkeys(SESSION_HEADERS, tags.program_id))
     if tags.is_last_step:
         headers[FINAL_HEADER] = "true"
+    if tags.turn_id is not None:
+        headers[TURN_HEADER] = tags.turn_id
     return headers
 
 
@@ -58,9 +61,13 @@ def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
     named = [lower[h.lower()] for h in SESSION_HEADERS if h.lower() in lower]
     final = lower.get(FINAL_HEADER.lower())
     program_id = read_program_id(named[0]) if named else None
-    rejected = (SESSION_HEADERS[0],) if named and program_id is None else ()
+    rejected = [SESSION_HEADERS[0]] if named and program_id is None else []
     last = None if final is None else final.strip().lower() in ("true", "1")
-    return ReadTags(Tags(program_id=program_id, is_last_step=last), rejected)
+    turn = lower.get(TURN_HEADER.lower())
+    turn_id = read_turn_id(turn)
+    if turn is not None and turn_id is None:
+        rejected.append(TURN_HEADER)
+    return ReadTags(Tags(program_id=program_id, is_last_step=last, turn_id=turn_id), tuple(rejected))
 
 
 def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> ReadTags:
@@ -92,9 +99,18 @@ def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> 
 
 def read_program_id(raw: Any) -> str | None:
     """A usable program id, or None: text or integer, printable, not empty, at most 256 characters."""
+    return _read_id(raw, MAX_PROGRAM_ID_CHARS)
+
+
+def read_turn_id(raw: Any) -> str | None:
+    """A usable turn id, or None: as a program id, at most 64 characters."""
+    return _read_id(raw, MAX_TURN_ID_CHARS)
+
+
+def _read_id(raw: Any, most_chars: int) -> str | None:
     if isinstance(raw, int) and not isinstance(raw, bool):
         raw = str(raw)
-    if not isinstance(raw, str) or not 0 < len(raw) <= MAX_PROGRAM_ID_CHARS or not raw.isprintable():
+    if not isinstance(raw, str) or not 0 < len(raw) <= most_chars or not raw.isprintable():
         return None
     return raw
 
@@ -129,6 +145,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "this_func_call": _read_tool,
     "kv_ttl_s": _read_seconds,
     "parent_id": read_program_id,
+    "turn_id": read_turn_id,
 }
 
 TAG_NAMES = tuple(_READERS)

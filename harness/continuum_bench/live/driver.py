@@ -168,7 +168,7 @@ class LoadDriver:
         """The program took too long: its turn failed, or, between turns, the next one was never sent."""
         self.counters.errors["program-limit"] += 1
         now_s = self.now_s()
-        record = under_way.turn or TurnRecord(under_way.play.program_id, under_way.index, now_s, now_s)
+        record = under_way.turn or self._begun(under_way, now_s)
         error = f"program-limit: the program took over {self._options.program_limit_s:g} s"
         self._sink.turn(replace(record, finish_s=now_s, error=error, failed_tries=under_way.failed_tries))
 
@@ -190,7 +190,7 @@ class LoadDriver:
             under_way.index = index
             await self._sleep_until(due_s)
             content = conversation.body(index)
-            record = TurnRecord(play.program_id, index, due_s, self.now_s(), is_last=index == last)
+            record = replace(self._begun(under_way, due_s), is_last=index == last)
             if options.prompts == "tokens":  # text has other lengths than the trace
                 record = replace(record, reusable_tokens=reusable[index])
             under_way.turn, under_way.failed_tries = record, ()
@@ -265,7 +265,17 @@ class LoadDriver:
             is_last_step=index == len(play.program.turns) - 1,
             this_func_call=slowest.name if slowest is not None and self._options.hints else None,
             parent_id=play.program.parent_id,
+            turn_id=self._turn_id(index),
         )
+
+    def _begun(self, under_way: _UnderWay, due_s: float) -> TurnRecord:
+        """The record of the program's present turn, as it is now."""
+        program_id, index = under_way.play.program_id, under_way.index
+        return TurnRecord(program_id, index, due_s, self.now_s(), turn_id=self._turn_id(index))
+
+    def _turn_id(self, index: int) -> str:
+        """Equal for every try of a turn; another run against the same server has others."""
+        return f"{index}-{self._options.salt[:8]}"
 
     async def _sleep_until(self, instant_s: float) -> None:
         """Never early, and late by the event loop's resolution: timers may fire up to a millisecond early."""

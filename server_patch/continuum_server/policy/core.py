@@ -18,6 +18,7 @@ from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
 from continuum_server.policy.programs import Programs, Prompt, mark_of
+from continuum_server.policy.turn_numbers import TurnNumbers
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: as the policy itself wants it."""
@@ -145,9 +146,10 @@ class Core:
         """All programs that the id names."""
         return self._programs.of(program_id, namespace)
 
-    def resume_turns(self, next_turn: Mapping[str, int]) -> None:
-        """After a restart: turn numbers of known programs go on where the record of the engine before ends."""
-        self._programs.resume_turns(next_turn)
+    def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
+        """After a restart: turn numbers of known ids go on where the record of the engine before ends, and a turn whose
+        own id is known keeps its number."""
+        self._programs.resume_turns(next_turn, numbers)
 
     @property
     def program_count(self) -> int:
@@ -163,7 +165,9 @@ class Core:
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        turn.index = self._programs.note_busy(program)
+        turn.index, again = self._programs.note_busy(program, turn.turn_id, turn.prompt)
+        if again:  # no tool ran since its last finish
+            program.last_finish_s = None
         program.turns_arrived += 1
         program.in_engine.append(turn)
         program.root.family_requests += 1
@@ -251,6 +255,7 @@ class Core:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
         program = self._leave(turn)
         program.last_finish_s = None
+        self._programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
 
     def drop(self, request_id: str, program: ProgramState) -> None:

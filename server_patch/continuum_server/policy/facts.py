@@ -110,6 +110,10 @@ class TurnState:
 
     client: str | None = None
     """Digest of the API key it came with, for limits per client."""
+    turn_id: str | None = None
+    """The client's name for the turn, the same for every try of it."""
+    prompt: Hashable = None
+    """Equal for equal prompts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.turn_numbers import TurnNumbers
 
 IDLE_PROGRAMS_OF_AN_ID = 4
 """A conversation, and side conversations of it; of more, those idle for longest are forgotten."""
@@ -35,6 +36,8 @@ class _Id:
     idle: dict[str, ProgramState] = field(default_factory=dict)
     """Of these, those without a request in the engine, idle for longest first."""
     turns_arrived: int = 0
+    """Turns, not tries of them: the number of the next new turn."""
+    numbers: TurnNumbers = field(default_factory=TurnNumbers)
     made: int = 0
 
 
@@ -51,13 +54,14 @@ class Programs:
         self._programs: dict[str, ProgramState] = {}
         """By key, the most recently used last."""
         self._resumed_turns: dict[str, int] = {}
+        self._resumed_numbers: dict[str, TurnNumbers] = {}
 
     def __len__(self) -> int:
         return len(self._programs)
 
-    def resume_turns(self, next_turn: Mapping[str, int]) -> None:
+    def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
         """After a restart: turn numbers of known ids go on where the record of the engine before ends."""
-        self._resumed_turns = dict(next_turn)
+        self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
         """All that the id names."""
@@ -84,7 +88,10 @@ class Programs:
         name = program_id if namespace is None else f"{namespace[:12]}:{program_id}"
         named = self._ids.get(key)
         if named is None:
-            named = self._ids[key] = _Id(turns_arrived=self._resumed_turns.pop(name, 0))
+            named = self._ids[key] = _Id(
+                turns_arrived=self._resumed_turns.pop(name, 0),
+                numbers=self._resumed_numbers.pop(name, TurnNumbers()),
+            )
         named.made += 1
         program = ProgramState(
             program_id=key if named.made == 1 else f"{key}\0{named.made}",
@@ -98,13 +105,21 @@ class Programs:
         self._programs[program.program_id] = named.programs[program.program_id] = program
         return program
 
-    def note_busy(self, program: ProgramState) -> int:
-        """A turn of it arrives; the turn's number under the program's id, from 0."""
+    def note_busy(self, program: ProgramState, turn_id: str | None, prompt: Hashable) -> tuple[int, bool]:
+        """A turn of it arrives; the turn's number under the program's id, and whether it is one of before again."""
         self._programs[program.program_id] = self._programs.pop(program.program_id)
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
-        named.turns_arrived += 1
-        return named.turns_arrived - 1
+        number = named.numbers.arrived(turn_id, prompt, named.turns_arrived)
+        again = number < named.turns_arrived
+        named.turns_arrived = max(named.turns_arrived, number + 1)
+        return number, again
+
+    def note_failed(self, program: ProgramState, number: int, prompt: Hashable) -> None:
+        """The turn of that number ended badly: should it come again, it keeps its number."""
+        named = self._ids.get(program.id_key)
+        if named is not None:
+            named.numbers.failed(number, prompt)
 
     def note_idle(self, program: ProgramState) -> None:
         """Its last request left the engine."""

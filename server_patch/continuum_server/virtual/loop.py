@@ -244,13 +244,14 @@ class VirtualLoop:
             play.prompted = index
         turn = play.job.program.turns[index]
         tool = turn.tool_calls[0].name if turn.tool_calls else None
+        request_id = f"{play.number}/{index}"  # program ids may repeat, request ids may not
         tags = Tags(
             program_id=play.program_id,
             is_last_step=index == len(play.job.program.turns) - 1,
             this_func_call=_slowest_tool(turn.tool_calls) or tool,
             parent_id=play.job.program.parent_id,
+            turn_id=request_id,
         )
-        request_id = f"{play.number}/{index}"  # program ids may repeat, request ids may not
         play.request = Request(
             request_id=request_id,
             prompt_token_ids=conversation.prompt,
@@ -367,6 +368,7 @@ class VirtualLoop:
                 tools=tuple(call.name for call in turn.tool_calls),
                 gap_s=None if is_last else turn.gap_s,
                 is_last=is_last,
+                turn_id=request.request_id,
             )
         )
         conversation.finished(request.block_hashes)

@@ -61,7 +61,8 @@ class Online:
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
-            scheduler.core.resume_turns(self._recorder.resumed.next_turn)
+            resumed = self._recorder.resumed
+            scheduler.core.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._load_statistics()
         touch_points.add_utility(UTILITY, self.call)

@@ -236,6 +236,8 @@ class ProgramSchedulerMixin(Scheduler):
             tagged=tagged,
             blocks=blocks,
             client=caller.client,
+            turn_id=tags.turn_id,
+            prompt=touch_points.prompt_mark(request),
         )
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
@@ -435,7 +437,8 @@ class ProgramSchedulerMixin(Scheduler):
         return (PINNED if self.core.has_pin(turn.program.program_id) else REST), rank
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        self._tell(SchedulerEvent(now_s, kind, turn.program.name, turn.index, turn.request_id, **facts))
+        ids = turn.program.name, turn.index, turn.request_id
+        self._tell(SchedulerEvent(now_s, kind, *ids, turn_id=turn.turn_id, **facts))
 
     def _tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)

@@ -204,6 +204,15 @@ def extra_args(request: Request) -> dict[str, Any]:
     return (sampling.extra_args or {}) if sampling is not None else {}
 
 
+def prompt_mark(request: Request) -> tuple[int, bytes | None]:
+    """Equal for equal prompts: the number of tokens and the hash of the last full block, which covers all before it.
+
+    Prompts that differ only in the tokens after that block, and are as long, are told apart by nothing.
+    """
+    hashes = block_hashes(request)
+    return request.num_prompt_tokens, hashes[-1] if hashes else None
+
+
 def session_id(request: Request) -> str | None:
     """vLLM's own session id; versions before 0.27 or so have none."""
     return getattr(request, "session_id", None)
