@@ -258,13 +258,13 @@ class Core:
         self._programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
 
-    def drop(self, request_id: str, program: ProgramState) -> None:
-        """Forget the request, its program and the program's pin, without a word to the policy."""
-        turn = self._turns.get(request_id)
-        if turn is not None:
+    def drop(self, turn: TurnState) -> None:
+        """After a failure: the turn is no business of ours any more, and nothing of its program is held."""
+        if turn.request_id in self._turns:
             self._leave(turn)
-        self._forget(program)
-        self.unpin(program.program_id)
+        turn.program.last_finish_s = None
+        self.unpin(turn.program.program_id)
+        self.policy.turn_lost(turn)
 
     def end_program(self, program: ProgramState) -> None:
         """The client says no turn follows."""
@@ -292,9 +292,9 @@ class Core:
 
     # ------------------------------------------------------------------------------------- time
 
-    def act_soon(self) -> None:
+    def act_soon(self, always: bool = False) -> None:
         """Something changed that the policy has not seen: no step may be skipped before it has."""
-        self._acts_soon = self.policy.steps
+        self._acts_soon = self.policy.steps or always
 
     def step(self, step: Step) -> Orders:
         """What the policy wants done before the engine schedules."""

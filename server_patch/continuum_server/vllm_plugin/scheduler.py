@@ -82,8 +82,8 @@ class ProgramSchedulerMixin(Scheduler):
         self._rejected_before: set[str] = set()
         self._held: dict[str, touch_points.Blocks] = {}
         """Blocks on which the plugin holds a reference, by ``ProgramState.program_id``: the truth about pins."""
-        self._program_of: dict[str, ProgramState] = {}
-        """By request in the engine: where to look for what is held after a failure."""
+        self._turn_of: dict[str, TurnState] = {}
+        """By request in the engine: what a failure in the core cannot lose."""
         self._loads: dict[str, tuple[int, float]] = {}
         """Requests whose KV was asked back from a lower tier: how many tokens, and when."""
         self._order_is_void = False
@@ -124,6 +124,9 @@ class ProgramSchedulerMixin(Scheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         now_s = self.clock()
         self.wall.run("what comes before a step", None, self._before_step, now_s)
+        if self._order_is_void and self._ranked is not None:
+            self._ranked.in_order_of_arrival()
+        self._order_is_void = False
         output = super().schedule(*args, **kwargs)
         self.wall.run("what comes after a step", None, self._after_step, output, now_s)
         return output
@@ -140,9 +143,6 @@ class ProgramSchedulerMixin(Scheduler):
             self._preemption.plan(now_s)
 
     def _before_step(self, now_s: float) -> None:
-        if self._order_is_void and self._ranked is not None:
-            self._ranked.in_order_of_arrival()
-        self._order_is_void = False
         self.release_expired()
         if self.core.policy.steps:
             self._obey(now_s)
@@ -155,7 +155,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.wall.run("end of a request", request.request_id, self._finished, request)
-        self._program_of.pop(request.request_id, None)
+        self._turn_of.pop(request.request_id, None)
         return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
@@ -178,11 +178,11 @@ class ProgramSchedulerMixin(Scheduler):
             self._start_over()
             return
         self._loads.pop(request_id, None)
-        program = self._program_of.get(request_id)
-        if program is None:
+        turn = self._turn_of.get(request_id)
+        if turn is None:
             return
-        touch_points.release_blocks(self, self._held.pop(program.program_id, []))
-        self.core.drop(request_id, program)
+        touch_points.release_blocks(self, self._held.pop(turn.program.program_id, []))
+        self.core.drop(turn)
         if self._ranked is not None:
             self._ranked.rank_again(request_id)
 
@@ -192,8 +192,9 @@ class ProgramSchedulerMixin(Scheduler):
             touch_points.release_blocks(self, blocks)
         self._held.clear()
         self._loads.clear()
-        self._program_of.clear()
+        self._turn_of.clear()
         self.core = self._new_core()
+        self.core.act_soon(always=True)
         self._order_is_void = True  # not now: vLLM may be between looking at the queue's head and taking it
 
     # ------------------------------------------------------------------------------- what happened
@@ -219,8 +220,7 @@ class ProgramSchedulerMixin(Scheduler):
             Prompt(request.num_prompt_tokens, blocks),
             caller.namespace,
         )
-        self._program_of[request.request_id] = program
-        return TurnState(
+        turn = self._turn_of[request.request_id] = TurnState(
             program=program,
             index=0,
             request_id=request.request_id,
@@ -239,6 +239,7 @@ class ProgramSchedulerMixin(Scheduler):
             turn_id=tags.turn_id,
             prompt=touch_points.prompt_mark(request),
         )
+        return turn
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
         turn = self.core.turn(request_id)

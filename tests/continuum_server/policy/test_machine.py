@@ -1,0 +1,171 @@
+"""Any order of events, under every policy that can be deployed: what must hold after each of them.
+
+The rules use few ids, so that ids are reused, shared by requests at once, and named as parents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.core import Guards
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from reference_engine import BLOCK_SIZE, BLOCKS, Engine, Request
+
+DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
+ACTING: dict[str, dict[str, object]] = {
+    "static-ttl": {"ttl_s": 5.0},
+    "continuum": {"cold_samples": 0},
+    "continuum-v1": {"min_samples": 2},
+    "autellix": {"first_range_s": 1.0, "first_quantum_s": 1.0, "starvation_ratio": 2.0, "queues": 3},
+    "thunderagent": {"interval_s": 1.0, "buffer_tokens": 8, "patience_s": 1e6},
+    "working-set": {"memory_worth": 0.5, "patience_s": 1e6},
+}
+GUARDS = Guards(max_ttl_s=60.0, max_pinned_share=0.75, max_programs=6, max_overtake_s=30.0)
+
+NAMES = st.sampled_from("abc")
+SIZES = st.integers(1, 20)
+
+
+class Machine(RuleBasedStateMachine):
+    """Events of an engine and its clients."""
+
+    policy = "vllm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = Engine(self.policy, ACTING.get(self.policy, {}), GUARDS)
+        self.contexts: dict[str, tuple[str, ...]] = {}
+        """By id: the context of the turn that finished last."""
+        self.made = 0
+        self.most = 0
+        """Requests and pins at once so far."""
+
+    def fresh(self, size: int) -> tuple[str, ...]:
+        self.made += 1
+        return tuple(f"{self.made}.{index}" for index in range(size))
+
+    # ------------------------------------------------------------------------------------- rules
+
+    @rule(name=NAMES, size=SIZES, last=st.booleans(), wish_s=st.none() | st.sampled_from([0.0, 1.0, 1e9]))
+    def a_new_conversation(self, name: str, size: int, last: bool, wish_s: float | None) -> None:
+        self.engine.arrive(name, self.fresh(size), is_last=last, ttl_wish_s=wish_s)
+
+    @rule(name=NAMES, size=st.integers(0, 6))
+    def a_next_turn(self, name: str, size: int) -> None:
+        before = self.contexts.get(name, ())[: BLOCKS - 10]
+        self.engine.arrive(name, before + self.fresh(max(size, 0 if before else 1)))
+
+    @rule(name=NAMES, parent=NAMES, size=SIZES)
+    def a_sub_agent(self, name: str, parent: str, size: int) -> None:
+        self.engine.arrive(f"{name}{self.made}", self.fresh(size), parent)
+
+    @rule(size=SIZES)
+    def a_request_without_tags(self, size: int) -> None:
+        self.engine.arrive(f"untagged-{self.made}", self.fresh(size), tagged=False)
+
+    @rule(name=NAMES, number=st.integers(2, 4), own=st.integers(0, 3))
+    def several_at_once(self, name: str, number: int, own: int) -> None:
+        shared = self.contexts.get(name, ())[:20]
+        for _ in range(number):
+            self.engine.arrive(name, shared + self.fresh(own + 1))
+
+    @precondition(lambda self: self.engine.running)
+    @rule(data=st.data(), tool=st.sampled_from(["ls", None]), output=st.integers(0, 3))
+    def a_turn_ends(self, data: st.DataObject, tool: str | None, output: int) -> None:
+        """By itself, at its length, or at a stop string: to the core these are one."""
+        request: Request = data.draw(st.sampled_from(self.engine.running))
+        room = BLOCKS - len(self.engine.blocks())
+        chain = self.fresh(min(output, room))
+        self.engine.finish(request, chain, tool)
+        self.contexts[request.turn.program.name] = request.chain + chain
+
+    @precondition(lambda self: self.engine.running or self.engine.waiting)
+    @rule(data=st.data())
+    def a_client_leaves(self, data: st.DataObject) -> None:
+        self.engine.abort(data.draw(st.sampled_from(self.engine.running + self.engine.waiting)))
+
+    @precondition(lambda self: self.engine.running)
+    @rule(data=st.data())
+    def a_turn_is_preempted(self, data: st.DataObject) -> None:
+        self.engine.preempt(data.draw(st.sampled_from(self.engine.running)))
+
+    @rule(name=NAMES)
+    def a_release(self, name: str) -> None:
+        self.engine.release(name)
+
+    @rule(seconds=st.sampled_from([0.01, 0.5, 3.0, 40.0]))
+    def a_step(self, seconds: float) -> None:
+        self.engine.step(seconds)
+        engine = self.engine
+        assert engine.running or not engine.waiting, "requests wait, and the engine stands still"
+        for _, turn in engine.started:
+            for other in engine.waiting:
+                late = other.turn.since_s + GUARDS.max_overtake_s < engine.now_s and not other.turn.preemptions
+                assert not (late and other.turn.sequence < turn.sequence), "overtaken after max_overtake_s"
+
+    @rule()
+    def a_restart(self) -> None:
+        """The engine dies: its clients' requests fail, and a new one knows no program."""
+        before, self.engine = self.engine, Engine(self.policy, ACTING.get(self.policy, {}), GUARDS)
+        self.engine.now_s = before.now_s
+
+    # -------------------------------------------------------------------------------- invariants
+
+    @invariant()
+    def pins_are_what_is_held(self) -> None:
+        core, held = self.engine.core, self.engine.held
+        assert set(core.pins) == set(held)
+        distinct = {block for chain in held.values() for block in chain}
+        assert core.pinned_tokens == len(distinct) * BLOCK_SIZE
+        assert core.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
+
+    @invariant()
+    def no_pin_is_without_a_program(self) -> None:
+        for name, pin in self.engine.core.pins.items():
+            assert not pin.program.ended
+            assert pin.program in self.engine.core.programs_of(pin.program.name)
+            assert pin.program.program_id == name
+            assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
+
+    @invariant()
+    def requests_are_counted_right(self) -> None:
+        requests = self.engine.running + self.engine.waiting
+        programs = [request.turn.program for request in requests]
+        assert len(set(map(id, programs))) == len(programs), "two requests of one program at once"
+        for request in requests:
+            root = request.turn.program.root
+            assert root.family_requests == sum(program.root is root for program in programs)
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        """Programs beyond the limit are forgotten when the next one comes."""
+        core = self.engine.core
+        here = len(self.engine.running) + len(self.engine.waiting)
+        self.most = max(self.most, here + len(core.pins))
+        assert core.program_count <= GUARDS.max_programs + self.most + 1
+        assert len(core._turns) == here
+        assert len(core._waiting) <= len(self.engine.waiting)
+
+    def teardown(self) -> None:
+        """Whatever happened: all requests can be served, and nothing stays held."""
+        engine = self.engine
+        for _ in range(1_000):
+            if not (engine.running or engine.waiting):
+                break
+            engine.step(0.5)
+            if engine.running:
+                engine.finish(engine.running[0], (), "ls")
+        assert engine.running == engine.waiting == []
+        engine.step(2 * GUARDS.max_ttl_s)
+        assert not engine.held
+        assert engine.core.pinned_tokens == 0
+
+
+@pytest.mark.parametrize("policy", DEPLOYED)
+def test_whatever_happens(policy: str) -> None:
+    machine: Any = type("MachineOf", (Machine,), {"policy": policy})
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))

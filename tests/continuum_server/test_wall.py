@@ -1,0 +1,165 @@
+"""No exception of ours reaches the engine: every hook raises at random, before or after it did its work."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from continuum_server.policy.base import Policy
+from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.facts import ProgramState, TurnFinish
+from continuum_server.policy.programs import Programs
+from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.vllm_plugin.output_tools import OutputTools
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
+from nano import build
+from test_policies_on_engine import BITING
+
+DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
+
+OF_POLICY = (
+    *("turn_arrived", "rank", "turn_started", "turn_preempted", "turn_finished", "turn_lost", "program_finished"),
+    *("victim_rank", "step", "gives_way"),
+)
+OF_CORE = (
+    *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program", "siblings"),
+    *("step", "overdue", "pin", "unpin", "has_pin", "expired", "victims"),
+)
+OF_PROGRAMS = ("find", "add", "note_busy", "note_idle", "note_failed", "forget")
+
+
+class Fault(Exception):
+    """What a hook of ours raises here."""
+
+
+class Faults:
+    """Makes methods raise with a probability, half of the times after they did their work."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self.random, self.share, self.raised = random.Random(seed), share, 0
+
+    def wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            when = self.random.random() / self.share
+            if when < 0.5:
+                self.fail()
+            answer = method(*args, **kwargs)
+            if when < 1.0:
+                self.fail()
+            return answer
+
+        return faulty
+
+    def fail(self) -> None:
+        self.raised += 1
+        raise Fault
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch, owner: Any, names: tuple[str, ...]) -> None:
+        for name in names:
+            monkeypatch.setattr(owner, name, self.wrap(getattr(owner, name)))
+
+
+class FaultySink:
+    def __init__(self, faults: Faults) -> None:
+        self.write = faults.wrap(self.events().append)
+
+    def events(self) -> list[SchedulerEvent]:
+        return []
+
+
+def crowd(programs: int = 24) -> list[Job]:
+    """Programs of five turns in a pool that holds about three of them, some named alike, some sub-agents."""
+    jobs = []
+    for number in range(programs):
+        turns = tuple(Turn(60, 12, tool_calls=(ToolCall("ls", 0.05 * (number % 7)),)) for _ in range(5))
+        parent = f"p{number - 1}" if number % 5 == 4 else None
+        jobs.append(Job(Program(f"p{number % 18}", turns, parent_id=parent), 0.1 * number))
+    return jobs
+
+
+def run(loop: VirtualLoop) -> None:
+    """To the end. ``next_deadline_s`` is the virtual engine's question, which no server asks: it may not fail here."""
+    loop.run()
+
+
+@pytest.mark.parametrize("share", [0.002, 0.03, 0.3])
+@pytest.mark.parametrize("policy", DEPLOYED)
+def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = Faults(7, share)
+    jobs = crowd()
+    turns: list[Any] = []
+    guards = Guards(pins_yield_to="waiting", max_overtake_s=5.0)
+    scheduler, loop = build(
+        jobs, policy, BITING[policy], blocks=112, guards=guards, turns=turns, scheduler_type=ProgramScheduler
+    )
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
+    faults.patch(monkeypatch, Core, OF_CORE)
+    faults.patch(monkeypatch, Programs, OF_PROGRAMS)
+    scheduler.sink = FaultySink(faults)
+    scheduler.output_tool = faults.wrap(lambda request: "ls")
+    run(loop)
+    monkeypatch.undo()
+    assert faults.raised > 0
+    assert scheduler.wall.errors >= faults.raised * 0.5  # an exception on the way back from another is one
+    assert len(turns) == sum(len(job.program.turns) for job in jobs), "a request failed"
+    scheduler.release_all("shutdown")
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free, "blocks leaked"
+    assert not scheduler._held
+    assert scheduler.kv_cache_manager.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("hook", OF_POLICY)
+def test_a_hook_that_always_raises_leaves_stock_vllm(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = crowd(12)
+    turns: list[Any] = []
+    _, loop = build(
+        jobs, "working-set", BITING["working-set"], blocks=112, turns=turns, scheduler_type=ProgramScheduler
+    )
+    faults = Faults(1, 1.0)
+    faults.patch(monkeypatch, POLICIES["working-set"], (hook,))
+    run(loop)
+    assert len(turns) == 60
+
+
+def test_what_is_logged_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(self: Policy, finish: TurnFinish) -> Any:
+        raise ZeroDivisionError("no such number")
+
+    monkeypatch.setattr(POLICIES["static-ttl"], "turn_finished", broken)
+    scheduler, loop = build(crowd(6), "static-ttl", {"ttl_s": 2.0}, scheduler_type=ProgramScheduler)
+    run(loop)
+    assert scheduler.wall.errors == 24  # each turn but the last of six programs
+    (record,) = [record for record in caplog.records if record.name == "continuum"]
+    assert "end of a request failed" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_a_program_that_a_failure_concerned_is_served_and_others_keep_their_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finished = POLICIES["static-ttl"].turn_finished
+
+    def broken_for_one(self: Any, finish: TurnFinish) -> Any:
+        if finish.turn.program.name == "p0" and finish.turn.program.turns_finished == 2:
+            raise Fault
+        return finished(self, finish)
+
+    monkeypatch.setattr(POLICIES["static-ttl"], "turn_finished", broken_for_one)
+    events: list[SchedulerEvent] = []
+    _, loop = build(crowd(3), "static-ttl", {"ttl_s": 60.0}, events=events, scheduler_type=ProgramScheduler)
+    run(loop)
+    pinned = [(event.program_id, event.turn) for event in events if event.event == "pin"]
+    expected = [(f"p{program}", turn) for program in range(3) for turn in range(4)]
+    assert sorted(pinned) == sorted(set(expected) - {("p0", 1)})
+
+
+def test_an_output_that_cannot_be_read_costs_no_hold() -> None:
+    """The tokenizer raises: the tool is unknown, nothing else."""
+    read = OutputTools.__new__(OutputTools)
+    read._tokenizer, read._parser = ProgramState, None  # has no ``decode``
+    assert read(type("Request", (), {"output_token_ids": [1]})()) is None  # type: ignore[arg-type]
