@@ -22,12 +22,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from continuum_traces.run_dir import RunDirError, read_json
+
 from continuum_server.bound_process import BoundProcess
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
 from continuum_server.policy.core import Guards
+from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.recorder import check_folder
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.profile import read_profile
@@ -451,7 +454,7 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
     """Make the folders of what the server writes: inside it, what cannot be written is a line of its log at best.
 
     Raises:
-        ServerError: a folder that cannot be made.
+        ServerError: a folder that cannot be made, or a file of statistics that is something else and would be replaced.
         RunDirError: the record's cannot be written, or another server writes there.
     """
     for path in (log, config.statistics):
@@ -462,6 +465,13 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
                 raise ServerError(f"{path.parent}: cannot make that folder: {error.strerror}") from error
     if config.record is not None and config.policy != STOCK:
         check_folder(config.record)
+    if config.statistics is not None and config.statistics.exists():
+        try:
+            merge_statistics([read_json(config.statistics)])
+        except RunDirError as error:
+            raise ServerError(str(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{config.statistics}: no statistics of tools: {error}") from error
 
 
 def _opened(log: Path) -> IO[bytes]:

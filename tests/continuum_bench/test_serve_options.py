@@ -189,3 +189,10 @@ def test_the_longest_request_fits_the_kv_blocks(config: ServerConfig, longest: i
     assert longest_request(config) == longest
     command, _ = command_of(config, 8000)
     assert ("--max-model-len" in command) == (longest is not None)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{nonsense", "not JSON: "), ("{}", "no statistics of tools: ")])
+def test_a_file_that_is_no_statistics_is_not_replaced(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(text)
+    said = refusal("--statistics", str(tmp_path / "mine.json"))
+    assert said.startswith(f"error: {tmp_path}/mine.json: {message}")
