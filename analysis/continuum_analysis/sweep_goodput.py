@@ -40,7 +40,9 @@ class Goodput:
     """None: in some seed no rate reached the limit."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
+    """None: in some seed no rate reached the limit, or vllm's was 0, as no rate kept within it."""
     to_vllm_by_seed: tuple[float, ...]
+    """Empty where ``to_vllm`` is None."""
     limit_s: float
     """Mean over seeds."""
 
@@ -60,9 +62,11 @@ def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
     rates = tuple(one.jps for one in mine)
     paired = [(one.jps, base[one.seed]) for one in mine if one.seed in base]
     reached = all(isfinite(rate) for rate in rates)
-    ratio, ratios = None, tuple(a / b for a, b in paired)
-    if paired and all(isfinite(a) and isfinite(b) for a, b in paired):
+    ratio: Interval | None = None
+    ratios: tuple[float, ...] = ()
+    if paired and all(isfinite(a) and isfinite(b) and b > 0.0 for a, b in paired):
         ratio = ratio_interval([a for a, _ in paired], [b for _, b in paired])
+        ratios = tuple(a / b for a, b in paired)
     limit_s = sum(one.limit_s for one in mine) / len(mine)
     mean = mean_interval(rates) if reached else None
     return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, ratios, limit_s)

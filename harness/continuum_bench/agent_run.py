@@ -142,28 +142,27 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
         run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
     out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
     manifest = _manifest(options, framework, endpoint, start, work)
-    results = Results(out, manifest, start, framework.distribution, work.answers)
-    arrivals = _arrivals(options, work.tasks, results)
-    finished = len(work.tasks) - len(arrivals)
-    again = f", {finished} finished before" if finished else ""
-    rate = pace(options.arrivals, options.jps)
-    print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
-    complete = True
-    if arrivals:
-        batch = Batch(
-            python=python,
-            module=framework.runner,
-            environment=framework.variables(),
-            start=start,
-            out=out,
-            workers=options.at_once,
-            time_limit_s=options.time_limit_s,
-            answers=work.answers,
-        )
-        complete = play(batch, arrivals, results, print_notice)
-    if work.conclude is not None:
-        work.conclude(results)
-    results.close()
+    with Results(out, manifest, start, framework.distribution, work.answers) as results:
+        arrivals = _arrivals(options, work.tasks, results)
+        finished = len(work.tasks) - len(arrivals)
+        again = f", {finished} finished before" if finished else ""
+        rate = pace(options.arrivals, options.jps)
+        print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
+        complete = True
+        if arrivals:
+            batch = Batch(
+                python=python,
+                module=framework.runner,
+                environment=framework.variables(),
+                start=start,
+                out=out,
+                workers=options.at_once,
+                time_limit_s=options.time_limit_s,
+                answers=work.answers,
+            )
+            complete = play(batch, arrivals, results, print_notice)
+        if work.conclude is not None:
+            work.conclude(results)
     _show(results, options.json_output)
     if not complete:
         return 130
@@ -303,7 +302,8 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
 class Results:
     """A batch's directory: programs.jsonl, preds.json, and what the agents' own processes record beside them.
 
-    Where programs answer questions, answers.json takes the place of preds.json.
+    Where programs answer questions, answers.json takes the place of preds.json. A context manager: all agents
+    must be gone at its end, which comes after an error too.
 
     Raises:
         BenchError: the directory holds something else, or another batch is running there.
@@ -362,11 +362,16 @@ class Results:
             "model_patch": record.submission,
         }
 
-    def close(self) -> None:
-        """All processes are gone: what killed ones left out of the trace is added."""
-        add_missing_turns(self.out)
-        self._programs.close()
-        self._lock.close()
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """What killed processes left out of the trace is added; the directory is free for another batch."""
+        try:
+            add_missing_turns(self.out)
+        finally:
+            self._programs.close()
+            self._lock.close()
 
 
 def _claim(out: Path, manifest: Manifest) -> None:

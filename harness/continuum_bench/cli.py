@@ -279,6 +279,9 @@ def serve(
             "cache_aware, power_of_two, round_robin."
         ),
     ] = "consistent_hash",
+    health_port: Annotated[
+        int | None, typer.Option(help="Replicas: port of /health for all of them together; default a free one.")
+    ] = None,
     gpu: Gpu = "h100-80gb",
     tp: TensorParallel = 1,
     gpu_memory_utilization: Utilization = 0.9,

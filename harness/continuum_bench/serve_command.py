@@ -7,14 +7,21 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import typer
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
 from continuum_server.fleet import Fleet
-from continuum_server.launcher import STOCK, Server, ServerConfig, ServerError, client_line, model_name
+from continuum_server.launcher import (
+    STOCK,
+    Server,
+    ServerConfig,
+    ServerError,
+    client_line,
+    longest_request,
+    model_name,
+)
 
 from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
 from continuum_bench.policy_options import read_policy_options
@@ -28,10 +35,10 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     """Start, say where it is, wait. Once ready the first signal drains, the second stops at once.
 
     Returns:
-        0 after a drained stop.
+        0 after a stop that was asked for; 1 where the server ended by itself.
 
     Raises:
-        BenchError: it cannot start, or ended by itself.
+        BenchError: it cannot start.
         KeyboardInterrupt: a signal before it was ready; no process is left.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -41,31 +48,49 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     except (ServerError, EmulatedError) as error:
         raise BenchError(str(error)) from error
     try:
-        server.wait_until_healthy(options["ready_timeout_s"])
+        _say_longest(config)
+        _start(server, options["ready_timeout_s"])
         stopping = _stop_on_signals(server)
         _announce(server)
+        _wait(server, stopping)
     except ServerError as error:
-        server.kill()
-        raise BenchError(str(error)) from error
-    except KeyboardInterrupt:  # nothing runs yet, and vLLM may wait ten minutes for a half-made engine
-        server.kill()
-        raise
-    status = _wait(server, stopping)
-    server.kill()  # whatever is left of it
-    if status and not stopping:
-        raise BenchError(f"the server ended by itself with status {status}")
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    finally:
+        server.kill()  # after a signal before it is ready: vLLM may wait ten minutes for a half-made engine
     return 0
 
 
 def _server(config: ServerConfig, options: Mapping[str, Any]) -> Server | Fleet:
     """One server, or several behind a router."""
-    replicas = options["replicas"]
-    if replicas == 1:
-        return Server(config, options["log"])
-    return Fleet(config, replicas, options["router"], options["log"], lambda text: typer.echo(text, err=True))
+    replicas, health_port = options["replicas"], options["health_port"]
+    if replicas > 1:
+        return Fleet(config, replicas, options["router"], options["log"], _say, health_port or 0)
+    if health_port is not None:
+        raise BenchError(f"--health-port {health_port}: for --replicas 2 or more; one server answers /health itself")
+    return Server(config, options["log"])
 
 
-def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
+def _say_longest(config: ServerConfig) -> None:
+    """Where the KV blocks set it, neither the user nor the model."""
+    longest = longest_request(config)
+    if longest not in (None, config.max_model_len):
+        tokens = "as many tokens as vLLM says in its log" if longest == "auto" else f"{longest} tokens"
+        _say(f"longest prompt plus output: {tokens}, what the KV blocks hold; --max-model-len sets a shorter one")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _start(server: Server | Fleet, timeout_s: float) -> None:
+    try:
+        server.wait_until_healthy(timeout_s)
+    except ServerError as error:
+        raise BenchError(str(error)) from error
+
+
+def _wait(server: Server | Fleet, stopping: Sequence[int]) -> None:
     """Until it ends; one that does not end after its time to drain is killed."""
     patience = server.config.drain_s + TEARDOWN_S
     while True:
@@ -74,7 +99,7 @@ def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
         if stopping:
             patience -= 1
             if patience <= 0:
-                typer.echo("it did not stop in time and is killed", err=True)
+                _say("it did not stop in time and is killed")
                 server.kill()
 
 
@@ -88,11 +113,13 @@ def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> Serv
         gpu_memory_utilization=options["gpu_memory_utilization"],
         step_overhead_ms=options["step_overhead_ms"],
         time_scale=options["time_scale"],
-        replies=str(_existing(options["replies"]).absolute()) if options["replies"] else None,
+        replies=str(options["replies"].absolute()) if options["replies"] else None,
     )
     guards = read_guards(**{name: options[name] for name in _GUARDS})
     parser, given = options["tool_call_parser"], options["policy_option"] or []
-    of_policy = {} if policy == STOCK else read_policy_options(given, [policy]).get(policy, {})
+    if policy == STOCK and given:
+        raise BenchError(f"--policy-option {given[0]}: policy {STOCK} is vLLM's own scheduler, which has none")
+    of_policy = read_policy_options(given, [policy]).get(policy, {})
     return ServerConfig(
         policy=policy,
         policy_options=of_policy,
@@ -130,12 +157,6 @@ def gpu_arguments(engine: str, tensor_parallel: int, memory_utilization: float) 
     return ("--tensor-parallel-size", str(tensor_parallel), "--gpu-memory-utilization", str(memory_utilization))
 
 
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise BenchError(f"{path}: no such file")
-    return path
-
-
 def _stop_on_signals(server: Server | Fleet) -> list[int]:
     """Signals received so far; each is acted on as it comes."""
     received: list[int] = []
@@ -143,7 +164,7 @@ def _stop_on_signals(server: Server | Fleet) -> list[int]:
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            typer.echo(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once", err=True)
+            _say(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once")
             server.terminate()
         else:
             server.kill_group()
@@ -163,6 +184,8 @@ def _announce(server: Server | Fleet) -> None:
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else ""
     typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{what}")
     typer.echo(client_line(server.url, model_name(config)))
+    if isinstance(server, Fleet):
+        typer.echo(f"health: {server.health_url}")
     for one in server.servers if isinstance(server, Fleet) else [server]:
         typer.echo(f"state: {one.url}/continuum/state")
     sys.stdout.flush()

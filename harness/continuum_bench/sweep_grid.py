@@ -14,7 +14,7 @@ from continuum_server.policy.catalog import PolicyError, find_policy, read_optio
 
 from continuum_bench.arrival_times import arrival_times, lanes_of
 from continuum_bench.bench_error import BenchError
-from continuum_bench.options import RunOptions
+from continuum_bench.options import DEFAULT_POLICIES, RunOptions
 from continuum_bench.tool_times import tool_times
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
@@ -270,7 +270,7 @@ def _whole(value: Any, least: int, where: str) -> int:
 
 def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
     at = f"{where}: policy"
-    given = _listed(raw.get("policy", ["vllm", "program-fcfs", "static-ttl", "continuum"]), at)
+    given = _listed(raw.get("policy", list(DEFAULT_POLICIES)), at)
     arms = tuple(_arm(value, f"{at}[{number}]" if len(given) > 1 else at) for number, value in enumerate(given))
     labels = [arm.label for arm in arms]
     for label in labels:

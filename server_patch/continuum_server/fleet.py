@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from continuum_traces.run_dir import replica_name
 
-from continuum_server.launcher import Server, ServerConfig, ServerError, check_port, free_ports, now_s
+from continuum_server.bound_process import BoundProcess
+from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
+from continuum_server.launcher import (
+    Server,
+    ServerConfig,
+    ServerError,
+    ServerState,
+    answers,
+    free_ports,
+    hold_port,
+    listening,
+    now_s,
+)
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
 """Policies of vllm-router 0.1 that make sense here; the first two keep a program (X-Session-ID) on one server."""
@@ -55,26 +65,25 @@ class Router:
         command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_ports(1)[0])]
         command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
         environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it writes every program's id, three times a turn
-        with log.open("ab") if log is not None else nullcontext(sys.stderr) as file:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
+            self._bound = BoundProcess(command, environment, file)
+        self.process = self._bound.process
+        self.kill, self.kill_group = self._bound.kill, self._bound.kill_group
 
-    def is_healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2.0):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
+    @property
+    def ended(self) -> str | None:
+        """How it ended, as the rest of a sentence; None while it runs."""
+        return self._bound.ended
 
-    def kill_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+    def knows_its_servers(self) -> bool:
+        """Whether it routes to all of them."""
+        return answers(f"{self.url}/health")
+
+    def state(self) -> ServerState:
+        """Of the router alone, whatever its servers do; waits for it two seconds at most."""
+        if self.ended:
+            return "dead"
+        return "serving" if answers(f"{self.url}/liveness") else "unhealthy"
 
 
 def check_router(policy: str) -> None:
@@ -134,6 +143,7 @@ class Fleet:
         router: one of ``ROUTERS``.
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
         say: told what happens while it runs.
+        health_port: of ``health_url``, which answers for all of them together; 0 takes a free one.
 
     Raises:
         ServerError: no router, no GPUs, a port that cannot be had, options that do not go together.
@@ -141,14 +151,15 @@ class Fleet:
     """
 
     def __init__(
-        self, config: ServerConfig, replicas: int, router: str, logs: Path | None = None, say: Say = print
+        self,
+        config: ServerConfig,
+        replicas: int,
+        router: str,
+        logs: Path | None = None,
+        say: Say = print,
+        health_port: int = 0,
     ) -> None:
         check_router(router)
-        check_port(config.host, config.port)
-        self._port, *ports = free_ports(replicas + 1)
-        self._port = config.port or self._port
-        self.url = f"http://{config.host}:{self._port}"
-        configs = replica_configs(config, ports)
         self.config = config
         self.servers: list[Server] = []
         self.router: Router | None = None
@@ -157,8 +168,14 @@ class Fleet:
         self._say = say
         self._lost: set[int] = set()
         self._stopping = False
+        with hold_port(config.host, config.port), listening(config.host, health_port):
+            self._page = HealthPage(config.host, health_port, self.health)
+        self.health_url = self._page.url
         try:
-            for index, one in enumerate(configs):
+            free, *ports = free_ports(replicas + 1)
+            self._port = config.port or free
+            self.url = f"http://{config.host}:{self._port}"
+            for index, one in enumerate(replica_configs(config, ports)):
                 self.servers.append(Server(one, self._log(replica_name(index))))
         except BaseException:
             self.kill()
@@ -175,35 +192,52 @@ class Fleet:
             server.wait_until_healthy(max(1.0, deadline_s - now_s()))
         urls = [server.url for server in self.servers]
         self.router = Router(self._policy, urls, self.config.host, self._port, self._log("router"))
-        while not self.router.is_healthy():
-            if self.router.process.poll() is not None:
-                raise ServerError(f"the router ended with status {self.router.process.returncode}{self._where()}")
+        while not self.router.knows_its_servers():
+            self._check_router(self.router)
             self._check_servers()
             if now_s() > deadline_s:
                 raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
             time.sleep(0.2)
+        self._page.start()
 
     def _check_servers(self) -> None:
         for index, server in enumerate(self.servers):
-            status = server.process.poll()
-            if status is not None:
-                raise ServerError(f"{replica_name(index)} ended with status {status} before the router was ready")
+            how = server.how_it_ended()
+            if how:
+                raise ServerError(f"{replica_name(index)} was lost before the router was ready: it {how}")
 
-    def wait(self, timeout_s: float) -> int:
-        """The status once all servers, or the router, ended: 0 only if they were asked to.
+    def _check_router(self, router: Router) -> None:
+        if router.ended:
+            raise ServerError(f"the router {router.ended}{self._where()}")
+
+    def health(self) -> FleetHealth:
+        """Of the router and every replica, asked now, all at once."""
+        router = self.router
+        with ThreadPoolExecutor(len(self.servers) + 1) as pool:
+            of_router = pool.submit(router.state) if router is not None else None
+            states = list(pool.map(Server.state, self.servers))
+            replicas = tuple(
+                ReplicaHealth(replica_name(index), server.url, state)
+                for index, (server, state) in enumerate(zip(self.servers, states, strict=True))
+            )
+            return fleet_health(of_router.result() if of_router is not None else "unhealthy", replicas)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return once all servers ended because they were asked to.
 
         Raises:
+            ServerError: they, or the router, ended by themselves; says how, and where the log is.
             subprocess.TimeoutExpired: they still run after ``timeout_s``.
         """
         deadline_s = now_s() + timeout_s
         while True:
-            running = [server for server in self.servers if server.process.poll() is None]
             self._report_losses()
-            if not running:
-                return 0 if self._stopping else 1
-            if self.router is not None and self.router.process.poll() is not None and not self._stopping:
-                self._say(f"the router ended with status {self.router.process.returncode}{self._where()}")
-                return 1
+            if len(self._lost) == len(self.servers):
+                if self._stopping:
+                    return
+                raise ServerError("no replica is left")
+            if self.router is not None and not self._stopping:
+                self._check_router(self.router)
             if now_s() >= deadline_s:
                 raise subprocess.TimeoutExpired("serve", timeout_s)
             time.sleep(0.1)
@@ -217,18 +251,18 @@ class Fleet:
     def kill_group(self) -> None:
         """SIGKILL to everything; does not wait, so that a signal handler may call it."""
         self._stopping = True
-        for server in self.servers:
-            server.kill_group()
-        if self.router is not None:
-            self.router.kill_group()
+        for process in self._processes():
+            process.kill_group()
 
     def kill(self) -> None:
         """Stop everything at once, and wait for that."""
         self.kill_group()
-        for server in self.servers:
-            server.process.wait()
-        if self.router is not None:
-            self.router.process.wait()
+        for process in self._processes():
+            process.kill()
+        self._page.close()
+
+    def _processes(self) -> list[Server | Router]:
+        return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def stop(self) -> None:
         """``terminate``, and ``kill`` what takes too long."""
@@ -239,13 +273,13 @@ class Fleet:
 
     def _report_losses(self) -> None:
         for index, server in enumerate(self.servers):
-            status = server.process.poll()
-            if status is not None and index not in self._lost:
+            how = server.how_it_ended()
+            if how and index not in self._lost:
                 self._lost.add(index)
-                server.kill_group()  # what its engine core left
                 if not self._stopping:
                     left = len(self.servers) - len(self._lost)
-                    self._say(f"{replica_name(index)} ended by itself with status {status}; {left} go on")
+                    self._say(f"{replica_name(index)} {how}; replicas left: {left}")
+                server.kill()  # what its engine core left
 
     def _log(self, name: str) -> Path | None:
         return self._logs / f"{name}.log" if self._logs is not None else None

@@ -7,15 +7,18 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
-from continuum_bench.live.http import retry_after_s
+from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
 from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
 from fake_endpoint import (
     FakeEndpoint,
@@ -144,6 +147,24 @@ def test_no_server_there(tmp_path: Path, arguments: list[str], message: str) -> 
     assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_connection_that_takes_too_long_is_a_connection_s_failure() -> None:
+    """A listener that accepts nobody: the kernel lets two wait, and drops the third's first packet."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(deaf.getsockname())
+
+        async def post() -> None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=0.2)
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1/completions"
+                await StreamingClient(session, lambda: 0.0, 60.0).post(url, {}, {})
+
+        with pytest.raises(RequestFailed, match="connection: Connection timeout"):
+            asyncio.run(post())
 
 
 # ------------------------------------------------------------------------------------------------- storms

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from continuum_bench.cli import app
 from continuum_server import recorder
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import ServerConfig, command_of, free_ports, longest_request
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -109,3 +112,87 @@ def test_folders_are_made(tmp_path: Path) -> None:
     done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path / "c" / "record"), *files])
     assert isinstance(done.exception, StartedError)
     assert all((tmp_path / name).is_dir() for name in ("a", "b", "c/record"))
+
+
+def refusal(*arguments: str) -> str:
+    """The one line that refuses these."""
+    done = runner.invoke(app, ["serve", "--port", "0", *arguments])
+    assert done.exit_code == 2, done.output
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--engine moon", "unknown engine 'moon'; there are: gpu, emulated, cpu"),
+        ("--engine gpu", "engine gpu needs a model: what vLLM is to load"),
+        ("--engine cpu --model {folder}", "model {folder}: that folder has no config.json"),
+        ("--engine gpu --model {folder}", "model {folder}: that folder has no config.json"),
+        ("--engine gpu --model {folder}/none", "model {folder}/none: no such folder"),
+        ("--profile {folder}", "{folder}: cannot read: Is a directory"),
+        ("--profile {folder}/bad", "{folder}/bad: not JSON: "),
+        ("--replies {folder}", "{folder}: cannot read: "),
+        ("--replies {folder}/none", "{folder}/none: cannot read: "),
+        ("--replies {folder}/bad", "{folder}/bad:1: not JSON: "),
+        ("--max-num-seqs 300 --chunk-tokens 200", "200 tokens of a step are fewer than 300 running requests"),
+        ("--policy stock --policy-option continuum.x=1", "--policy-option continuum.x=1: policy stock is vLLM's own"),
+        ("--kv-blocks 1200 --max-model-len 19185", "a prompt plus output of 19185 tokens does not fit 1200 KV blocks"),
+        ("--model llama-3.1-70b --gpu b200-180gb --max-model-len 131072", "a prompt plus output of 131072 tokens"),
+    ],
+)
+def test_what_vllm_would_refuse_in_a_traceback_is_one_line(
+    given: str, message: str, replicas: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").write_text("{nonsense")
+    arguments = given.format(folder=tmp_path).split()
+    assert refusal("--replicas", replicas, *arguments).startswith(f"error: {message.format(folder=tmp_path)}")
+
+
+def test_a_folder_of_models_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "cannot write the model's folder: Not a directory" in refusal()
+
+
+def test_the_health_port_is_for_replicas_and_must_be_free() -> None:
+    assert "--health-port 0: for --replicas 2 or more" in refusal("--health-port", "0")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert f"port {port} of 127.0.0.1 is taken" in refusal("--replicas", "2", "--health-port", port)
+    assert "port 99999: must be from 0" in refusal("--replicas", "2", "--health-port", "99999")
+    port = str(free_ports(1)[0])
+    both = runner.invoke(app, ["serve", "--port", port, "--replicas", "2", "--health-port", port])
+    assert both.exit_code == 2
+    assert f"port {port} of 127.0.0.1 is taken" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        (ServerConfig(), None),  # the model's own
+        (ServerConfig(kv_blocks=1200), 1199 * 16),  # vLLM keeps one block for itself
+        (ServerConfig(kv_blocks=1200, max_model_len=19_184), 19_184),
+        (ServerConfig(kv_blocks=1200, max_model_len=100), 100),
+        (ServerConfig(kv_blocks=1200, block_size=32), 1199 * 32),
+        (ServerConfig(model="llama-3.1-70b", emulated=EmulatedSettings(gpu="b200-180gb")), 87_136),
+        (ServerConfig(engine="cpu", kv_blocks=600), 599 * 32),
+        (ServerConfig(engine="cpu"), None),
+        (ServerConfig(engine="gpu", model="name", kv_blocks=600), "auto"),
+        (ServerConfig(engine="gpu", model="name", kv_blocks=600, max_model_len=100_000), 100_000),
+        (ServerConfig(engine="gpu", model="name"), None),
+        (ServerConfig(kv_blocks=1200, vllm_arguments=("--max_model_len=500",)), None),
+    ],
+)
+def test_the_longest_request_fits_the_kv_blocks(config: ServerConfig, longest: int | str | None) -> None:
+    assert longest_request(config) == longest
+    command, _ = command_of(config, 8000)
+    assert ("--max-model-len" in command) == (longest is not None)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{nonsense", "not JSON: "), ("{}", "no statistics of tools: ")])
+def test_a_file_that_is_no_statistics_is_not_replaced(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(text)
+    said = refusal("--statistics", str(tmp_path / "mine.json"))
+    assert said.startswith(f"error: {tmp_path}/mine.json: {message}")

@@ -17,12 +17,12 @@ import pytest
 import yaml
 from click.testing import Result
 from continuum_analysis.metrics import analyze_run
-from continuum_analysis.sweep_goodput import Found, summarize_goodput
+from continuum_analysis.sweep_goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.bench_error import BenchError
 from continuum_bench.cell_pool import Report
 from continuum_bench.cli import app
 from continuum_bench.goodput import search
-from continuum_bench.options import RunOptions
+from continuum_bench.options import DEFAULT_POLICIES, RunOptions
 from continuum_bench.sweep_grid import AXES, grid_of, read_grid
 from continuum_bench.sweep_live import server_config
 from continuum_bench.sweep_plan import plan
@@ -337,6 +337,23 @@ def test_goodput_is_paired_by_seed() -> None:
     assert (static.jps, static.to_vllm) == (None, None)
 
 
+def test_goodput_of_zero_has_no_ratio() -> None:
+    """No rate kept within the limit: the search ends at 0."""
+    assert found_by(1.0, lambda jps: 50.0)[0] == 0.0
+    found = [Found({"gpu": "a"}, "vllm", s, 10.0, r) for s, r in ((0, 0.0), (1, 1.1))]
+    found += [Found({"gpu": "a"}, "continuum", s, 10.0, r) for s, r in ((0, 3.0), (1, 3.3))]
+    vllm, continuum = summarize_goodput(found)
+    assert vllm.jps is not None
+    assert vllm.jps.mean == pytest.approx(0.55)
+    assert (continuum.to_vllm, continuum.to_vllm_by_seed) == (None, ())
+    assert [row[-1] for row in goodput_table([vllm, continuum])[1]] == ["-", "-"]
+
+
+def test_a_sweep_plays_the_default_policies() -> None:
+    (point,) = grid_of({}, "here", Path(), "name").points
+    assert tuple(arm.policy for arm in point.arms) == DEFAULT_POLICIES
+
+
 @pytest.mark.slow
 def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
@@ -374,10 +391,11 @@ def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_server_that_does_not_start_leaves_its_log(folder: Path, tmp_path: Path) -> None:
-    grid = folder / "too-long.yaml"
-    grid.write_text("policy: vllm\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n")
+    grid = folder / "refused.yaml"
+    refused = "serve: {vllm_arguments: [--no-enable-prefix-caching]}\n"
+    grid.write_text(f"policy: continuum\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n{refused}")
     done = bench("sweep", grid, "--out", tmp_path)
     assert done.exit_code == 1
     (log,) = (tmp_path / "failed").glob("*.log")
-    assert f"the server ended with status 1 (details in {log})" in done.stderr
-    assert "max seq len" in log.read_text()
+    assert f"the server ended by itself with status 1 (details in {log})" in done.stderr
+    assert "prefix caching is off" in log.read_text()

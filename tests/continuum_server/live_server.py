@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,3 +102,69 @@ def cached(response: Any) -> int:
 def continued(prompt: list[int], response: Any, more: int, seed: int) -> list[int]:
     """The next turn's prompt: everything so far, then a tool's output."""
     return [*prompt, *response.choices[0].token_ids, *tokens(more, seed)]
+
+
+MARK = "CONTINUUM_TEST_MARKER"
+
+
+def serve_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``continuum-bench serve`` on a free port, its log in ``folder``, in a session of its own."""
+    command = [sys.executable, "-m", "continuum_bench", "serve", "--port", "0", "--log", str(folder / "log")]
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", MARK: str(folder)}
+    return subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def sessions_of(folder: Path) -> set[int]:
+    """Sessions of all that was started with ``MARK`` set to this folder and runs now, and of its children."""
+    marker = f"{MARK}={folder}".encode()
+    everything = list(_processes())
+    marked = {one.number for one in everything if marker in one.environment}
+    return {one.session for one in everything if one.number in marked or one.parent in marked}
+
+
+def processes_of(sessions: set[int]) -> dict[int, str]:
+    """Command lines of the processes in these sessions, by id.
+
+    By session, not by environment: vLLM's engine and the router write their titles over theirs.
+    """
+    return {one.number: one.command for one in _processes() if one.session in sessions}
+
+
+@dataclass(frozen=True)
+class _Process:
+    number: int
+    parent: int
+    session: int
+    command: str
+    environment: list[bytes]
+
+
+def _processes() -> Iterator[_Process]:
+    """All that run; one that ended and was not waited for is none."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            environment = (path / "environ").read_bytes().split(b"\0")
+            if state != "Z":
+                yield _Process(int(path.name), int(parent), int(session), command, environment)
+
+
+def ends_soon(sessions: set[int], seconds: float = 30.0) -> list[str]:
+    """What is left in these sessions after so long; it is killed then."""
+    for _ in range(int(seconds * 10)):
+        if not processes_of(sessions):
+            return []
+        time.sleep(0.1)
+    left = processes_of(sessions)
+    for process in left:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return list(left.values())

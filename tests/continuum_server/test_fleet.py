@@ -11,16 +11,20 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from continuum_bench.cli import app
 from continuum_server import fleet
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
+from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import ServerConfig, ServerError, command_of, free_ports
 from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
+from live_server import processes_of
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -81,25 +85,39 @@ def test_vllm_router_knows_our_policies() -> None:
         assert name in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("router", "states", "status"),
+    [
+        ("serving", ["serving", "serving"], "serving"),
+        ("serving", ["serving", "dead"], "degraded"),
+        ("serving", ["unhealthy", "serving"], "degraded"),
+        ("serving", ["dead", "unhealthy"], "dead"),
+        ("dead", ["serving", "serving"], "dead"),
+        ("unhealthy", ["serving", "serving"], "dead"),
+    ],
+)
+def test_the_page_answers_for_all(router: Any, states: list[Any], status: str) -> None:
+    replicas = tuple(ReplicaHealth(f"replica{index}", "http://r", state) for index, state in enumerate(states))
+    page = HealthPage("127.0.0.1", 0, lambda: fleet_health(router, replicas))
+    page.start()
+    try:
+        answer = httpx.get(page.url)
+        assert answer.status_code == (503 if status == "dead" else 200)
+        assert answer.json()["status"] == status
+        assert [one["state"] for one in answer.json()["replicas"]] == states
+        assert httpx.get(page.url.removesuffix("health")).status_code == 404
+    finally:
+        page.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(page.url)
+
+
 def trace_of(folder: Path) -> Path:
     call = (ToolCall("ls", 0.4),)
     turns = (Turn(1000, 150, tool_calls=call), *[Turn(200, 150, tool_calls=call)] * 4, Turn(50, 10))
     path = folder / "small.jsonl.gz"
     write_programs(path, [Program(f"p{i}", turns) for i in range(8)])
     return path
-
-
-def of_group(leaders: set[int]) -> list[int]:
-    """Processes still alive in the sessions that these started."""
-    alive = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) in leaders and fields[0] != "Z":
-            alive.append(int(path.parent.name))
-    return alive
 
 
 @pytest.mark.slow
@@ -140,8 +158,8 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(0.1)
-        assert said == ["replica1 ended by itself with status -9; 1 go on"]
-    assert of_group(leaders) == []
+        assert said == [f"replica1 was killed by signal 9; see {tmp_path}/logs/replica1.log; replicas left: 1"]
+    assert processes_of(leaders) == {}
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
     assert row["programs_finished"] == 8
     assert row["programs_failed"] == row["programs_unfinished"] == 0

@@ -117,11 +117,11 @@ class StreamingClient:
                 if response.status != 200:
                     raise _refusal(response, await response.text(errors="replace"))
                 await self._read(_Stream(reply, response, self._clock))
-        except TimeoutError as error:
-            raise RequestFailed("timeout", "the request took too long", again=True) from error
-        except aiohttp.ClientError as error:
+        except aiohttp.ClientError as error:  # first: a connection that took too long is a TimeoutError too
             kind = "connection" if reply.first_token_s is None else "stream"
             raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
+        except TimeoutError as error:
+            raise RequestFailed("timeout", "the request took too long", again=True) from error
         if reply.first_token_s is None or not reply.ended:
             what = "without a token" if reply.first_token_s is None else "in the middle of the answer"
             raise RequestFailed("stream", f"ended {what}", again=True)

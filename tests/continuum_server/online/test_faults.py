@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import ServerError
 from continuum_traces.run_dir import read_events
-from live_server import live, tokens
+from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -105,40 +104,20 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None
     assert "seed=3" in (tmp_path / "log").read_text()  # an option of vLLM's, passed through
 
 
-def processes_with(marker: str) -> list[str]:
-    """Process ids whose environment has ``marker``; a process that ended is none."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if marker.encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: int) -> None:
     """vLLM itself, asked to end while its engine starts, waits for that engine for ten minutes."""
-    marker = f"CONTINUUM_TEST_MARKER={tmp_path}"
-    name, value = marker.split("=")
-    command = [sys.executable, "-m", "continuum_bench", "serve", "--port", "0", "--log", str(tmp_path / "log")]
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO", name: value}
-    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    served = serve_command(tmp_path)
     try:
         for _ in range(1200):
             if (tmp_path / "log").exists() and "(EngineCore pid=" in (tmp_path / "log").read_text():
                 break
             time.sleep(0.1)
-        assert len(processes_with(marker)) >= 3  # the command, the server, its engine
+        sessions = sessions_of(tmp_path)
+        assert any("EngineCore" in line for line in processes_of(sessions).values())
         served.send_signal(number)
         output, errors = served.communicate(timeout=30)
     finally:
         served.kill()
     assert (served.returncode, output, errors) == (130, "", "stopped\n")
-    for _ in range(50):
-        if not processes_with(marker):
-            return
-        time.sleep(0.1)
-    left = processes_with(marker)
-    for process in left:
-        os.kill(int(process), signal.SIGKILL)
-    assert left == []
+    assert ends_soon(sessions) == []

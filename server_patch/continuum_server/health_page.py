@@ -1,0 +1,93 @@
+"""``GET /health`` of a fleet as JSON, from a thread of the process that started it; standard library only."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler
+from typing import Literal
+
+from continuum_server.launcher import ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHealth:
+    """One server behind the router."""
+
+    name: str
+    url: str
+    state: ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHealth:
+    """What clients of a fleet would find now."""
+
+    status: Literal["serving", "degraded", "dead"]
+    router: ServerState
+    replicas: tuple[ReplicaHealth, ...]
+
+
+def fleet_health(router: ServerState, replicas: tuple[ReplicaHealth, ...]) -> FleetHealth:
+    """dead: the router does not serve, or no replica does. degraded: some replica does not."""
+    serving = sum(replica.state == "serving" for replica in replicas)
+    if router != "serving" or not serving:
+        return FleetHealth("dead", router, replicas)
+    return FleetHealth("serving" if serving == len(replicas) else "degraded", router, replicas)
+
+
+class HealthPage:
+    """A port that answers ``/health`` once ``start`` was called; requests that come before wait for that.
+
+    Args:
+        host: address to listen on.
+        port: 0 takes a free one.
+        look: asked anew for every request, in a thread of its own.
+
+    Raises:
+        OSError, OverflowError: nobody can listen there.
+    """
+
+    def __init__(self, host: str, port: int, look: Callable[[], FleetHealth]) -> None:
+        self._server = _Listener((host, port), _handler(look))
+        self.url = f"http://{host}:{self._server.server_address[1]}/health"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give the port back; may be called again."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+def _handler(look: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            if self.path != "/health":
+                self.send_error(404)
+                return
+            health = look()
+            body = json.dumps(asdict(health), indent=1).encode() + b"\n"
+            self.send_response(503 if health.status == "dead" else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Probes come every few seconds: no line for each."""
+
+    return Handler

@@ -1,0 +1,76 @@
+"""A process and all it started end with the one that started it. Real processes, no server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from continuum_server.bound_process import BoundProcess
+from live_server import MARK, ends_soon, sessions_of
+
+STUBBORN = "trap '' TERM; sleep 1000 & echo started; wait; sleep 1000"
+LEADER_GONE = "(trap '' TERM; sleep 1000) & echo started"
+ORDERLY = "trap 'echo asked; kill $!; exit 0' TERM; sleep 1000 & echo started; wait"
+
+OWNER = """
+import os, sys, threading, time
+from continuum_server.bound_process import BoundProcess
+made = []
+starts = threading.Thread(target=lambda: made.append(BoundProcess(["sh", "-c", sys.argv[1]], os.environ, 1)))
+starts.start()
+starts.join()  # the end of this thread is not the end of the process
+time.sleep(1000)
+"""
+
+
+def owner(folder: Path, script: str) -> subprocess.Popen[str]:
+    """A process that started the script, and the script is at work."""
+    environment = {**os.environ, MARK: str(folder)}
+    started = subprocess.Popen(
+        [sys.executable, "-c", OWNER, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "started\n"
+    return started
+
+
+@pytest.mark.parametrize("script", [STUBBORN, LEADER_GONE, ORDERLY])
+def test_nothing_outlives_a_killed_owner(tmp_path: Path, script: str) -> None:
+    started = owner(tmp_path, script)
+    sessions = sessions_of(tmp_path)
+    assert len(sessions) == 3  # the owner's, the watcher's, the script's
+    started.kill()
+    assert ends_soon(sessions) == []
+    output, _ = started.communicate()
+    assert output == ("asked\n" if script == ORDERLY else "")  # one that ends when asked is not killed
+
+
+def test_what_ended_says_how_and_the_watcher_ends_too(tmp_path: Path) -> None:
+    environment = {**os.environ, MARK: str(tmp_path)}
+    for script, how in (("exit 3", "ended by itself with status 3"), ("kill -KILL $$", "was killed by signal 9")):
+        bound = BoundProcess(["sh", "-c", script], environment, subprocess.DEVNULL)
+        assert bound.process.wait() in (3, -signal.SIGKILL)
+        assert bound.ended == how
+        bound.kill()
+        bound.kill()
+    assert sessions_of(tmp_path) == set()
+
+
+def test_killing_reaches_what_it_started(tmp_path: Path) -> None:
+    bound = BoundProcess(["sh", "-c", STUBBORN], {**os.environ, MARK: str(tmp_path)}, subprocess.PIPE)
+    assert bound.process.stdout is not None
+    assert bound.process.stdout.readline() == b"started\n"
+    sessions = sessions_of(tmp_path)
+    bound.terminate()
+    assert bound.ended is None
+    bound.kill()
+    bound.process.stdout.close()
+    assert ends_soon(sessions) == []
