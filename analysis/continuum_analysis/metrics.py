@@ -283,7 +283,12 @@ METRICS: tuple[Metric, ...] = (
         "mean over programs of the time their turns waited in the queue, re-queueing included",
         _mean(lambda f: [p.bubble_s for p in f.programs]),
     ),
-    Metric("bubble_per_turn_s", "s", "mean over turns of the queue wait: first scheduled - arrival", _mean(_waits)),
+    Metric(
+        "bubble_per_turn_s",
+        "s",
+        "mean over turns of the queue wait: first scheduled - arrival, of all its tries",
+        _mean(_waits),
+    ),
     Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _high(_waits)),
     Metric(
         "requeue_mean_s",
@@ -345,7 +350,7 @@ METRICS: tuple[Metric, ...] = (
         "mean time from pin to unpin",
         _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
     ),
-    Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(len(t.preempted_s) for t in f.turns)),
+    Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
     Metric("reloads", "", "turns for which KV came back from a lower tier", lambda f: len(_reloads(f))),
     Metric(
         "reload_bytes",

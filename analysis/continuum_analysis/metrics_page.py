@@ -24,6 +24,24 @@ in tables, an empty cell in CSV) where the files do not hold what it needs. Perc
 |---|---|---|
 """
 
+TRIES = """
+## Turns that were tried several times
+
+A request that broke and was sent again is one turn. The records say so by the client's `turn_id`, or, where there is
+none, by the turn number, which the server gives to every try alike ([rule](server/README.md#turns-and-tries)).
+Records of the server and of the client are joined by program and `turn_id` where both have one, else by program and
+turn number.
+
+- Arrival is the first try's; finish, prompt, tokens found in cache, output and status are the last one's. So completion
+  times hold the failed tries and the time between them.
+- Queue waits, and with them the bubble, are those of all tries together: each from its arrival until it was scheduled,
+  ended or was sent again. The time in which a failed try ran, and the time between tries, are in no queue wait.
+- Preemptions and their waits count in every try.
+- A try may find what an earlier one computed. The ideal hit ratio is never less than what was found.
+- A pin that an earlier try took over is a pin hit. Where the last try did not find that KV any more, the turn's cause
+  is `dropped`.
+"""
+
 TAIL = """
 ## Per policy, in summary.json
 
@@ -83,7 +101,7 @@ def page() -> str:
     """The text of docs/metrics.md."""
     rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in METRICS]
     causes = [f"| `{cause}` | {words} |" for cause, words in CAUSES.items()]
-    return HEAD + "\n".join(rows) + "\n" + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
+    return HEAD + "\n".join(rows) + "\n" + TRIES + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
 
 
 if __name__ == "__main__":

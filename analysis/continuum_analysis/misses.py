@@ -153,6 +153,8 @@ def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
 def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> Cause:
     if turn.replica != before.replica:
         return "elsewhere"
+    if pin is not None and pin.reason == "hit" and turn.earlier:
+        return "dropped"  # an earlier try had it, and lost it when it ended
     if pin is not None:
         return _ENDINGS.get(pin.reason, "unknown")
     if turn.start_s is None or not held.native:

@@ -76,19 +76,28 @@ def _turns(
             cause,
             *_pin(pin, program.finish_s),
         ]
-        if turn.requeues:
-            row.append([_ms(t - program.arrive_s) for pair in turn.requeues for t in pair])
+        waits = [*turn.requeues, *_earlier_waits(turn)]
+        if waits:
+            row.append([_ms(t - program.arrive_s) for pair in waits for t in pair])
+        if turn.again_s is not None:
+            row.append(_ms(turn.again_s - turn.arrive_s))
         rows.append(row)
     return rows
 
 
 def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
-    """Arrival from the program's, then queue, prefill and decode; -1 where not recorded."""
+    """First arrival from the program's, then the last try's queue, prefill and decode; -1 where not recorded."""
     first_s, finish_s = turn.first_token_s, turn.finish_s
-    start_s = turn.arrive_s if turn.start_s is None else turn.start_s
+    start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
+    wait_s = None if turn.start_s is None else start_s - turn.last_arrive_s
     prefill = -1 if first_s is None else _ms(first_s - start_s)
     decode = -1 if finish_s is None else _ms(finish_s - (start_s if first_s is None else first_s))
-    return [_ms(turn.arrive_s - program.arrive_s), _ms(turn.wait_s), prefill, decode]
+    return [_ms(turn.arrive_s - program.arrive_s), _ms(wait_s), prefill, decode]
+
+
+def _earlier_waits(turn: TurnTimes) -> list[tuple[float, float]]:
+    """All waits of the tries before the last."""
+    return [*turn.earlier_waits, *(pair for try_ in turn.earlier for pair in try_.requeues)]
 
 
 def _pin(pin: PinTimes | None, end_s: float) -> list[int]:
@@ -108,11 +117,14 @@ def timeline_json(groups: Groups) -> str:
 
 
 def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
-    """A program's time: kind, from, to, on the scheduler's clock. Waits after a preemption are queue, over decode."""
+    """A program's time: kind, from, to, on the scheduler's clock. Waits after a preemption are queue, over decode; of a
+    try before the last only its waits are shown."""
     for turn, after in zip(program.turns, [*program.turns[1:], None], strict=True):
-        start_s = turn.arrive_s if turn.start_s is None else turn.start_s
+        start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
         first_s = start_s if turn.first_token_s is None else turn.first_token_s
-        yield "queue", turn.arrive_s, start_s
+        for since_s, until_s in _earlier_waits(turn):
+            yield "queue", since_s, until_s
+        yield "queue", turn.last_arrive_s, start_s
         yield "prefill", start_s, first_s
         if turn.finish_s is None:
             continue

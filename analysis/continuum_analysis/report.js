@@ -49,22 +49,23 @@
     const [id, , arrive, , , turns] = program;
     const found = [];
     turns.forEach((turn, index) => {
-      const [at, wait, prefill, decode, prompt, hit, output, tool, cause, held, ttl, requeued] = turn;
-      const start = arrive + at + Math.max(0, wait);
+      const [at, wait, prefill, decode, prompt, hit, output, tool, cause, held, ttl, requeued, again] = turn;
+      const arrived = arrive + at + (again || 0);  // of the last try
+      const start = arrived + Math.max(0, wait);
       const first = start + Math.max(0, prefill);
       const end = first + Math.max(0, decode);
       const name = `<b>${escape(id)}</b>, turn ${index + 1}<br>`;
       const cached = hit < 0 ? "" : `, ${hit.toLocaleString("en")} of them cached`;
       const why = cause < 0 ? "" : ` (${data.causes[cause]})`;
       const sizes = `prompt ${prompt.toLocaleString("en")} tokens${cached}${why}`;
-      if (wait > 0) found.push(["queue", arrive + at, wait, `${name}queue ${seconds(wait)}`]);
+      if (wait > 0) found.push(["queue", arrived, wait, `${name}queue ${seconds(wait)}`]);
       if (prefill > 0) found.push(["prefill", start, prefill, `${name}prefill ${seconds(prefill)}<br>${sizes}`]);
       if (decode > 0) {
         found.push(["decode", first, decode, `${name}decode ${seconds(decode)}, ${output.toLocaleString("en")} tokens<br>${sizes}`]);
       }
       for (let i = 0; requeued && i + 1 < requeued.length; i += 2) {
         const length = requeued[i + 1] - requeued[i];
-        found.push(["queue", arrive + requeued[i], length, `${name}preempted, queue ${seconds(length)}`]);
+        found.push(["queue", arrive + requeued[i], length, `${name}${again ? "preempted, or an earlier try" : "preempted"}: queue ${seconds(length)}`]);
       }
       const after = turns[index + 1];
       const gap = after ? arrive + after[0] - end : 0;

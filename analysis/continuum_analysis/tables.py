@@ -88,7 +88,7 @@ def _program(program: ProgramTimes) -> dict[str, Any]:
         "pins": len(program.pins),
         "prompt_tokens": sum(turn.prompt_tokens for turn in program.turns),
         "output_tokens": sum(turn.output_tokens for turn in program.turns),
-        "preemptions": sum(len(turn.preempted_s) for turn in program.turns),
+        "preemptions": sum(turn.preemptions for turn in program.turns),
     }
 
 
@@ -118,7 +118,7 @@ def _turn(turn: TurnTimes) -> dict[str, Any]:
         "hit_tokens": turn.hit_tokens,
         "output_tokens": turn.output_tokens,
         "reload_bytes": turn.reload_bytes,
-        "preemptions": len(turn.preempted_s),
+        "preemptions": turn.preemptions,
         "tool": turn.tool,
         "status": turn.status,
     }

@@ -32,10 +32,12 @@ class AnalysisError(Exception):
 
 @dataclass(slots=True)
 class TurnTimes:
-    """One turn. Seconds on the scheduler's clock, except where a name says client; None: not recorded."""
+    """One turn, whose tries may be several: what is said here is said of the last one where nothing else is written.
+    Seconds on the scheduler's clock, except where a name says client; None: not recorded."""
 
     index: int
     arrive_s: float
+    """Of the first try."""
     start_s: float | None = None
     finish_s: float | None = None
     prompt_tokens: int = 0
@@ -56,8 +58,22 @@ class TurnTimes:
     """The same turn on its client's clock."""
     replica: int | None = None
     """The one of several engines that ended it."""
-    attempts: int = 1
-    """More where the replica it was sent to died: then ``arrive_s`` is the first one's, the rest the last one's."""
+    request_id: str | None = None
+    turn_id: str | None = None
+    """The client's name for it, the same for every try."""
+    again_s: float | None = None
+    """Arrival of the last try; None where it is the first."""
+    earlier: list[TurnTimes] = field(default_factory=list)
+    """Tries before the last: aborted, failed, at a replica that died, or answered and the answer lost on its way."""
+
+    @property
+    def attempts(self) -> int:
+        return 1 + len(self.earlier)
+
+    @property
+    def last_arrive_s(self) -> float:
+        """Arrival of the last try."""
+        return self.arrive_s if self.again_s is None else self.again_s
 
     @property
     def ended_well(self) -> bool:
@@ -65,18 +81,39 @@ class TurnTimes:
 
     @property
     def wait_s(self) -> float | None:
-        """Arrival to first scheduled."""
-        return None if self.start_s is None else self.start_s - self.arrive_s
+        """Arrival to first scheduled; of all tries together, without the time between them."""
+        if self.start_s is None:
+            return None
+        return self.start_s - self.last_arrive_s + sum(until_s - since_s for since_s, until_s in self.earlier_waits)
+
+    @property
+    def earlier_waits(self) -> list[tuple[float, float]]:
+        """From, until: the first waits of the tries before the last, each until it was scheduled or ended, and at most
+        until the next try: its client had given it up."""
+        if not self.earlier:
+            return []
+        following = [*(try_.arrive_s for try_ in self.earlier[1:]), self.last_arrive_s]
+        return [
+            (try_.arrive_s, min(t for t in (try_.start_s, try_.finish_s, next_s) if t is not None))
+            for try_, next_s in zip(self.earlier, following, strict=True)
+        ]
 
     @property
     def requeues(self) -> list[tuple[float, float]]:
-        """Waits after a preemption: from, until."""
-        return list(zip(self.preempted_s, self.resumed_s, strict=False))
+        """The last try's waits after a preemption: from, until it was scheduled again, or ended."""
+        ends = self.resumed_s if self.finish_s is None else [*self.resumed_s, self.finish_s]
+        return list(zip(self.preempted_s, ends, strict=False))
 
     @property
     def requeue_s(self) -> float:
-        """Waiting again after being preempted."""
-        return sum(until_s - since_s for since_s, until_s in self.requeues) if self.preempted_s else 0.0
+        """Waiting again after being preempted, in all tries."""
+        own_s = sum(until_s - since_s for since_s, until_s in self.requeues) if self.preempted_s else 0.0
+        return own_s + sum(try_.requeue_s for try_ in self.earlier)
+
+    @property
+    def preemptions(self) -> int:
+        """In all tries."""
+        return len(self.preempted_s) + sum(try_.preemptions for try_ in self.earlier)
 
     @property
     def first_token_s(self) -> float | None:
@@ -201,8 +238,8 @@ def read_run(path: Path) -> list[ProgramTimes]:
 def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
     """What a client's records say of the scheduler's events: when each turn arrived and left, nothing of its queue."""
     for record in sorted(records, key=lambda r: r.due_s):
-        key = record.program_id, record.turn
-        yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens)
+        key, turn_id = (record.program_id, record.turn), record.turn_id
+        yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens, turn_id=turn_id)
         if record.finish_s is not None:
             status = "stop" if record.error is None else "error"
             tool = record.tools[0] if record.tools else None
@@ -213,42 +250,87 @@ def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
 
 def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
     """Programs in order of arrival. Events of different programs may come in any order."""
-    programs: dict[str, ProgramTimes] = {}
+    programs: dict[str, _Program] = {}
     for event in events:
-        program = programs.setdefault(event.program_id, ProgramTimes(event.program_id))
-        _apply(program, event)
+        program = programs.setdefault(event.program_id, _Program(ProgramTimes(event.program_id)))
+        program.take(event)
     for program in programs.values():
-        _name_endings(program)
-    return sorted((p for p in programs.values() if p.turns), key=lambda p: (p.arrive_s, p.program_id))
+        _name_endings(program.times)
+    seen = (program.times for program in programs.values() if program.times.turns)
+    return sorted(seen, key=lambda p: (p.arrive_s, p.program_id))
 
 
-def _apply(program: ProgramTimes, event: SchedulerEvent) -> None:
-    if event.event == "arrive":
-        _arrive(program, event)
-    elif event.event == "pin":
-        pin = PinTimes(event.turn, event.t, event.ttl_s, event.tokens or 0)
-        pin.delay_estimate_s, pin.eta = event.delay_estimate_s, event.eta
-        program.pins.append(pin)
-    elif event.event == "unpin":
-        held = [pin for pin in program.pins if pin.until_s is None]
-        of_turn = [pin for pin in held if pin.turn == event.turn] or held  # replicas may hold one each
-        if of_turn:
-            of_turn[0].until_s, of_turn[0].reason = event.t, event.reason or "not recorded"
-    else:
-        key = event.turn, event.replica
-        turn = next((t for t in reversed(program.turns) if (t.index, t.replica) == key), None)
-        if turn is not None:
+class _Program:
+    """A program's events put together."""
+
+    def __init__(self, times: ProgramTimes) -> None:
+        self.times = times
+        self._by_id: dict[str, int] = {}
+        """Places among the turns."""
+        self._by_request: dict[tuple[str, int | None], TurnTimes] = {}
+
+    def take(self, event: SchedulerEvent) -> None:
+        if event.event == "arrive":
+            self._arrive(event)
+        elif event.event in ("pin", "unpin"):
+            _apply_to_pins(self.times.pins, event)
+        elif (turn := self._try_of(event)) is not None:
             _apply_to_turn(turn, event)
 
+    def _arrive(self, event: SchedulerEvent) -> None:
+        """A turn is there; or is tried again."""
+        turns = self.times.turns
+        turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
+        turn.request_id, turn.turn_id = event.request_id, event.turn_id
+        place = self._place_of(event)
+        if place is None:
+            place = len(turns)
+            turns.append(turn)
+        else:
+            turns[place] = _tried_again(turns[place], turn)
+        if event.turn_id is not None:
+            self._by_id[event.turn_id] = place
+        if event.request_id is not None:
+            self._by_request[event.request_id, event.replica] = turn
 
-def _arrive(program: ProgramTimes, event: SchedulerEvent) -> None:
-    """A turn is there; or again, at another replica, since the one it was sent to died."""
-    last = program.turns[-1] if program.turns else None
-    turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
-    if last is not None and last.index == event.turn and last.replica != event.replica and not last.ended_well:
-        turn.arrive_s, turn.attempts = last.arrive_s, last.attempts + 1
-        program.turns.pop()
-    program.turns.append(turn)
+    def _place_of(self, event: SchedulerEvent) -> int | None:
+        """Where the turn is that arrives again: the client's id says which, else its number, where it has not ended
+        well. A number comes again after that too, where a program of the same name has ended before."""
+        if event.turn_id is not None and event.turn_id in self._by_id:
+            return self._by_id[event.turn_id]
+        turns = self.times.turns
+        if event.turn_id is not None or not turns or turns[-1].index < event.turn:
+            return None
+        place = next((n for n in reversed(range(len(turns))) if turns[n].index == event.turn), None)
+        return None if place is None or turns[place].ended_well else place
+
+    def _try_of(self, event: SchedulerEvent) -> TurnTimes | None:
+        """The try that an event tells of: its request's, or the last of that number where requests have no ids."""
+        if event.request_id is not None and (event.request_id, event.replica) in self._by_request:
+            return self._by_request[event.request_id, event.replica]
+        key = event.turn, event.replica
+        return next((t for t in reversed(self.times.turns) if (t.index, t.replica) == key), None)
+
+
+def _tried_again(before: TurnTimes, turn: TurnTimes) -> TurnTimes:
+    """``turn`` as the last try of what was there before."""
+    turn.index, turn.arrive_s, turn.again_s = before.index, before.arrive_s, turn.arrive_s
+    turn.turn_id = turn.turn_id or before.turn_id
+    turn.earlier = [*before.earlier, before]
+    before.arrive_s, before.again_s, before.earlier = before.last_arrive_s, None, []
+    return turn
+
+
+def _apply_to_pins(pins: list[PinTimes], event: SchedulerEvent) -> None:
+    if event.event == "pin":
+        pin = PinTimes(event.turn, event.t, event.ttl_s, event.tokens or 0)
+        pin.delay_estimate_s, pin.eta = event.delay_estimate_s, event.eta
+        pins.append(pin)
+        return
+    held = [pin for pin in pins if pin.until_s is None]
+    of_turn = [pin for pin in held if pin.turn == event.turn] or held  # replicas may hold one each
+    if of_turn:
+        of_turn[0].until_s, of_turn[0].reason = event.t, event.reason or "not recorded"
 
 
 def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
@@ -277,10 +359,18 @@ def _name_endings(program: ProgramTimes) -> None:
 
 
 def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
-    """The programs, each turn with its client's record; a failure that only the client saw counts too."""
-    by_key = {(p.program_id, t.index): t for p in programs for t in p.turns}
+    """The programs, each turn with its client's record; a failure that only the client saw counts too.
+
+    A record and a turn belong together by the client's turn id where both have one, else by their number.
+    """
+    by_number = {(p.program_id, t.index): t for p in programs for t in p.turns}
+    by_id = {(p.program_id, t.turn_id): t for p in programs for t in p.turns}
     for record in records:
-        turn = by_key.get((record.program_id, record.turn))
+        turn = by_id.get((record.program_id, record.turn_id)) if record.turn_id is not None else None
+        if turn is None:
+            turn = by_number.get((record.program_id, record.turn))
+            if turn is not None and None not in (turn.turn_id, record.turn_id):
+                continue  # another turn's
         if turn is not None:
             turn.client = record
             if record.error is not None:

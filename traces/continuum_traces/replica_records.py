@@ -1,12 +1,12 @@
 """One record from those of several servers behind a router: events in order of time, turns counted over all of them.
 
-A scheduler numbers the turns that it saw; a program whose turns went to several servers has a turn 0 at each.
+A scheduler numbers the turns that it saw: a program whose turns went to several servers has a turn 0 at each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from continuum_traces.run_dir import read_events, replica_folders
@@ -17,12 +17,25 @@ _FAILED = ("abort", "error")
 
 @dataclass(slots=True)
 class _Attempt:
-    """A program's latest turn, as sent to one server."""
+    """A try of a turn, as sent to one server."""
 
     turn: int
-    replica: int
+    replica: int | None
     prompt_tokens: int | None
+    request_id: str | None
     ended_well: bool = False
+
+
+@dataclass(slots=True)
+class _Program:
+    """Its turns, counted over all servers."""
+
+    following: int = 0
+    """The number of its next new turn."""
+    by_id: dict[str, int] = field(default_factory=dict)
+    latest: _Attempt | None = None
+    at_server: dict[tuple[int | None, int], _Attempt] = field(default_factory=dict)
+    """By server, and the number that the turn has there."""
 
 
 def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda event: True) -> list[SchedulerEvent]:
@@ -43,35 +56,52 @@ def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda ev
 def merge(records: Sequence[Sequence[SchedulerEvent]]) -> list[SchedulerEvent]:
     """The servers' records, by replica, as one. Their clocks must agree, as on one machine.
 
-    A turn that arrives at another server with the same prompt while its last attempt has not ended well is that turn
-    again: its server died, and it was sent once more. A server that counts a program from 0 again sees it anew.
+    A turn id that the program used before is that turn again. Without ids, a turn that arrives with the prompt of an
+    attempt that has not ended well is that turn again: its server died, and it was sent to another one; or the same
+    server gave it the same number. A server that counts a program from 0 again sees it anew.
     """
     events = [replace(event, replica=index) for index, record in enumerate(records) for event in record]
     events.sort(key=lambda event: event.t)
-    latest: dict[str, _Attempt] = {}
-    turns: dict[tuple[int | None, str, int], _Attempt] = {}
-    return [_renumbered(event, latest, turns) for event in events]
+    programs: dict[str, _Program] = {}
+    return [_renumbered(event, programs) for event in events]
 
 
-def _renumbered(
-    event: SchedulerEvent, latest: dict[str, _Attempt], turns: dict[tuple[int | None, str, int], _Attempt]
-) -> SchedulerEvent:
-    key = event.replica, event.program_id, event.turn
+def _renumbered(event: SchedulerEvent, programs: dict[str, _Program]) -> SchedulerEvent:
+    key = event.replica, event.turn
     if event.event == "arrive":
-        anew = event.turn == 0 and key in turns
-        turns[key] = latest[event.program_id] = _attempt(event, None if anew else latest.get(event.program_id))
-    attempt = turns.get(key)
-    if attempt is None:  # the record begins after its arrival
+        turn = _turn_of(event, programs)
+        program = programs[event.program_id]
+        attempt = _Attempt(turn, event.replica, event.prompt_tokens, event.request_id)
+        program.latest = program.at_server[key] = attempt
+        program.following = max(program.following, turn + 1)
+        if event.turn_id is not None:
+            program.by_id[event.turn_id] = turn
+        return replace(event, turn=turn)
+    known = programs.get(event.program_id)
+    found = None if known is None else known.at_server.get(key)
+    if found is None:  # the record begins after its arrival
         return event
-    if event.event == "finish":
-        attempt.ended_well = event.status not in _FAILED
-    return replace(event, turn=attempt.turn)
+    if event.event == "finish" and event.request_id == found.request_id:
+        found.ended_well = event.status not in _FAILED
+    return replace(event, turn=found.turn)
 
 
-def _attempt(event: SchedulerEvent, before: _Attempt | None) -> _Attempt:
-    assert event.replica is not None
-    if before is None:
-        return _Attempt(0, event.replica, event.prompt_tokens)
-    elsewhere = before.replica != event.replica and before.prompt_tokens == event.prompt_tokens
-    again = elsewhere and not before.ended_well
-    return _Attempt(before.turn if again else before.turn + 1, event.replica, event.prompt_tokens)
+def _turn_of(event: SchedulerEvent, programs: dict[str, _Program]) -> int:
+    """The number, over all servers, of a turn that arrives."""
+    program = programs.setdefault(event.program_id, _Program())
+    if event.turn_id is not None and event.turn_id in program.by_id:
+        return program.by_id[event.turn_id]
+    here = program.at_server.get((event.replica, event.turn))
+    if event.turn_id is None:
+        for before in (here, program.latest):
+            if before is not None and _is_again(event, before, before is here):
+                return before.turn
+    if event.turn == 0 and here is not None:
+        programs[event.program_id] = _Program()
+        return 0
+    return program.following
+
+
+def _is_again(event: SchedulerEvent, before: _Attempt, same_number: bool) -> bool:
+    elsewhere = before.replica != event.replica
+    return (same_number or elsewhere) and before.prompt_tokens == event.prompt_tokens and not before.ended_well

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ class Endpoint:
     """Settings of an emulated GPU; None where the server does not say that it has one."""
     owner: str | None = None
     """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
+    kv_capacity: dict[str, int] | None = None
+    """``tokens`` and ``block_size`` of its KV pool; None where its metrics do not say."""
 
     @property
     def root(self) -> str:
@@ -55,9 +58,10 @@ class Endpoint:
 
     def hardware(self, model: str) -> dict[str, Any]:
         """For the manifest."""
+        kv = {} if self.kv_capacity is None else {"kv_capacity": self.kv_capacity}
         if self.emulated is None:
-            return {"endpoint": "a server; its hardware is not known to the client", "model": model}
-        return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model}
+            return {"endpoint": "a server; its hardware is not known to the client", "model": model, **kv}
+        return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model, **kv}
 
 
 def look_at(base_url: str, api_key: str | None) -> Endpoint:
@@ -92,8 +96,9 @@ def look_at(base_url: str, api_key: str | None) -> Endpoint:
     state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
     version = _maybe(f"{root}/version", api_key).get("version")
     emulated = _maybe(f"{root}/continuum/engine", api_key).get("emulated")
-    first = models[0]
-    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"))
+    first, (tokens, block_size) = models[0], kv_size(root)
+    kv = {"tokens": tokens, "block_size": block_size} if tokens and block_size else None
+    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"), kv)
 
 
 def _get(url: str, api_key: str | None) -> Any:
@@ -109,3 +114,19 @@ def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def kv_size(root: str) -> tuple[int | None, int | None]:
+    """(tokens, block size) of the KV pool, from vLLM's metrics; None where they do not say."""
+    try:
+        with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except OSError:
+        return None, None
+    line = next((line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")), "")
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    try:
+        blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
+    except (KeyError, ValueError):
+        return None, None
+    return blocks * size, size

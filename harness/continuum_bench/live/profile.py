@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import statistics
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import aiohttp
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint
 
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID
-from continuum_bench.live.endpoint import Endpoint
+from continuum_bench.live.endpoint import Endpoint, kv_size
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
 from continuum_bench.workload import BenchError
 
@@ -63,7 +61,7 @@ class _Profiler:
         self._client: StreamingClient
 
     async def run(self) -> Measured:
-        kv_tokens, block_size = _kv_size(self._endpoint)
+        kv_tokens, block_size = kv_size(self._endpoint.root)
         limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=READ_BUFFER) as session:
@@ -152,19 +150,3 @@ def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
         if len(grid) >= MIN_DECODE_POINTS:
             return grid
     raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV, {limit} of a request")
-
-
-def _kv_size(endpoint: Endpoint) -> tuple[int | None, int | None]:
-    """(tokens, block size) of the KV pool, from vLLM's metrics; None where they do not say."""
-    try:
-        with urllib.request.urlopen(f"{endpoint.root}/metrics", timeout=10.0) as answer:
-            text = answer.read().decode("utf-8", "replace")
-    except OSError:
-        return None, None
-    line = next((line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")), "")
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-    try:
-        blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
-    except (KeyError, ValueError):
-        return None, None
-    return blocks * size, size
