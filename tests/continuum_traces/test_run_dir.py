@@ -30,7 +30,7 @@ def test_rows_round_trip(tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / run_dir.EVENTS).write_bytes(b"\xff\xfe\n")
-    with pytest.raises(run_dir.RunDirError, match="scheduler_timestamps.jsonl: not UTF-8 text after line 0"):
+    with pytest.raises(run_dir.RunDirError, match=r"scheduler_timestamps.jsonl: not UTF-8 text after line 0"):
         list(run_dir.read_events(tmp_path))
 
 
