@@ -51,9 +51,9 @@ CLOSE_S = 10.0
 class StatisticsFile:
     """What a server's policy learns, in a file of its own. Never raises.
 
-    The scheduler's thread makes a copy: at most ``sample_window`` times of each of ``max_tools`` tools, which takes 1 ms
-    for ten tools and 30 ms for the most that the default sizes allow (``benchmarks/statistics_cost.py``). Another
-    thread writes it.
+    The scheduler's thread makes a copy: at most ``sample_window`` times of each of ``max_tools`` tools, which takes
+    1 ms for ten tools and 30 ms for the most that the default sizes allow (``benchmarks/statistics_cost.py``).
+    Another thread writes it.
 
     Args:
         path: None: nothing is read, copied or written.
