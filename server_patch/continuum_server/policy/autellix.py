@@ -6,10 +6,11 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, TurnStart, TurnState
+from continuum_server.policy.limits import Factor, Range, Seconds
 
 _EARLY_S = 1e-6
 """How much too early ``wake_s`` may be: more than any rounding."""
@@ -21,20 +22,16 @@ _FEW = 64
 class AutellixOptions(Options):
     """Options of ``autellix``."""
 
-    queues: int = 8
+    queues: Annotated[int, Range(1, 64)] = 8
     """K."""
-    first_range_s: float = 4.0
+    first_range_s: Seconds = 4.0
     """Model time up to which a program's calls enter the first queue; each further queue's range is ``growth`` times
     as wide, the last one's without end."""
-    growth: float = 2.0
-    first_quantum_s: float = 4.0
+    growth: Annotated[float, Range(1.0, 1000.0)] = 2.0
+    first_quantum_s: Annotated[float, Range(1e-6, 1e9)] = 4.0
     """Model time a call may take in the first queue; ``growth`` times more in each further one."""
-    starvation_ratio: float = 10.0
+    starvation_ratio: Factor = 10.0
     """beta: a call whose program waited this many times as long as it was served goes to the first queue; 0: never."""
-
-    def __post_init__(self) -> None:
-        if self.queues < 1 or self.growth < 1.0 or self.first_quantum_s <= 0.0:
-            raise ValueError("queues and growth must be at least 1, first_quantum_s above 0")
 
 
 @dataclass(slots=True)

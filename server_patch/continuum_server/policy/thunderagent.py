@@ -5,29 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_HOLD, NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish
 from continuum_server.policy.facts import TurnState as Turn
+from continuum_server.policy.limits import Count, Range, Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ThunderAgentOptions(Options):
     """Options of ``thunderagent``."""
 
-    interval_s: float = 5.0
+    interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
     """Seconds between checks."""
-    half_life_s: float = 1.0
+    half_life_s: Seconds = 1.0
     """An acting program's tokens count half after this long, a quarter after twice as long; 0: always in full."""
-    buffer_tokens: int = 100
+    buffer_tokens: Count = 100
     """Counted on top for every active program."""
-    patience_s: float = 1800.0
+    patience_s: Seconds = 1800.0
     """A request held back for this long is let in whatever memory says."""
-
-    def __post_init__(self) -> None:
-        if self.interval_s <= 0.0:
-            raise ValueError(f"interval_s = {self.interval_s:g}: must be above 0")
 
 
 @dataclass(slots=True, eq=False)
