@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from continuum_analysis import metrics_page
 from continuum_bench.cli import app
 from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.limits import described
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.importers import registry
 from typer.main import get_command
@@ -167,9 +168,12 @@ def _fields(found: type) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _type(annotation: str, owner: type) -> str:
-    """Without ``None``, which the default says; a named choice as its values."""
+    """Without ``None``, which the default says; a choice as its values, a number with its range."""
     name = annotation.removesuffix(" | None")
-    return ", ".join(get_args(getattr(inspect.getmodule(owner), name, None))) or name
+    found = eval(name, vars(inspect.getmodule(owner)))  # an annotation of ours
+    if get_origin(found) is Annotated:
+        return described(found).removeprefix("a ")
+    return ", ".join(get_args(found)) if get_origin(found) is Literal else name
 
 
 def _value(found: Field[Any]) -> str:

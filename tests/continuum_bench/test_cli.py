@@ -193,9 +193,18 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--jobs", "-1"], "--jobs -1: must be at least 1"),
         (["swebench", "--seed", "-1"], "--seed -1: must not be negative"),
         (["swebench", "--block-size", "0"], "--block-size 0: must be at least 1"),
-        (["swebench", "--policy-option", "static-ttl.ttl_s=-1"], "ttl_s = -1: must be finite and not negative"),
-        (["swebench", "--policy-option", "static-ttl.ttl_s=nan"], "ttl_s = nan: must be finite and not negative"),
-        (["swebench", "--policy-option", "continuum.cold_samples=x"], "cold_samples = 'x' is not int"),
+        (
+            ["swebench", "--policy-option", "static-ttl.ttl_s=-1"],
+            "ttl_s = '-1': must be a number from 0 to 1000000000, or none",
+        ),
+        (
+            ["swebench", "--policy-option", "static-ttl.ttl_s=nan"],
+            "ttl_s = 'nan': must be a number from 0 to 1000000000, or none",
+        ),
+        (
+            ["swebench", "--policy-option", "continuum.cold_samples=x"],
+            "cold_samples = 'x': must be a whole number from 0 to 1000000000",
+        ),
         (["swebench", "--policy-option", "continuum.moon=1"], "no option 'moon'; it has: cold_samples"),
         (["swebench", "--policy-option", "moon"], "expected POLICY.OPTION=VALUE"),
         (["swebench", "--policy", "vllm", "--policy-option", "continuum.x=1"], "'continuum' is not in this run"),

@@ -86,8 +86,26 @@ def test_settings_of_the_emulated_engine() -> None:
     assert read_emulated_settings(settings.to_config()) == settings
     with pytest.raises(EmulatedError, match="unknown; there are: gpu"):
         read_emulated_settings({"continuum_emulated": {"gpus": 1}})
-    with pytest.raises(EmulatedError, match="time_scale"):
-        EmulatedSettings(time_scale=0)
+    with pytest.raises(EmulatedError, match="continuum_emulated = 5: must be an object"):
+        read_emulated_settings({"continuum_emulated": 5})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("time_scale", 0, "a number above 0, at most 1000000000000"),
+        ("time_scale", "2", "a number above 0, at most 1000000000000"),
+        ("unscripted_tokens", 0, "a whole number from 1 to 1000000000"),
+        ("unscripted_tokens", True, "a whole number from 1 to 1000000000"),
+        ("gpu_memory_utilization", 1.5, "a number above 0, at most 1"),
+        ("async_scheduling", 1, "true or false"),
+        ("gpu", None, "text"),
+    ],
+)
+def test_settings_of_the_emulated_engine_that_cannot_be(name: str, value: object, allowed: str) -> None:
+    with pytest.raises(EmulatedError) as refused:
+        EmulatedSettings(**{name: value})  # type: ignore[arg-type]
+    assert str(refused.value) == f"{name} = {value!r}: must be {allowed}"
 
 
 def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

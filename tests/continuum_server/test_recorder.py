@@ -6,12 +6,15 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from continuum_server.recorder import Recorder, check_folder
@@ -171,3 +174,193 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="file"):
         Recorder(tmp_path / "file")
+
+
+# --------------------------------------------------------------------------- trouble while it runs
+
+
+def flushed(recorder: Recorder) -> None:
+    """Return once everything written so far was taken up."""
+    while recorder.queued:
+        time.sleep(0.01)
+
+
+def test_a_deleted_folder_is_made_anew_and_what_went_with_it_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "record"
+    recorder = Recorder(folder)
+    with caplog.at_level(logging.WARNING, "continuum"):
+        for round_of_three in range(3):
+            for number in range(3):
+                recorder.write(event(10 * round_of_three + number))
+            flushed(recorder)
+            if round_of_three < 2:
+                shutil.rmtree(folder)
+        recorder.close()
+    assert [e.turn for e in read_events(folder)] == [20, 21, 22]
+    assert recorder.dropped == 6
+    assert len(caplog.records) == 1
+    assert "deleted" in caplog.text
+
+
+def test_events_that_an_engine_before_left_are_counted_too(tmp_path: Path) -> None:
+    first = Recorder(tmp_path)
+    first.write(event(0))
+    first.close()
+    second = Recorder(tmp_path)
+    (tmp_path / EVENTS).unlink()
+    second.write(event(1))
+    second.close()
+    assert [e.turn for e in read_events(tmp_path)] == [1]
+    assert second.dropped == 1
+
+
+def test_a_record_that_was_moved_away_lost_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record")
+    recorder.write(event(0))
+    flushed(recorder)
+    (tmp_path / "record").rename(tmp_path / "elsewhere")
+    recorder.write(event(1))
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path / "elsewhere")] == [0]
+    assert [e.turn for e in read_events(tmp_path / "record")] == [1]
+    assert recorder.dropped == 0
+
+
+@pytest.mark.parametrize("found", [b"", b'{"t": 9, "ev', b"\0\0\0\0"])
+def test_a_file_that_was_cut_short_is_continued_where_it_ends(tmp_path: Path, found: bytes) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.write(event(0))
+    flushed(recorder)
+    (tmp_path / EVENTS).write_bytes(found)
+    recorder.write(event(1))
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path)] == [1]
+    assert recorder.dropped == 1
+
+
+def test_a_folder_that_cannot_be_made_again_is_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    recorder = Recorder(folder)
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    recorder.write(event(0))
+    flushed(recorder)
+    folder.unlink()
+    recorder.write(event(1))
+    recorder.close()
+    assert [e.turn for e in read_events(folder)] == [1]
+    assert recorder.dropped == 1
+
+
+def test_one_event_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.write(event(0))
+    recorder.write(replace(event(1), tool=object()))  # type: ignore[arg-type]
+    recorder.write("no event at all")  # type: ignore[arg-type]
+    recorder.write(replace(event(2), program_id="\ud800"))
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path)] == [0, 2]
+    assert recorder.dropped == 2
+
+
+@pytest.mark.parametrize("broken", [("pwrite",), ("pwrite", "ftruncate"), ("fstat",), ("stat",)])
+def test_nothing_that_a_disk_does_ends_the_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
+) -> None:
+    recorder = Recorder(tmp_path)
+
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        for name in broken:
+            patched.setattr(os, name, fail)
+        recorder.write(event(0))
+        flushed(recorder)
+    recorder.write(event(1))
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path)][-1] == 1
+    assert recorder.dropped + len(list(read_events(tmp_path))) == 2
+
+
+def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that hangs: the queue fills, then events are counted and dropped; serving goes on."""
+    hangs, goes_on = threading.Event(), threading.Event()
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        hangs.set()
+        goes_on.wait()
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    recorder = Recorder(tmp_path, limit=100)
+    recorder.write(event(0))
+    hangs.wait()
+    for number in range(1, 151):
+        recorder.write(event(number))
+    goes_on.set()
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path)] == list(range(100))
+    assert recorder.dropped == 51
+
+
+def test_close_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = threading.Event()
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        goes_on.wait()
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    recorder = Recorder(tmp_path)
+    recorder.write(event(0))
+    with caplog.at_level(logging.WARNING, "continuum"):
+        recorder.close(patience_s=0.05)
+        recorder.close(patience_s=0.05)
+    assert "still being written" in caplog.text
+    recorder.write(event(1))  # nobody writes it any more
+    assert recorder.dropped == 1
+    goes_on.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_dead_thread_left_is_written_at_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*_: object) -> Any:
+        raise SystemExit
+
+    recorder = Recorder(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", end)
+        recorder.write(event(0))
+        recorder._thread.join()
+    recorder.write(event(1))
+    recorder.close()
+    assert [e.turn for e in read_events(tmp_path)] == [1]
+    assert recorder.dropped == 1
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        b"\xff\xfe\n",
+        b"\0\0\0\n",
+        b"[1]\n",
+        b'{"t": 1, "event": "arrive", "program_id": ["a"], "turn": 0}\n',
+        b'{"t": 1, "event": "arrive", "program_id": "a", "turn": "0"}\n',
+    ],
+)
+def test_a_damaged_record_is_continued(tmp_path: Path, left: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / EVENTS).write_bytes(left)
+    with caplog.at_level(logging.WARNING, "continuum"):
+        recorder = Recorder(tmp_path)
+    recorder.write(event(0))
+    recorder.close()
+    assert recorder.dropped == 0
+    assert "damaged record" in caplog.text
+    assert (tmp_path / EVENTS).read_bytes().splitlines()[-1].startswith(b'{"t":0.0')

@@ -28,6 +28,12 @@ def test_rows_round_trip(tmp_path: Path) -> None:
     assert run_dir.runs_below(experiment) == [tmp_path]
 
 
+def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / run_dir.EVENTS).write_bytes(b"\xff\xfe\n")
+    with pytest.raises(run_dir.RunDirError, match=r"scheduler_timestamps.jsonl: not UTF-8 text after line 0"):
+        list(run_dir.read_events(tmp_path))
+
+
 def test_a_torn_last_line_is_ignored_and_a_bad_one_named(tmp_path: Path) -> None:
     file = tmp_path / run_dir.EVENTS
     run_dir.write_rows(file, EVENTS)

@@ -181,10 +181,14 @@ def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
         lines = file.open(encoding="utf-8")
     except OSError as error:
         raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
+    number = 0
     with lines:
-        for number, line in enumerate(lines, 1):
-            if line.endswith("\n"):  # a torn last line is what a killed writer leaves
-                yield _row(file, number, line, row_type)
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.endswith("\n"):  # a torn last line is what a killed writer leaves
+                    yield _row(file, number, line, row_type)
+        except UnicodeDecodeError as error:
+            raise RunDirError(f"{file}: not UTF-8 text after line {number}: {error}") from error
 
 
 def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:

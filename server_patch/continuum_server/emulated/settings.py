@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from continuum_server.policy.limits import LimitError, Range, check_fields
 
 SECTION = "continuum_emulated"
 
@@ -19,24 +21,24 @@ class EmulatedSettings:
 
     gpu: str = "h100-80gb"
     model: str = "llama-3.1-8b"
-    tensor_parallel: int = 1
+    tensor_parallel: Annotated[int, Range(1, 1_000_000)] = 1
     """Modelled in step times and memory; vLLM itself is told of one device."""
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = 0.9
     step_overhead_ms: float = 1.0
-    time_scale: float = 1.0
+    time_scale: Annotated[float, Range(above=True)] = 1.0
     """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True
     """Schedule the next step while this one runs, as vLLM does on a GPU."""
     replies: str | None = None
     """File of scripted replies (JSON lines); None: every answer is unscripted."""
-    unscripted_tokens: int = 64
+    unscripted_tokens: Annotated[int, Range(1, 1_000_000_000)] = 64
     """Length of an answer that no script covers, where the request itself sets no length."""
 
     def __post_init__(self) -> None:
-        if not self.time_scale > 0:
-            raise EmulatedError(f"time_scale = {self.time_scale}: must be above 0")
-        if self.unscripted_tokens < 1:
-            raise EmulatedError(f"unscripted_tokens = {self.unscripted_tokens}: must be at least 1")
+        try:
+            check_fields(self)
+        except LimitError as error:
+            raise EmulatedError(str(error)) from error
 
     def to_config(self) -> dict[str, Any]:
         """The form vLLM's ``additional_config`` carries to the engine core."""
@@ -50,6 +52,8 @@ def read_emulated_settings(additional_config: Any) -> EmulatedSettings:
         EmulatedError: an unknown name or a value that cannot be.
     """
     section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
+    if not isinstance(section, Mapping):
+        raise EmulatedError(f"additional-config {SECTION} = {section!r}: must be an object")
     known = [f.name for f in fields(EmulatedSettings)]
     unknown = sorted(set(section) - set(known))
     if unknown:

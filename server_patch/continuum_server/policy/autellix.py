@@ -6,33 +6,32 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, TurnStart, TurnState
+from continuum_server.policy.limits import Factor, Range, Seconds
 
 _EARLY_S = 1e-6
 """How much too early ``wake_s`` may be: more than any rounding."""
+_FEW = 64
+"""So many watched calls are never looked through for those that left."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutellixOptions(Options):
     """Options of ``autellix``."""
 
-    queues: int = 8
+    queues: Annotated[int, Range(1, 64)] = 8
     """K."""
-    first_range_s: float = 4.0
+    first_range_s: Seconds = 4.0
     """Model time up to which a program's calls enter the first queue; each further queue's range is ``growth`` times
     as wide, the last one's without end."""
-    growth: float = 2.0
-    first_quantum_s: float = 4.0
+    growth: Annotated[float, Range(1.0, 1000.0)] = 2.0
+    first_quantum_s: Annotated[float, Range(1e-6, 1e9)] = 4.0
     """Model time a call may take in the first queue; ``growth`` times more in each further one."""
-    starvation_ratio: float = 10.0
+    starvation_ratio: Factor = 10.0
     """beta: a call whose program waited this many times as long as it was served goes to the first queue; 0: never."""
-
-    def __post_init__(self) -> None:
-        if self.queues < 1 or self.growth < 1.0 or self.first_quantum_s <= 0.0:
-            raise ValueError("queues and growth must be at least 1, first_quantum_s above 0")
 
 
 @dataclass(slots=True)
@@ -68,6 +67,8 @@ class Autellix(Policy):
         self._range_ends = [sum(widths[: i + 1]) for i in range(last)]
         self._places = count()
         self._starving: list[tuple[float, int, TurnState]] = []
+        """When each waiting call will have waited too long, with its place then; some no longer wait there."""
+        self._tidy_at = _FEW
         self._next_demotion_s: float | None = None
         self._nobody_for: TurnState | None = None
         """Who was told that nobody gives way; it holds until a demotion or a start."""
@@ -125,6 +126,19 @@ class Autellix(Policy):
                 turn, turn.since_s
             )
             heapq.heappush(self._starving, (turn.since_s + max(0.0, missing_s), turn.memo.entered, turn))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Let go of calls that left or run, each time half of those watched may be such: their instant may be far."""
+        if len(self._starving) > self._tidy_at:
+            self._starving = [entry for entry in self._starving if self._waits(entry)]
+            heapq.heapify(self._starving)
+            self._tidy_at = max(_FEW, 2 * len(self._starving))
+
+    def _waits(self, entry: tuple[float, int, TurnState]) -> bool:
+        """The call waits still, in the place in which it was watched."""
+        _, place, turn = entry
+        return not turn.running and not turn.gone and bool(turn.memo.entered == place)
 
     def _total_waited(self, turn: TurnState, now_s: float) -> float:
         return turn.program.root.waited_s + turn.waited(now_s) - float(turn.memo.forgiven_wait_s)
@@ -137,9 +151,10 @@ class Autellix(Policy):
             self._next_demotion_s = None  # it is asked again where it matters still
         promoted = []
         while self._starving and self._starving[0][0] < step.now_s:
-            _, place, turn = heapq.heappop(self._starving)
-            if turn.running or turn.gone or turn.memo.entered != place:
+            entry = heapq.heappop(self._starving)
+            if not self._waits(entry):
                 continue
+            turn = entry[2]
             turn.memo = _Call(0, next(self._places), turn.served_s, turn.waited(step.now_s), turn.served_s)
             promoted.append(turn)
         return Orders(rank_again=promoted) if promoted else NO_ORDERS

@@ -21,6 +21,7 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.limits import check_fields
 from continuum_server.policy.oracle import Oracle
 
 Rank = tuple[float, ...]
@@ -31,7 +32,14 @@ request is back and waits too; of all that arrived later; anyone's."""
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a policy without any."""
+    """Options of a policy without any. Those of others inherit the check: types, and the ranges beside them.
+
+    Raises:
+        LimitError: a value of another type or out of range.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Policy:

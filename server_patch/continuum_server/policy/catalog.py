@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from math import isfinite
-from typing import Any, get_type_hints
+from typing import Any
 
 from continuum_server.policy.autellix import Autellix
 from continuum_server.policy.base import Policy
 from continuum_server.policy.bounds import OracleSrpt, OracleTtl, OracleWorkingSet
 from continuum_server.policy.facts import Machine
 from continuum_server.policy.infercept import InferCept, InferCeptOracle
+from continuum_server.policy.limits import LimitError, check, hints_of, is_optional, plain_type
 from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.published import ContinuumFixed, ContinuumV1
 from continuum_server.policy.thunderagent import ThunderAgent
@@ -73,38 +72,42 @@ def find_policy(arm: str) -> type[Policy]:
 
 
 def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options checked against the policy's own; numbers may come as text (from a command line)."""
-    hints = get_type_hints(policy_type.options_type)
-    known = {f.name: hints[f.name] for f in fields(policy_type.options_type)}
-    values = {name: _read_option(policy_type.name, name, value, known) for name, value in options.items()}
+    """Options checked against the policy's own; numbers may come as text (from a command line).
+
+    Raises:
+        PolicyError: an option that the policy lacks, or a value of another type or out of range.
+    """
+    known = hints_of(policy_type.options_type)
+    where = f"policy {policy_type.name!r}"
+    for name in options:
+        if name not in known:
+            raise PolicyError(f"{where} has no option {name!r}; it has: {', '.join(known) or 'none'}")
     try:
+        values = {name: _read_option(name, value, known[name]) for name, value in options.items()}
         policy_type.options_type(**values)
     except ValueError as error:
-        raise PolicyError(f"policy {policy_type.name!r}: option {error}") from error
+        raise PolicyError(f"{where}: option {error}") from error
     return values
 
 
-def _read_option(policy: str, name: str, value: Any, known: Mapping[str, Any]) -> Any:
-    if name not in known:
-        raise PolicyError(f"policy {policy!r} has no option {name!r}; it has: {', '.join(known) or 'none'}")
-    hint = known[name]
-    kinds = getattr(hint, "__args__", (hint,))
-    if value is None or (isinstance(value, str) and value.lower() == "none"):
-        if type(None) in kinds:
-            return None
-    elif (read := _convert(value, kinds)) is not None:
-        if isinstance(read, str) or (isfinite(read) and read >= 0):
-            return read
-        raise PolicyError(f"policy {policy!r}: option {name} = {value}: must be finite and not negative")
-    wanted = " or ".join(kind.__name__.replace("NoneType", "none") for kind in kinds)
-    raise PolicyError(f"policy {policy!r}: option {name} = {value!r} is not {wanted}")
+def _read_option(name: str, value: Any, hint: Any) -> Any:
+    """The value as its own type, from a number's or none's text too."""
+    kind = plain_type(hint)
+    if isinstance(value, str) and value.lower() == "none" and is_optional(hint):
+        return None
+    read = _from_text(value, kind) if isinstance(value, str) else value
+    try:
+        check(name, read, hint)
+    except LimitError as error:
+        raise LimitError(name, value, error.allowed) from error
+    return float(read) if kind is float and read is not None else read
 
 
-def _convert(value: Any, kinds: tuple[Any, ...]) -> Any:
-    for kind in (int, float, str):
-        if kind in kinds:
-            try:
-                return kind(value)
-            except (TypeError, ValueError):
-                continue
-    return None
+def _from_text(text: str, kind: Any) -> Any:
+    """The number that a text is; the text itself where none is wanted, or where it is none."""
+    if kind not in (int, float):
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        return text

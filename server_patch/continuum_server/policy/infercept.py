@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.facts import (
@@ -18,6 +18,7 @@ from continuum_server.policy.facts import (
     TurnFinish,
     TurnState,
 )
+from continuum_server.policy.limits import Count, Range
 from continuum_server.policy.order import ProgramFcfs
 
 
@@ -25,9 +26,9 @@ from continuum_server.policy.order import ProgramFcfs
 class InferCeptOptions(Options):
     """Options of ``infercept``."""
 
-    chunk_tokens: int | None = None
+    chunk_tokens: Count | None = None
     """Tokens recomputed in one step; none: the engine's chunk; 0: all at once (the paper's plain discard)."""
-    swap_stalls: int = 0
+    swap_stalls: Annotated[int, Range(0, 1)] = 0
     """1: the paper's swap, for which the batch stands still twice; 0: transfers run beside it."""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Moments
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
+from continuum_server.policy.limits import Count, Factor, Range, Seconds
 from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.tool_statistics import ByTool
 from continuum_server.policy.ttl import UNKNOWN_TOOL
@@ -34,20 +35,16 @@ class MeanToolTimes(ProgramFcfs):
 class ContinuumV1Options(Options):
     """Options of ``continuum-v1``."""
 
-    default_ttl_s: float = 2.0
+    default_ttl_s: Seconds = 2.0
     """T_default: the TTL of an average tool, and the bound assumed before there are samples."""
-    min_samples: int = 100
+    min_samples: Count = 100
     """N: samples in all before the pooled bound is used, of a tool before its own is."""
-    delta: float = 0.05
+    delta: Annotated[float, Range(1e-12, 1.0, above=True, below=True)] = 0.05
     """The bound holds with probability 1 - delta."""
-    longest_tool_s: float = 10.0
+    longest_tool_s: Seconds = 10.0
     """b: the longest tool time the bound allows for."""
-    turn_weight: float = 0.1
+    turn_weight: Factor = 0.1
     """alpha: how much a workload of many turns lengthens the TTL."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.delta < 1.0:
-            raise ValueError(f"delta = {self.delta:g}: must be between 0 and 1")
 
 
 class ContinuumV1(MeanToolTimes):
@@ -93,9 +90,9 @@ def bernstein_bound(samples: Moments, delta: float, longest: float) -> float:
 class ContinuumFixedOptions(Options):
     """Options of ``continuum-fixed``."""
 
-    ttl_s: float = 2.0
+    ttl_s: Seconds = 2.0
     """Seconds a turn is held."""
-    longest_mean_s: float = 2.0
+    longest_mean_s: Seconds = 2.0
     """Tools whose mean time is above this are not waited for."""
 
 

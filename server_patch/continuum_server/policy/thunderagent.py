@@ -5,29 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_HOLD, NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish
 from continuum_server.policy.facts import TurnState as Turn
+from continuum_server.policy.limits import Count, Range, Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ThunderAgentOptions(Options):
     """Options of ``thunderagent``."""
 
-    interval_s: float = 5.0
+    interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
     """Seconds between checks."""
-    half_life_s: float = 1.0
+    half_life_s: Seconds = 1.0
     """An acting program's tokens count half after this long, a quarter after twice as long; 0: always in full."""
-    buffer_tokens: int = 100
+    buffer_tokens: Count = 100
     """Counted on top for every active program."""
-    patience_s: float = 1800.0
+    patience_s: Seconds = 1800.0
     """A request held back for this long is let in whatever memory says."""
-
-    def __post_init__(self) -> None:
-        if self.interval_s <= 0.0:
-            raise ValueError(f"interval_s = {self.interval_s:g}: must be above 0")
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +61,8 @@ class ThunderAgent(Policy):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._entries: dict[str, _Entry] = {}
+        self._let_go: list[Turn] = []
+        """Requests that were held back when their program's entry went: they take their place at the next step."""
         self._paused = 0
         self._full_tokens = 0
         """What active programs, buffers included, would take if none of them decayed."""
@@ -74,8 +73,8 @@ class ThunderAgent(Policy):
 
     def turn_arrived(self, turn: Turn, now_s: float) -> None:
         program = turn.program
-        entry = self._entries.get(program.program_id)
-        if entry is None or entry.program is not program:
+        entry = self._entry(program)
+        if entry is None:
             fits = self._paused == 0 and turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
             self._drop(program.program_id)
             entry = self._entries[program.program_id] = _Entry(program)
@@ -86,27 +85,43 @@ class ThunderAgent(Policy):
             entry.held.append(turn)
         self._place(turn)
 
+    def _entry(self, program: ProgramState) -> _Entry | None:
+        """Not one of an earlier or later program with the same id."""
+        entry = self._entries.get(program.program_id)
+        return entry if entry is not None and entry.program is program else None
+
     def _place(self, turn: Turn) -> None:
         self._places += 1
         turn.memo = self._places
 
     def rank(self, turn: Turn) -> Rank | None:
-        entry = self._entries.get(turn.program.program_id)
+        entry = self._entry(turn.program)
         return None if entry is not None and turn in entry.held else (turn.memo,)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        entry = self._entries.get(finish.turn.program.program_id)
+        entry = self._entry(finish.turn.program)
         if entry is not None:
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
         return NO_HOLD
 
+    def turn_lost(self, turn: Turn) -> None:
+        """A program of which nothing is left in the engine no longer counts; a later turn of it counts anew."""
+        entry = self._entry(turn.program)
+        if entry is None:
+            return
+        entry.held = [held for held in entry.held if held is not turn]
+        if not entry.reasoning:
+            self._drop(turn.program.program_id)
+
     def program_finished(self, program: ProgramState) -> None:
-        self._drop(program.program_id)
+        if self._entry(program) is not None:
+            self._drop(program.program_id)
 
     def _drop(self, program_id: str) -> None:
         entry = self._entries.pop(program_id, None)
         if entry is not None:
             self._count(entry, -1)
+            self._let_go += entry.held
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
         """The one place where an entry changes: the sums follow."""
@@ -139,20 +154,23 @@ class ThunderAgent(Policy):
     # -------------------------------------------------------------------------------- each check
 
     def step(self, step: Step) -> Orders:
-        if step.now_s <= self._next_check_s:
-            return NO_ORDERS
-        interval_s = self.options.interval_s
-        self._next_check_s = math.floor(step.now_s / interval_s + 1.0) * interval_s
-        for name in [name for name, entry in self._entries.items() if entry.program.ended]:
-            self._drop(name)
-        resumed = self._resume(step.now_s)
-        self._pause(step.now_s)
-        turns = [turn for entry in resumed for turn in entry.held if not turn.gone]
-        for entry in resumed:
-            entry.held.clear()
+        if step.now_s > self._next_check_s:
+            self._check(step.now_s)
+        turns, self._let_go = [turn for turn in self._let_go if not turn.gone], []
         for turn in turns:
             self._place(turn)
-        return Orders(rank_again=turns)
+        return Orders(rank_again=turns) if turns else NO_ORDERS
+
+    def _check(self, now_s: float) -> None:
+        interval_s = self.options.interval_s
+        self._next_check_s = math.floor(now_s / interval_s + 1.0) * interval_s
+        for name in [name for name, entry in self._entries.items() if entry.program.ended]:
+            self._drop(name)
+        resumed = self._resume(now_s)
+        self._pause(now_s)
+        for entry in resumed:
+            self._let_go += entry.held
+            entry.held = []
 
     def _resume(self, now_s: float) -> list[_Entry]:
         """Requests that wait first, then new programs, then acting ones; the smallest of each that fit."""

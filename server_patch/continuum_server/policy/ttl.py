@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.limits import Count, Range, Seconds, Window
 from continuum_server.policy.order import ProgramFcfs
 from continuum_server.policy.tool_statistics import ToolStatistics, export_statistics, import_statistics
 
@@ -19,9 +20,9 @@ UNKNOWN_TOOL = "(unknown)"
 class StaticTtlOptions(Options):
     """Options of ``static-ttl``."""
 
-    ttl_s: float | None = None
+    ttl_s: Seconds | None = None
     """Seconds every turn is held; None: the cold-start value ln(T + C)."""
-    delay_window: int = 100
+    delay_window: Window = 100
     """Returning turns in the mean that estimates T."""
 
 
@@ -52,22 +53,18 @@ class StaticTtl(ProgramFcfs):
 class ContinuumOptions(Options):
     """Options of ``continuum``."""
 
-    cold_samples: int = 100
+    cold_samples: Count = 100
     """K: up to this many samples in all the exponential assumption is used, up to this many of a tool the pool."""
-    delay_window: int = 100
+    delay_window: Window = 100
     """Returning turns in the mean that estimates T."""
-    delay_of: str = "evicted"
+    delay_of: Literal["evicted", "lost"] = "evicted"
     """Whose wait T is: evicted (KV had left the GPU), lost (no tier below had it either)."""
-    sample_window: int = 4096
+    sample_window: Window = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
-    max_tools: int = 256
+    max_tools: Annotated[int, Range(1, 1_000_000)] = 256
     """Tools remembered; the one not heard of for longest is forgotten first."""
     statistics: str | None = None
     """Files of tool statistics from earlier runs to start from, separated by commas."""
-
-    def __post_init__(self) -> None:
-        if self.delay_of not in ("evicted", "lost"):
-            raise ValueError(f"delay_of = {self.delay_of}: there are evicted, lost")
 
 
 class Continuum(ProgramFcfs):

@@ -10,13 +10,12 @@ import atexit
 import json
 import logging
 import os
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import RunDirError, read_json, write_json
+from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.recorder import Recorder
@@ -25,10 +24,9 @@ from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
 logger = logging.getLogger("continuum")
-
-STATISTICS_EVERY_S = 30.0
 
 
 class AnchoredClock:
@@ -56,7 +54,7 @@ class Online:
         self._metrics = Metrics()
         self._clock = AnchoredClock()
         self._recorder = self._make_recorder()
-        self._statistics_due_s = self._clock() + STATISTICS_EVERY_S
+        self._statistics = StatisticsFile(self._statistics_path(), scheduler.core.policy, self._clock)
         scheduler.attach(self._clock, self)
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
@@ -64,7 +62,7 @@ class Online:
             resumed = self._recorder.resumed
             scheduler.core.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
-        self._load_statistics()
+        self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)
         atexit.register(self.close)
 
@@ -75,16 +73,15 @@ class Online:
         self._metrics.count(event)
         if self._recorder is not None:
             self._recorder.write(event)
-        if event.t >= self._statistics_due_s and event.event == "finish":
-            self._statistics_due_s = event.t + STATISTICS_EVERY_S
-            self._save_statistics()
+        if event.event == "finish":
+            self._statistics.save_when_due(event.t)
 
     def close(self) -> None:
         """At shutdown: end the pins, write everything; safe to call twice."""
         self._scheduler.release_all("shutdown")
         if self._recorder is not None:
             self._recorder.close()
-        self._save_statistics(wait=True)
+        self._statistics.close()
 
     # ------------------------------------------------------------------------------------ HTTP
 
@@ -153,34 +150,7 @@ class Online:
         rank = touch_points.data_parallel_rank(self._scheduler)
         return Path(folder) / f"rank{rank}" if rank else Path(folder)
 
-    def _statistics_file(self) -> Path | None:
+    def _statistics_path(self) -> Path | None:
         path = self._settings.statistics_path
         rank = touch_points.data_parallel_rank(self._scheduler)
         return None if path is None else Path(f"{path}.rank{rank}" if rank else path)
-
-    def _load_statistics(self) -> None:
-        path = self._statistics_file()
-        if path is None or not path.exists():
-            return
-        try:
-            self._scheduler.core.policy.import_statistics(read_json(path))
-            logger.info("continuum: statistics from %s", path)
-        except (RunDirError, ValueError, KeyError, TypeError) as error:
-            logger.warning("continuum: statistics not loaded: %s", error)
-
-    def _save_statistics(self, wait: bool = False) -> None:
-        path = self._statistics_file()
-        statistics = self._scheduler.core.policy.export_statistics()
-        if path is None or not statistics:
-            return
-        write = threading.Thread(target=_write_statistics, args=(path, statistics), name="continuum-statistics")
-        write.start()
-        if wait:
-            write.join()
-
-
-def _write_statistics(path: Path, statistics: dict[str, Any]) -> None:
-    try:
-        write_json(path, statistics)
-    except RunDirError as error:
-        logger.warning("continuum: statistics not saved: %s", error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 from continuum_server.policy.core import GuardError, Guards
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server.policy.limits import LimitError, Range, check_fields
 
 SECTION = "continuum"
 
@@ -49,33 +50,53 @@ def read_settings(additional_config: Any) -> Settings:
         SettingsError: a setting that is unknown, of the wrong type or out of range.
     """
     section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
-    values = dict(section)
-    unknown = sorted(set(values) - {f.name for f in fields(Settings)})
-    if unknown:
-        known = ", ".join(f.name for f in fields(Settings))
-        raise SettingsError(f"additional-config continuum.{unknown[0]}: unknown; there are: {known}")
-    try:
-        if "guards" in values:
-            values["guards"] = _read_guards(values["guards"])
-        if "prefill" in values:
-            values["prefill"] = PrefillCurve(**values["prefill"])
-        if values.get("decode") is not None:
-            values["decode"] = DecodeLine(**values["decode"])
-    except TypeError as error:
-        raise SettingsError(f"additional-config continuum: {error}") from error
-    return Settings(**values)
+    where = f"additional-config {SECTION}"
+    values = _object(Settings, section, where)
+    for name, kind in _OBJECTS.items():
+        if name in values and (values[name] is not None or name not in _MAY_BE_NONE):
+            values[name] = _read(kind, values[name], f"{where}.{name}", ", or none" if name in _MAY_BE_NONE else "")
+    if not isinstance(values.get("policy_options", {}), Mapping):
+        raise SettingsError(f"{where}.policy_options = {values['policy_options']!r}: must be an object")
+    return _make(Settings, values, where, Range())
 
 
-def _read_guards(given: Any) -> Guards:
-    """Guards from their JSON object."""
-    where = f"additional-config {SECTION}.guards"
+_OBJECTS = {"guards": Guards, "prefill": PrefillCurve, "decode": DecodeLine}
+_MAY_BE_NONE = ("decode",)
+_ANY = Range(-1e12, 1e12)
+"""Of numbers from a fit, which may be negative."""
+
+T = TypeVar("T")
+
+
+def _read(kind: type[T], given: Any, where: str, or_none: str) -> T:
+    """One of the settings' own objects, from its JSON object."""
+    return _make(kind, _object(kind, given, where, or_none), where, _ANY)
+
+
+def _object(kind: Any, given: Any, where: str, or_none: str = "") -> dict[str, Any]:
+    """The members of a JSON object, all of them known."""
     if not isinstance(given, Mapping):
-        raise SettingsError(f"{where} = {given!r}: must be an object")
-    known = [f.name for f in fields(Guards)]
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise SettingsError(f"{where}.{unknown[0]}: unknown; there are: {', '.join(known)}")
+        raise SettingsError(f"{where} = {given!r}: must be an object{or_none}")
+    known = [each.name for each in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise SettingsError(f"{where}.{name}: unknown; there are: {', '.join(known)}")
+    missing = [each.name for each in fields(kind) if _is_required(each) and each.name not in given]
+    if missing:
+        raise SettingsError(f"{where}.{missing[0]}: missing")
+    return dict(given)
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _make(kind: type[T], values: dict[str, Any], where: str, default: Range) -> T:
+    """Checked by itself, as guards are, or here."""
     try:
-        return Guards(**given)
-    except GuardError as error:
+        made = kind(**values)
+        if kind is not Guards:
+            check_fields(made, default)
+    except (GuardError, LimitError) as error:
         raise SettingsError(f"{where}.{error}") from error
+    return made

@@ -1,14 +1,20 @@
-"""Tool statistics of earlier runs, from the files that a policy's ``statistics`` option names."""
+"""Files of tool statistics: those of earlier runs that a policy's option names, and the one that a server keeps."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from continuum_traces.run_dir import RunDirError, read_json
+from continuum_traces.run_dir import RunDirError, read_json, write_json
 
 from continuum_server.policy.base import Policy
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.vllm_plugin.versions import PluginError
+
+logger = logging.getLogger("continuum")
 
 FILE = "tool_statistics.json"
 """Its name in a run directory."""
@@ -33,3 +39,88 @@ def load_statistics(policy: Policy) -> None:
         policy.import_statistics(merge_statistics([read_json(file) for file in files]))
     except (RunDirError, ValueError) as error:
         raise StatisticsError(f"policy {policy.name!r}: option statistics = {named}: {error}") from error
+
+
+SAVE_EVERY_S = 30.0
+COPY_SHARE = 1e-3
+"""Of the scheduler's time, at most, for copying statistics: what takes longer is done less often."""
+CLOSE_S = 10.0
+"""How long ``close`` waits for a disk that hangs."""
+
+
+class StatisticsFile:
+    """What a server's policy learns, in a file of its own. Never raises.
+
+    The scheduler's thread makes a copy: at most ``sample_window`` times of each of ``max_tools`` tools, which takes
+    1 ms for ten tools and 30 ms for the most that the default sizes allow (``benchmarks/statistics_cost.py``).
+    Another thread writes it.
+
+    Args:
+        path: None: nothing is read, copied or written.
+        policy: whose statistics.
+        clock: seconds.
+    """
+
+    def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._policy = policy
+        self._clock = clock
+        self._due_s = clock() + SAVE_EVERY_S
+        self._writer: threading.Thread | None = None
+
+    def load(self) -> None:
+        """Give the policy what an earlier server left."""
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            self._policy.import_statistics(read_json(self._path))
+            logger.info("continuum: statistics from %s", self._path)
+        except Exception as error:  # noqa: BLE001 - a file that cannot be used must not keep a server from starting
+            logger.warning("continuum: statistics not loaded: %s", error)
+
+    def save_when_due(self, now_s: float) -> None:
+        """On the scheduler's thread: save, where it is time and the last save is done."""
+        if self._path is not None and now_s >= self._due_s and not self._is_writing:
+            began_s = self._clock()
+            self._save(self._path)
+            self._due_s = now_s + max(SAVE_EVERY_S, (self._clock() - began_s) / COPY_SHARE)
+
+    def close(self, patience_s: float = CLOSE_S) -> None:
+        """Save a last time, within ``patience_s`` for each of the two writes that may be under way."""
+        if self._path is not None:
+            self.wait(patience_s)
+            if not self._is_writing:
+                self._save(self._path)
+                self.wait(patience_s)
+
+    def wait(self, patience_s: float = CLOSE_S) -> None:
+        """Until the last save is written."""
+        if self._writer is not None:
+            self._writer.join(patience_s)
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def _save(self, path: Path) -> None:
+        try:
+            statistics = self._policy.export_statistics()
+            if statistics:
+                writer = threading.Thread(
+                    target=_write, args=(path, statistics), name="continuum-statistics", daemon=True
+                )
+                writer.start()
+                self._writer = writer
+        except Exception as error:  # noqa: BLE001 - a policy is anybody's code, and the engine is not ours
+            _warn_not_saved(error)
+
+
+def _write(path: Path, statistics: dict[str, Any]) -> None:
+    try:
+        write_json(path, statistics)
+    except Exception as error:  # noqa: BLE001 - the edge of a thread
+        _warn_not_saved(error)
+
+
+def _warn_not_saved(error: Exception) -> None:
+    logger.warning("continuum: statistics not saved: %s", error)

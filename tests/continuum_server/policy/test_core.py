@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.core import Core, GuardError, Guards
-from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, TurnState
 from continuum_server.policy.ttl import Continuum
 from continuum_server.vllm_plugin.settings import Settings, SettingsError, read_settings
 
@@ -226,3 +227,45 @@ def test_guards_at_their_limits_are_taken() -> None:
 def test_settings_that_hold_no_guards_are_refused(guards: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings({"continuum": {"guards": guards}})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"moon": 1}, "moon: unknown; there are: policy, "),
+        ({"policy": 5}, "policy = 5: must be text"),
+        ({"policy_options": ["ttl_s"]}, "policy_options = ['ttl_s']: must be an object"),
+        ({"prefill": 5}, "prefill = 5: must be an object"),
+        ({"prefill": {"a": 1.0, "b": 1.0}}, "prefill.c: missing"),
+        ({"prefill": {"a": 1.0, "b": "x", "c": 0.0}}, "prefill.b = 'x': must be a number from -1000000000000 to "),
+        ({"prefill": {"a": 1.0, "b": math.nan, "c": 0.0}}, "prefill.b = nan: must be a number from "),
+        ({"prefill": {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}}, "prefill.d: unknown; there are: a, b, c, source"),
+        ({"decode": {"fixed_s": True, "token_s": 0.0}}, "decode.fixed_s = True: must be a number from "),
+        ({"decode": []}, "decode = []: must be an object, or none"),
+        ({"swap_token_s": "1"}, "swap_token_s = '1': must be a number from 0 to 1000000000000, or none"),
+        ({"deep_token_s": None}, "deep_token_s = None: must be a number from 0 to 1000000000000"),
+        ({"tier_tokens": 2.9}, "tier_tokens = 2.9: must be a whole number from 0 to 1000000000000"),
+        ({"tier_tokens": True}, "tier_tokens = True: must be a whole number from 0 to 1000000000000"),
+        ({"record_path": 5}, "record_path = 5: must be text, or none"),
+        ({"statistics_path": ["a"]}, "statistics_path = ['a']: must be text, or none"),
+        ({"tool_parser": False}, "tool_parser = False: must be text, or none"),
+    ],
+)
+def test_settings_of_another_type_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({"continuum": given})
+    assert str(refused.value).startswith(f"additional-config continuum.{message}")
+
+
+@pytest.mark.parametrize("section", [5, "x", [], None])
+def test_settings_that_are_no_object_are_refused(section: object) -> None:
+    with pytest.raises(SettingsError, match=r"additional-config continuum = .*: must be an object"):
+        read_settings({"continuum": section})
+
+
+def test_settings_come_back_as_they_were() -> None:
+    given = Settings(
+        "continuum", {"cold_samples": 3}, Guards(), PrefillCurve(-1e-9, 2e-5, -0.1), 1e-6, decode=DecodeLine(0.01, 1e-7)
+    )
+    assert read_settings(json.loads(json.dumps(given.to_config()))) == given
+    assert read_settings(None) == read_settings({}) == Settings()

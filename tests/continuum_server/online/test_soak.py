@@ -1,0 +1,95 @@
+"""``benchmarks/soak.py``: its small parts, and twenty seconds of it on a real server."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_traces.run_dir import EVENTS, write_rows
+from continuum_traces.schema import SchedulerEvent
+
+REPO = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def soak(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
+    return importlib.import_module("soak")
+
+
+LOG = """\
+(APIServer pid=1) INFO 11-22 15:40:15 [launcher.py:195] Route: /v1/completions, Methods: POST
+continuum: tag 'kv_ttl_s' could not be read and is ignored (logged once)
+continuum: cannot write /tmp/x (No space left on device); serving goes on, further losses are only counted
+(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500] Traceback (most recent call last):
+(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500]   File "/x/continuum_server/middleware.py", line 1, in a
+(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500]   File "/x/vllm/v1/engine/async_llm.py", line 849, in b
+(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500] vllm.v1.engine.exceptions.EngineDeadError: EngineCore
+Traceback (most recent call last):
+  File "/x/vllm/v1/core/sched/scheduler.py", line 849, in b
+  File "/x/continuum_server/policy/core.py", line 1, in a
+    del self._turns[turn.request_id]
+KeyError: 'r1'
+"""
+
+
+def test_errors_of_the_plugin_are_told_from_others(soak: Any) -> None:
+    full, crash = soak.plugin_errors(LOG)
+    assert "No space left" in full
+    assert "KeyError: 'r1'" in crash
+
+
+def test_what_has_no_end_in_the_record_is_counted(soak: Any, tmp_path: Path) -> None:
+    events = [
+        SchedulerEvent(0.0, "arrive", "p", 0, "r0"),
+        SchedulerEvent(0.5, "start", "p", 0, "r0"),
+        SchedulerEvent(1.0, "finish", "p", 0, "r0", status="abort"),
+        SchedulerEvent(1.0, "pin", "p", 0, "r0"),
+        SchedulerEvent(2.0, "arrive", "p", 1, "r1"),
+        SchedulerEvent(3.0, "arrive", "q", 0, "r2"),
+        SchedulerEvent(4.0, "finish", "q", 0, "r2", status="abort"),
+    ]
+    write_rows(tmp_path / EVENTS, events)
+    record = soak.read_record(tmp_path)
+    assert (record.events, record.unended) == (7, 2)  # the turn r1, and p's pin
+    assert (record.aborted_waiting, record.aborted_running) == (1, 1)
+    (tmp_path / EVENTS).write_text("no record\n")
+    assert "scheduler_timestamps.jsonl:1" in soak.read_record(tmp_path).fault
+
+
+def test_memory_that_only_warms_up_has_not_grown(soak: Any) -> None:
+    memory = soak.Memory({("engine", 1): [100.0, 600.0, 600.0, 610.0, 600.0, 605.0, 605.0, 605.0]})
+    assert memory.growth_mb("engine") == 5.0
+    memory.samples["engine", 2] = [100.0 * number for number in range(1, 10)]
+    assert memory.growth_mb("engine") == 500.0
+    assert memory.growth_mb("API server") == 0.0
+
+
+def processes_of(marker: str) -> list[str]:
+    """Commands of the processes whose environment has the marker."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if marker.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_twenty_seconds_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+    name, value = "CONTINUUM_TEST_MARKER", str(tmp_path)
+    command = [sys.executable, str(REPO / "benchmarks" / "soak.py"), "--minutes", "0.33", "--policy", "continuum"]
+    environment = {**os.environ, name: value}
+    done = subprocess.run(
+        [*command, "--folder", str(tmp_path / "soak")], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| engine killed | 1 |" in done.stdout
+    assert "| free blocks at rest | 1199 of 1199 |" in done.stdout
+    assert processes_of(f"{name}={value}") == []

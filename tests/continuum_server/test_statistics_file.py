@@ -1,0 +1,127 @@
+"""A server's statistics file: saved beside serving, whatever the disk or the policy does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server.policy.facts import Machine, PrefillCurve
+from continuum_server.policy.ttl import Continuum
+from continuum_server.vllm_plugin import statistics_files
+from continuum_server.vllm_plugin.statistics_files import StatisticsFile
+
+MACHINE = Machine(PrefillCurve(0.0, 1e-4, 0.0), 10_000)
+
+
+class Counted(Continuum):
+    """Somebody's policy: counts how often it is asked, and may fail."""
+
+    asked = 0
+    fails = False
+
+    def export_statistics(self) -> dict[str, Any]:
+        self.asked += 1
+        if self.fails:
+            raise KeyError("a policy's own fault")
+        return super().export_statistics()
+
+
+class Ticks:
+    """A clock that moves by so much each time it is read."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.step_s, self.now_s = step_s, 0.0
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def saved(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def test_without_a_file_nothing_is_copied() -> None:
+    policy = Counted(MACHINE)
+    file = StatisticsFile(None, policy, Ticks())
+    file.load()
+    for now_s in range(0, 1000, 10):
+        file.save_when_due(float(now_s))
+    file.close()
+    assert policy.asked == 0
+
+
+def test_saved_every_thirty_seconds_and_at_the_end(tmp_path: Path) -> None:
+    policy = Counted(MACHINE)
+    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks())
+    for now_s in (1.0, 29.0, 31.0, 32.0, 60.0, 62.0):
+        file.save_when_due(now_s)
+        file.wait()
+    assert policy.asked == 2
+    policy.tools.add("ls", 1.0)
+    file.close()
+    assert saved(tmp_path / "statistics.json")["tools"]["ls"]["count"] == 1
+    again = Counted(MACHINE)
+    StatisticsFile(tmp_path / "statistics.json", again, Ticks()).load()
+    assert again.tools.counts() == {"ls": 1}
+
+
+def test_a_copy_that_takes_long_is_made_less_often(tmp_path: Path) -> None:
+    """A thousandth of the scheduler's time at most: 0.1 s of copying, 100 s until the next."""
+    policy = Counted(MACHINE)
+    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks(0.1))
+    for now_s in range(31, 331, 10):
+        file.save_when_due(float(now_s))
+        file.wait()
+    assert policy.asked == 3
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Writes begin when the event is set."""
+    goes_on, write = threading.Event(), statistics_files.write_json
+    monkeypatch.setattr(statistics_files, "write_json", lambda path, data: goes_on.wait() and write(path, data))
+    yield goes_on
+    goes_on.set()
+
+
+def test_a_slow_disk_is_not_asked_twice_at_once(tmp_path: Path, slow_disk: threading.Event) -> None:
+    policy = Counted(MACHINE)
+    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks())
+    for now_s in (31.0, 62.0, 93.0):
+        file.save_when_due(now_s)
+    assert policy.asked == 1
+    slow_disk.set()
+    file.close()
+    assert policy.asked == 2
+
+
+def test_close_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
+    file = StatisticsFile(tmp_path / "statistics.json", Counted(MACHINE), Ticks())
+    file.save_when_due(31.0)
+    file.close(patience_s=0.05)
+
+
+@pytest.mark.parametrize("trouble", ["policy", "no folder", "no JSON"])
+def test_nothing_is_raised(tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture) -> None:
+    policy = Counted(MACHINE)
+    path = tmp_path / ("missing/statistics.json" if trouble == "no folder" else "statistics.json")
+    policy.fails = trouble == "policy"
+    if trouble == "no JSON":
+        policy.tools.add(b"ls", 1.0)  # type: ignore[arg-type]
+    file = StatisticsFile(path, policy, Ticks())
+    file.save_when_due(31.0)
+    file.close()
+    assert "statistics not saved" in caplog.text
+
+
+@pytest.mark.parametrize("found", ["{", "[]", "{}", '{"schema": "continuum-tool-statistics", "version": 1}', "\0"])
+def test_a_file_of_another_form_is_left_alone(tmp_path: Path, found: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "statistics.json"
+    path.write_text(found)
+    StatisticsFile(path, Counted(MACHINE), Ticks()).load()
+    assert "statistics not loaded" in caplog.text
