@@ -92,7 +92,7 @@ def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> 
 
 def read_program_id(raw: Any) -> str | None:
     """A usable program id, or None: text or integer, printable, not empty, at most 256 characters."""
-    if isinstance(raw, int) and not isinstance(raw, bool):
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 2**64:  # Python prints no endless integer
         raw = str(raw)
     if not isinstance(raw, str) or not 0 < len(raw) <= MAX_PROGRAM_ID_CHARS or not raw.isprintable():
         return None
@@ -106,9 +106,11 @@ def _read_flag(raw: Any) -> bool | None:
 
 
 def _read_seconds(raw: Any) -> float | None:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return None
     try:
         value = float(raw)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     return min(value, MAX_HINT_S) if math.isfinite(value) and value >= 0 else None
 

@@ -72,14 +72,14 @@ class Metrics:
 
     def _finish(self, event: SchedulerEvent) -> None:
         self._arrived.pop(event.request_id or "", None)
-        self.turns[event.status or "error"] += 1
+        _increment(self.turns, event.status or "error")
 
     def _pin(self, event: SchedulerEvent) -> None:
         self.pins += 1
         self.ttl_s.add(event.ttl_s or 0.0)
 
     def _unpin(self, event: SchedulerEvent) -> None:
-        self.unpins[event.reason or "shutdown"] += 1
+        _increment(self.unpins, event.reason or "shutdown")
 
     def _preempt(self, event: SchedulerEvent) -> None:
         self.preemptions += 1
@@ -95,16 +95,26 @@ _COUNTERS = {
 }
 
 
-def prometheus_text(engines: Sequence[Mapping[str, Any]]) -> str:
-    """The text exposition of every engine's state (``Online.state``), one label ``engine`` each."""
-    families: dict[str, list[str]] = {}
+def _increment(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def prometheus_text(engines: Sequence[Mapping[str, Any]], absent: str | None = None) -> str:
+    """The text exposition of every engine's state (``Online.state``), one label ``engine`` each.
+
+    Args:
+        absent: why no engine answered, in one line.
+    """
+    up = ["# HELP continuum:up Whether the engine answered", "# TYPE continuum:up gauge"]
+    up.append(f"continuum:up {int(absent is None)}")
+    families = {"": [f"# continuum: {absent}"] if absent is not None else [], "continuum:up": up}
     for number, state in enumerate(engines):
         for name, kind, help_text, samples in _families(state):
             lines = families.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
             lines += [
                 _sample(name + suffix, {"engine": str(number), **labels}, value) for suffix, labels, value in samples
             ]
-    return "\n".join(line for lines in families.values() for line in lines) + "\n" if families else ""
+    return "\n".join(line for lines in families.values() for line in lines) + "\n"
 
 
 _Samples = list[tuple[str, dict[str, str], float]]

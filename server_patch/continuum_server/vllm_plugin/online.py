@@ -24,6 +24,7 @@ from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
+from continuum_server.vllm_plugin.request_tags import program_key
 from continuum_server.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("continuum")
@@ -87,22 +88,36 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side, as JSON: ``state``, ``release`` of a program, or ``reject`` of malformed tags."""
+        """Answer the HTTP side, as JSON: ``state``, ``release`` of a program, or ``reject`` of malformed tags.
+
+        Never raises: what is asked comes from a process that may be of another version.
+        """
+        try:
+            return json.dumps(self._answer(operation, json.loads(argument or "{}")))
+        except Exception as error:  # noqa: BLE001 - the engine is not ours to fail
+            logger.warning("continuum: %.64r of %.64r was not answered: %r", operation, argument, error)
+            return json.dumps({"error": f"{type(error).__name__}: {error}"})
+
+    def _answer(self, operation: str, argument: dict[str, Any]) -> dict[str, Any]:
         if operation == "state":
-            return json.dumps(self.state())
+            return self.state(argument.get("namespace"))
         if operation == "release":
-            return json.dumps({"released": self._scheduler.release_program(argument)})
+            return {"released": self._scheduler.release_program(argument["program_id"], argument.get("namespace"))}
         if operation == "reject":
-            self._scheduler.note_rejected(json.loads(argument))
-            return "{}"
+            self._scheduler.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
+            return {}
         raise ValueError(f"unknown operation {operation!r}")
 
-    def state(self) -> dict[str, Any]:
-        """What is held and what is believed; ids, numbers and tool names, no prompt text."""
+    def state(self, namespace: str | None = None) -> dict[str, Any]:
+        """What is held and what is believed; ids, numbers and tool names, no prompt text.
+
+        Pins are those of one namespace, where it is given; all other numbers are of everybody's programs together.
+        """
         scheduler = self._scheduler
         core, now_s = scheduler.core, self._clock()
         scheduler.release_expired()
         policy = core.policy.state()
+        prefix = program_key("", namespace)
         return {
             "policy": core.policy.name,
             "policy_options": self._settings.policy_options,
@@ -110,13 +125,14 @@ class Online:
             "now_s": now_s,
             "pins": [
                 {
-                    "program_id": program_id,
+                    "program_id": key.removeprefix(prefix),
                     "turn": pin.turn_index,
                     "tokens": pin.tokens,
                     "since_s": pin.since_s,
                     "expires_in_s": pin.deadline_s - now_s,
                 }
-                for program_id, pin in core.pins.items()
+                for key, pin in core.pins.items()
+                if key.startswith(prefix)
             ],
             "pinned_tokens": core.pinned_tokens,
             "pinned_blocks": core.pinned_tokens // scheduler.block_size,

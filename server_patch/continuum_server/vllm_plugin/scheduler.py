@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
@@ -25,7 +25,7 @@ from continuum_server.policy.facts import Machine, Step, Stored, TurnState
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, PINNED, PREEMPTED, REST, RankedQueue
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, hints_to_xargs
+from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, program_key, read_caller
 from continuum_server.vllm_plugin.settings import read_settings
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.versions import PluginError
@@ -143,15 +143,19 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
-        if read.rejected:
-            self.note_rejected(read.rejected)
-        turn = self._new_turn(request, read.tags, now_s)
+        caller = read_caller(xargs)
+        rejected = (*read.rejected, *caller.rejected)
+        if rejected:
+            self.note_rejected(rejected)
+        turn = self._new_turn(request, read.tags, caller, now_s)
         self.core.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
 
-    def _new_turn(self, request: Request, tags: Tags, now_s: float) -> TurnState:
+    def _new_turn(self, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
         tagged = tags.program_id is not None
-        program = self.core.program_for(tags.program_id or request.request_id, now_s, tags.parent_id)
+        program_id = program_key(tags.program_id, caller.namespace) if tags.program_id else request.request_id
+        parent_id = program_key(tags.parent_id, caller.namespace) if tags.parent_id else None
+        program = self.core.program_for(program_id, now_s, parent_id)
         return TurnState(
             program=program,
             index=program.turns_arrived,
@@ -166,7 +170,7 @@ class ProgramSchedulerMixin(Scheduler):
             ttl_wish_s=tags.kv_ttl_s,
             this_func_call=tags.this_func_call,
             tagged=tagged,
-            client=touch_points.extra_args(request).get(CLIENT_KEY),
+            client=caller.client,
         )
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
@@ -239,10 +243,10 @@ class ProgramSchedulerMixin(Scheduler):
         anywhere, in_dram, tokens = found
         return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
 
-    def note_rejected(self, names: Iterable[str]) -> None:
-        """Tags that could not be read: counted, each name logged once."""
+    def note_rejected(self, names: Sequence[str], count: int | None = None) -> None:
+        """Tags that could not be read: counted (``names`` may be only some of them), each name logged once."""
+        self.tags_rejected += len(names) if count is None else count
         for name in names:
-            self.tags_rejected += 1
             if name not in self._rejected_before and len(self._rejected_before) < 100:
                 self._rejected_before.add(name)
                 logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)
@@ -269,8 +273,9 @@ class ProgramSchedulerMixin(Scheduler):
                 self._unpin(pin, now_s, "expired")
         return now_s
 
-    def release_program(self, program_id: str) -> bool:
+    def release_program(self, program_id: str, namespace: str | None = None) -> bool:
         """The client says the program is over; True if it held anything."""
+        program_id = program_key(program_id, namespace)
         pin = self.core.pins.get(program_id)
         if pin is not None:
             self._unpin(pin, self.clock(), "last")
