@@ -7,6 +7,7 @@ are the authors' preview's, ``program_id`` ThunderAgent's), headers. What cannot
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def _is_scalar(value: Any) -> bool:
         return _is_text(value)
     if isinstance(value, int):
         return not isinstance(value, bool) and -(2**63) <= value < 2**64
-    return isinstance(value, float)
+    return isinstance(value, float) and math.isfinite(value)  # others cannot be answered as JSON by /render
 
 
 def _is_text(value: str) -> bool:
