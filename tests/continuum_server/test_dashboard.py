@@ -16,8 +16,6 @@ DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "server" / "grafana
 SERVED = [name for name, policy in POLICIES.items() if policy.label != "bound"]
 OF_POLICIES = ("delay_s", "eta", "programs_inside", "programs_outside")
 """Of ``Online.state``: None where the policy's own state lacks them."""
-NOT_YET = {"continuum:plugin_errors_total"}
-"""On the dashboard before the plugin counts them."""
 
 
 def families_of(policy: str) -> set[str]:
@@ -40,7 +38,7 @@ EXPORTED = {policy: families_of(policy) for policy in SERVED}
 def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     shown = set().union(*map(queried, DASHBOARD["panels"]))
     exported = set().union(*EXPORTED.values())
-    assert shown - NOT_YET == exported - NOT_YET
+    assert shown == exported
 
 
 def rows() -> list[tuple[str, set[str]]]:
@@ -56,7 +54,7 @@ def rows() -> list[tuple[str, set[str]]]:
 
 def test_a_row_says_which_policies_have_its_metrics() -> None:
     for title, names in rows():
-        having = [policy for policy, families in EXPORTED.items() if names - NOT_YET <= families]
+        having = [policy for policy, families in EXPORTED.items() if names <= families]
         assert title == ("Every policy" if having == SERVED else f"Only under {', '.join(having)}")
         assert not any(names & families for policy, families in EXPORTED.items() if policy not in having)
 

@@ -6,7 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, hints_to_xargs, tag_body
+from continuum_server.vllm_plugin.request_tags import (
+    ANYBODY,
+    BODY_FIELDS,
+    CLIENT_KEY,
+    NAMESPACE_KEY,
+    Caller,
+    hints_to_xargs,
+    read_caller,
+    tag_body,
+)
 from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +28,14 @@ anything = st.recursive(
 tag_names = st.sampled_from((*TAG_NAMES, *PROGRAM_ID_ALIASES))
 
 
-def sent(body: dict[str, Any], headers: dict[str, str] | None = None, client: str | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(tag_body(json.dumps(body).encode(), headers or {}, client).body)
+MINE = Caller("a" * 16, "b" * 16)
+OURS = {CLIENT_KEY: "a" * 16, NAMESPACE_KEY: "b" * 16}
+
+
+def sent(
+    body: dict[str, Any], headers: dict[str, str] | None = None, caller: Caller | None = ANYBODY, nested: bool = False
+) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(tag_body(json.dumps(body).encode(), headers or {}, caller, nested).body)
     return found
 
 
@@ -62,9 +77,131 @@ def test_xargs_outweigh_body_outweighs_headers() -> None:
     assert sent({"job_id": "body"}, {"x-session-id": "header"})["vllm_xargs"]["program_id"] == "body"
 
 
-def test_the_client_key_cannot_be_forged() -> None:
-    assert sent({"vllm_xargs": {CLIENT_KEY: "other"}}, client="mine")["vllm_xargs"] == {CLIENT_KEY: "mine"}
-    assert "vllm_xargs" not in sent({"vllm_xargs": {CLIENT_KEY: "other"}})
+FORGERIES = [
+    '{"vllm_xargs": {"continuum_client": "ffffffffffffffff", "continuum_namespace": "ffffffffffffffff", "x": 1}}',
+    '{"vllm_xargs": {"continuum_client": ["a"], "continuum_namespace": {}, "x": 1}}',
+    r'{"vllm\u005fxargs": {"continuum\u005fclient": "ffffffffffffffff", "continuum_n\u0061mespace": "f", "x": 1}}',
+    '{"vllm_xargs": {}, "vllm_xargs": {"continuum_client": "ffffffffffffffff", "x": 1}}',
+    '{"vllm_xargs": {"continuum_client": 1, "continuum_client": "ffffffffffffffff", "x": 1}}',
+    '{"deep": DEEP, "vllm_xargs": {"continuum_client": "ffffffffffffffff", "x": 1, "continuum_namespace": DEEP}}',
+    r'{"deep": DEEP, "vllm\u005fxargs": {"x": 1, "continuum\u005fclient": "ffffffffffffffff"}}',
+    '{"a": [HUGE], "vllm_xargs": {"x": 1}, "vllm_xargs": {"x": 1, "continuum_namespace": "ffffffffffffffff"}}',
+]
+DEEP = '{"a":[' * 3000 + "1" + "]}" * 3000
+HUGE = "9" * 5000
+
+
+def grown(text: str) -> bytes:
+    return text.replace("DEEP", DEEP).replace("HUGE", HUGE).encode()
+
+
+def xargs_of(body: bytes) -> Any:
+    """Of a body that may have a member nested too deep for a parser."""
+    text = body.decode().replace(DEEP, "0").replace(HUGE, "0")
+    return json.loads(text).get("vllm_xargs")
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+@pytest.mark.parametrize("caller", [ANYBODY, MINE, None])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32-le", "utf-8-sig"])
+def test_who_sends_it_cannot_be_forged(text: str, caller: Caller | None, encoding: str) -> None:
+    body = grown(text).decode().encode(encoding)
+    tagged = tag_body(body, {}, caller)
+    assert xargs_of(tagged.body) == {"x": 1, **(OURS if caller is MINE else {})}
+    if "a" not in text[:4] and caller is not None:
+        assert {CLIENT_KEY, NAMESPACE_KEY} & set(tagged.rejected)
+
+
+def test_tags_of_somebody_without_a_key_are_removed() -> None:
+    body = {"session_id": "s", "kv_hints": {}, "vllm_xargs": {"program_id": "p", "kv_ttl_s": 5, "other": 1}}
+    assert sent(body, {"x-session-id": "p"}, None) == {"vllm_xargs": {"other": 1}}
+    nested = {"sampling_params": {"extra_args": {"program_id": "p"}, "max_tokens": 1}}
+    assert sent(nested, {"x-session-id": "p"}, None, nested=True) == {"sampling_params": {"max_tokens": 1}}
+
+
+def test_tags_inside_sampling_parameters() -> None:
+    extra = {"job_id": "j", "kv_transfer_params": {"a": [None]}, CLIENT_KEY: ["x"]}
+    body = {"token_ids": [1], "sampling_params": {"max_tokens": 2, "extra_args": extra}, "vllm_xargs": {"kv_ttl_s": 3}}
+    found = sent(body, {"x-dynamo-session-final": "1"}, MINE, nested=True)
+    tags = {"program_id": "j", "kv_ttl_s": 3.0, "is_last_step": 1, "kv_transfer_params": {"a": [None]}, **OURS}
+    assert found == {"token_ids": [1], "sampling_params": {"max_tokens": 2, "extra_args": tags}}
+    assert sent({"sampling_params": 5}, {"x-session-id": "p"}, MINE, nested=True) == {"sampling_params": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "named"),
+    [
+        ('{"vllm_xargs": {"program_id": DEEP, "kv_ttl_s": 5}, "x": "é"}', {"kv_ttl_s": 5.0}, "program_id"),
+        ('{"vllm_xargs": {"program_id": "p", "odd": HUGE}}', {"program_id": "p"}, "odd"),
+        ('{"vllm_xargs": {"program_id": HUGE, "list": [1, "x"]}}', {"list": [1, "x"]}, "program_id"),
+        ('{"vllm_xargs": DEEP}', None, None),
+        ('{"kv_hints": DEEP, "job_id": "j"}', {"program_id": "j"}, None),
+        ('{"job_id": DEEP, "session_id": HUGE, "is_last_step": true}', {"is_last_step": 1}, "job_id"),
+        ('{"session_id": DEEP, "other": [1, {"a": "}{][\\""}]}', None, "session_id"),
+        ('{"vllm_xargs": {"vllm_xargs": DEEP, "\\ud800": 1, "s": "\\udfff"}}', None, "s"),
+    ],
+)
+def test_a_tag_too_deep_or_too_long_is_dropped_alone(text: str, kept: Any, named: str | None) -> None:
+    tagged = tag_body(grown(text), {})
+    found = json.loads(tagged.body)
+    assert found.pop("vllm_xargs", None) == kept
+    assert named is None or named in tagged.rejected
+    others = json.loads(text.replace("DEEP", "0").replace("HUGE", "0"))
+    tag_fields = {"vllm_xargs", "kv_hints", "session_id"}
+    assert {name: value for name, value in found.items() if name != "job_id"} == {
+        name: value for name, value in others.items() if name not in tag_fields | {"job_id"}
+    }
+
+
+def test_a_nest_of_carriers_is_not_followed_down() -> None:
+    body = b'{"vllm_xargs":' * 3000 + b"{}" + b"}" * 3000
+    assert tag_body(body, {}).body == b"{}"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": [', '{"a" 5}', "{5: 1}", '{"a": 1,}', '{"a": 1} x', "[1]", '{"a": "b', '{"a":}']
+)
+def test_what_is_no_object_and_too_deep_is_left_alone(text: str) -> None:
+    body = text.replace("1", DEEP).encode() if "1" in text else text.encode() + DEEP.encode()
+    assert tag_body(body, {"x-session-id": "p"}).body == body
+
+
+def test_half_a_surrogate_pair_elsewhere_passes_beside_a_good_tag() -> None:
+    body = rb'{"prompt": "\ud800 \u00e9", "job_id": "j", "user": "' + "é\U0001f600".encode() + b'"}'
+    found = json.loads(tag_body(body, {}).body)
+    assert found == {**json.loads(body), "vllm_xargs": {"program_id": "j"}}
+    raw = b'{"prompt": "\xed\xa0\x80", "deep": ' + DEEP.encode() + b', "job_id": "j"}'
+    assert b'"prompt":"\\ud800"' in tag_body(raw, {}).body
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, True, "\ud800", "", [], {}, None, 10**400])
+def test_no_value_of_a_tag_makes_a_request_invalid(value: Any) -> None:
+    xargs = {"program_id": value, "kv_ttl_s": value, "session_id": value, "pred_tool": value, "other": value}
+    body = {"session_id": value, "vllm_xargs": xargs, "kv_hints": {"actions": [value, action({"ttl_s": value})]}}
+    found = sent(body)
+    assert isinstance(found.get("session_id") or "", str)
+    assert "\ud800" not in str(found)
+    clean = found.get("vllm_xargs", {})
+    assert "kv_ttl_s" not in clean
+    assert all(isinstance(each, str | float | list) or each == -1 for each in clean.values())
+
+
+def test_the_caller_is_read_by_type() -> None:
+    assert read_caller(OURS) == MINE
+    bad: list[Any] = ["A" * 16, "a" * 15, "a" * 16 + "\n", ["a"], {"a": 1}, 5, None, True]
+    for value in bad:
+        assert read_caller({CLIENT_KEY: value, NAMESPACE_KEY: value}) == Caller(None, None, (CLIENT_KEY, NAMESPACE_KEY))
+    assert read_caller({}) == ANYBODY
+
+
+def test_an_unreadable_hint_is_named() -> None:
+    assert tag_body(
+        json.dumps({"kv_hints": {"actions": [action({"ttl_s": int("9" * 401)})]}}).encode(), {}
+    ).rejected == ("kv_hints",)
+
+
+def action(payload: Any) -> dict[str, Any]:
+    return {"action_id": "1", "action_type": "kv.retain", "action_version": "1.0", "payload": payload}
 
 
 def test_what_vllm_would_refuse_is_dropped_and_named() -> None:
@@ -97,8 +234,10 @@ def test_no_tag_can_make_a_request_invalid(xargs: Any, fields: dict[str, Any], h
     clean = found.pop("vllm_xargs", {})
     session_id = found.pop("session_id", None)
     assert session_id is None or isinstance(session_id, str)  # vLLM's own field, of that type
-    fields.pop("session_id", None)
-    assert found == {"prompt": [1, 2], "max_tokens": 3, **fields}
+    left = {
+        k: v for k, v in fields.items() if k != "session_id" and not (k in BODY_FIELDS and isinstance(v, dict | list))
+    }
+    assert found == {"prompt": [1, 2], "max_tokens": 3, **left}
     for value in clean.values():  # what vLLM's schema takes
         items = value if isinstance(value, list) else [value]
         assert all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in items)
@@ -115,9 +254,56 @@ def test_no_tag_can_make_a_request_invalid(xargs: Any, fields: dict[str, Any], h
     ],
 )
 def test_kv_retain_is_an_explicit_ttl(payload: dict[str, Any], seconds: float) -> None:
-    action = {"action_id": "1", "action_type": "kv.retain", "action_version": "1.0", "payload": payload}
-    body = {"prompt": "x", "kv_hints": {"actions": [action]}}
+    body = {"prompt": "x", "kv_hints": {"actions": [action(payload)]}}
     assert sent(body) == {"prompt": "x", "vllm_xargs": {"kv_ttl_s": seconds}}
+
+
+names = tag_names | st.sampled_from(
+    [*BODY_FIELDS, "vllm_xargs", "kv_hints", "sampling_params", "extra_args", CLIENT_KEY, NAMESPACE_KEY]
+)
+json_text = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4) | names, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(names | st.text(), json_text, max_size=6) | json_text,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([ANYBODY, MINE, None]),
+    st.sampled_from(["", DEEP, HUGE]),
+    st.sampled_from(["utf-8", "utf-16", "utf-32"]),
+)
+def test_what_comes_out_is_the_same_json_but_for_tags(
+    data: Any, ascii_only: bool, nested: bool, caller: Caller | None, extra: str, encoding: str
+) -> None:
+    text = json.dumps(data, ensure_ascii=ascii_only, indent=2)
+    if extra and isinstance(data, dict):  # beside it, a member that Python's parser refuses
+        text = text[:-1] + ("," if data else "") + f'"zzz": {extra}}}'
+    after = tag_body(text.encode(encoding, "surrogatepass"), {}, caller, nested).body
+    found = json.loads(after.decode(json.detect_encoding(after), "surrogatepass").replace(extra or "\0", "0"))
+    if not isinstance(data, dict):
+        assert same(found, data)
+        return
+    if extra:
+        assert found.pop("zzz") == 0
+        data.pop("zzz", None)
+    tag_fields = {"vllm_xargs", "kv_hints", "sampling_params", *BODY_FIELDS}
+    assert same(*({k: v for k, v in each.items() if k not in tag_fields} for each in (found, data)))
+    parameters, before = found.get("sampling_params"), data.get("sampling_params")
+    if isinstance(before, dict) and nested:
+        assert same(*({k: v for k, v in each.items() if k != "extra_args"} for each in (parameters, before)))
+    else:
+        assert same(parameters, before)
+    xargs = (parameters if isinstance(before, dict) else {}).get("extra_args") if nested else found.get("vllm_xargs")
+    ours = {} if caller is not MINE or (nested and not isinstance(before, dict)) else OURS
+    assert {key: value for key, value in (xargs or {}).items() if key in (CLIENT_KEY, NAMESPACE_KEY)} == ours
+
+
+def same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 @given(anything)

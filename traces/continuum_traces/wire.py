@@ -108,7 +108,7 @@ def read_turn_id(raw: Any) -> str | None:
 
 
 def _read_id(raw: Any, most_chars: int) -> str | None:
-    if isinstance(raw, int) and not isinstance(raw, bool):
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 2**64:  # Python prints no endless integer
         raw = str(raw)
     if not isinstance(raw, str) or not 0 < len(raw) <= most_chars or not raw.isprintable():
         return None
@@ -122,9 +122,11 @@ def _read_flag(raw: Any) -> bool | None:
 
 
 def _read_seconds(raw: Any) -> float | None:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return None
     try:
         value = float(raw)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     return min(value, MAX_HINT_S) if math.isfinite(value) and value >= 0 else None
 

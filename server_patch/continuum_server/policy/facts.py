@@ -20,8 +20,10 @@ class ProgramState:
     """Arrival number of its first request among all requests: the order of SPEC 4, without ties."""
     name: str = ""
     """The client's id, as records have it."""
+    namespace: str | None = None
+    """The API key that its id belongs to, as a digest; None where the server has fewer than two keys."""
     id_key: str = ""
-    """The client's id within its API key's namespace."""
+    """The client's id within its namespace."""
     turns_arrived: int = 0
     turns_finished: int = 0
     in_engine: list[TurnState] = field(default_factory=list)
@@ -239,8 +241,6 @@ class Machine:
     """Tokens the KV pool holds."""
     chunk_tokens: int = 2048
     """Tokens of one step at most."""
-    block_size: int = 16
-    """Tokens of a KV block."""
     swap_token_s: float | None = None
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
@@ -250,6 +250,8 @@ class Machine:
     decode: DecodeLine | None = None
     """None: not known."""
     notes: tuple[str, ...] = field(default=())
+    block_size: int = 16
+    """Tokens of a KV block."""
 
     def reload_s(self, stored: Stored | None) -> float:
         """Seconds to bring back what tiers hold, links idle; infinite where they hold nothing."""

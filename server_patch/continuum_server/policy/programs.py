@@ -85,7 +85,7 @@ class Programs:
         """A new program of that id."""
         parents = self.of(parent_id, namespace) if parent_id is not None else []
         key = _id_key(program_id, namespace)
-        name = program_id if namespace is None else f"{namespace[:12]}:{program_id}"
+        name = name_of(program_id, namespace)
         named = self._ids.get(key)
         if named is None:
             named = self._ids[key] = _Id(
@@ -99,6 +99,7 @@ class Programs:
             sequence=sequence,
             name=name,
             id_key=key,
+            namespace=namespace,
             parent_id=parent_id,
             family=parents[-1].root if parents else None,
         )
@@ -161,6 +162,11 @@ def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int,
     last = len(blocks) - 1
     index = min(last, shared_blocks + max(0, last - shared_blocks) // 2)
     return index, blocks[index]
+
+
+def name_of(program_id: str, namespace: str | None) -> str:
+    """The id as records have it: with several API keys, behind the digest of its own."""
+    return program_id if namespace is None else f"{namespace}:{program_id}"
 
 
 def _id_key(program_id: str, namespace: str | None) -> str:

@@ -72,14 +72,14 @@ class Metrics:
 
     def _finish(self, event: SchedulerEvent) -> None:
         self._arrived.pop(event.request_id or "", None)
-        self.turns[event.status or "error"] += 1
+        _increment(self.turns, event.status or "error")
 
     def _pin(self, event: SchedulerEvent) -> None:
         self.pins += 1
         self.ttl_s.add(event.ttl_s or 0.0)
 
     def _unpin(self, event: SchedulerEvent) -> None:
-        self.unpins[event.reason or "shutdown"] += 1
+        _increment(self.unpins, event.reason or "shutdown")
 
     def _preempt(self, event: SchedulerEvent) -> None:
         self.preemptions += 1
@@ -95,16 +95,26 @@ _COUNTERS = {
 }
 
 
-def prometheus_text(engines: Sequence[Mapping[str, Any]]) -> str:
-    """The text exposition of every engine's state (``Online.state``), one label ``engine`` each."""
-    families: dict[str, list[str]] = {}
+def _increment(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def prometheus_text(engines: Sequence[Mapping[str, Any]], absent: str | None = None) -> str:
+    """The text exposition of every engine's state (``Online.state``), one label ``engine`` each.
+
+    Args:
+        absent: why no engine answered, in one line.
+    """
+    up = ["# HELP continuum:up Whether the engine answered", "# TYPE continuum:up gauge"]
+    up.append(f"continuum:up {int(absent is None)}")
+    families = {"": [f"# continuum: {absent}"] if absent is not None else [], "continuum:up": up}
     for number, state in enumerate(engines):
         for name, kind, help_text, samples in _families(state):
             lines = families.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
             lines += [
                 _sample(name + suffix, {"engine": str(number), **labels}, value) for suffix, labels, value in samples
             ]
-    return "\n".join(line for lines in families.values() for line in lines) + "\n" if families else ""
+    return "\n".join(line for lines in families.values() for line in lines) + "\n"
 
 
 _Samples = list[tuple[str, dict[str, str], float]]
@@ -128,6 +138,7 @@ def _families(state: Mapping[str, Any]) -> list[tuple[str, str, str, _Samples]]:
         "hit_tokens": ("Prompt tokens found in the prefix cache", counters["hit_tokens"]),
         "preemptions": ("Running requests preempted", counters["preemptions"]),
         "tags_rejected": ("Request tags that could not be read and were ignored", state["tags_rejected"]),
+        "plugin_errors": ("Exceptions caught in the plugin's hooks", state["plugin_errors"]),
         "record_events_dropped": ("Events lost to failed writes of the record", state["record_events_dropped"]),
     }
     found: list[tuple[str, str, str, _Samples]] = [

@@ -3,7 +3,7 @@
 - ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``, behind the server's
   API key where it has one.
 - Tags in any form a client may send them (headers, the preview's body fields, malformed ones) become what the scheduler
-  reads: clean ``vllm_xargs``. A tag never fails a request.
+  reads: clean ``vllm_xargs``, with the caller's API key as a digest. A tag never fails a request.
 - ``continuum:*`` metrics at the end of vLLM's own ``/metrics``.
 
 vLLM runs without it too: ``vllm_xargs`` and ``X-Session-ID`` reach the scheduler by themselves.
@@ -11,15 +11,19 @@ vLLM runs without it too: ``vllm_xargs`` and ``X-Session-ID`` reach the schedule
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
+from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
+
+from continuum_server.vllm_plugin.callers import caller_of, headers_of
+from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
-from continuum_server.vllm_plugin.request_tags import Tagged, tag_body
+from continuum_server.vllm_plugin.request_tags import Caller, tag_body
+from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,10 +31,20 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 UTILITY = "continuum"
 """Name of the engine core's utility method that reaches ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
+
+METRICS_LIMIT_S = 1.0
+"""How long ``/metrics``, and a request with a malformed tag, wait for the engine."""
+ANSWER_LIMIT_S = 5.0
+"""How long ``/continuum/`` waits for the engine: it answers between two steps."""
+NAMES, NAME_CHARS = 16, 64
+"""How many names of malformed tags one request may have logged, and how much of each."""
+
+
+class NoAnswer(Exception):
+    """The engine is stopped, busy for long, or dead."""
 
 
 class ContinuumMiddleware:
@@ -38,6 +52,9 @@ class ContinuumMiddleware:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._find: Find | None = None
+        self._answers_none = False
+        """The engine runs another scheduler than ours."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,44 +65,59 @@ class ContinuumMiddleware:
             await self._own(path, method, scope, send)
         elif path.rstrip("/") == "/metrics":
             await self._metrics(scope, receive, send)
-        elif method == "POST" and path in GENERATING:
-            await self._generate(scope, receive, send)
+        elif method == "POST" and (carrier := self._carrier(path, scope["app"])) is not None:
+            await self._generate(carrier, path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _carrier(self, path: str, app: Any) -> Carrier | None:
+        if self._find is None:  # all routes are there by now
+            self._find = finder(app)
+        return self._find(path)
 
     # ------------------------------------------------------------------------------ own endpoints
 
     async def _own(self, path: str, method: str, scope: Scope, send: Send) -> None:
-        if not _authorised(scope):
+        caller = caller_of(scope)
+        if caller is None:
             await _reply(send, 401, {"error": "Unauthorized"})
             return
+        try:
+            status, content = await self._answer(path, method, caller, scope)
+        except NoAnswer as error:
+            status, content = 503, {"error": str(error)}
+        await _reply(send, status, content)
+
+    async def _answer(self, path: str, method: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         if path == "/continuum/state" and method == "GET":
-            await self._state(scope, send)
-        elif path == "/continuum/engine" and method == "GET":
-            await _reply(send, 200, _engine(scope))
-        elif path.startswith(PROGRAMS) and path.endswith(RELEASE) and method == "POST":
-            await self._release(path.removeprefix(PROGRAMS).removesuffix(RELEASE), scope, send)
-        else:
-            known = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
-            await _reply(send, 404, {"error": f"no such endpoint; there are: {known}"})
+            return await self._state(caller, scope)
+        if path == "/continuum/engine" and method == "GET":
+            return 200, _engine(scope)
+        inside = path.removeprefix(PROGRAMS)
+        if path.startswith(PROGRAMS) and inside.endswith(RELEASE) and method == "POST":
+            return await self._release(inside.removesuffix(RELEASE), caller, scope)
+        known = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
+        return 404, {"error": f"no such endpoint; there are: {known}"}
 
-    async def _state(self, scope: Scope, send: Send) -> None:
-        engines = await _ask(scope, "state", "")
+    async def _state(self, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
+        engines = await self._ask(scope, "state", {"namespace": caller.namespace}, ANSWER_LIMIT_S)
         if engines is None:
-            await _reply(send, 503, {"error": "this engine runs without the Continuum scheduler"})
-        else:
-            await _reply(send, 200, {"engines": engines})
+            return 503, {"error": "this engine runs without the Continuum scheduler"}
+        return 200, {"engines": engines}
 
-    async def _release(self, program_id: str, scope: Scope, send: Send) -> None:
-        answers = await _ask(scope, "release", program_id)
-        if answers is None:  # a stock scheduler holds nothing: the wish is fulfilled
-            answers = [{"released": False}]
-        await _reply(send, 200, {"program_id": program_id, "released": any(a["released"] for a in answers)})
+    async def _release(self, sent_id: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
+        program_id = read_program_id(sent_id)
+        if program_id is None:
+            return 400, {"error": "a program id has 1 to 256 printable characters"}
+        argument = {"program_id": program_id, "namespace": caller.namespace}
+        answers = await self._ask(scope, "release", argument, ANSWER_LIMIT_S)
+        released = [answer["released"] for answer in answers or ()]  # a stock scheduler holds nothing
+        return 200, {"program_id": program_id, "released": any(released)}
 
     # -------------------------------------------------------------------------------- vLLM's own
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ours = prometheus_text(await _ask(scope, "state", "") or []).encode()
+        ours = (await self._our_metrics(scope)).encode()
         # plain text only, so that ours can follow theirs
         plain = [(k, v) for k, v in scope["headers"] if k.lower() not in (b"accept", b"accept-encoding")]
         start: Message = {}
@@ -104,20 +136,97 @@ class ContinuumMiddleware:
 
         await self._app({**scope, "headers": plain}, receive, collect)
 
-    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _our_metrics(self, scope: Scope) -> str:
+        try:
+            states = await self._ask(scope, "state", {}, METRICS_LIMIT_S)
+        except NoAnswer as error:
+            return prometheus_text([], absent=str(error))
+        return "" if states is None else prometheus_text(states)
+
+    async def _generate(self, carrier: Carrier, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = caller_of(scope)
+        if caller is None and guarded(path):  # vLLM answers 401
+            await self._app(scope, receive, send)
+            return
+        headers = headers_of(scope)
+        if caller is None or (carrier is Carrier.HEADERS and caller.namespace is not None):
+            scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in _SESSION]}
+        if carrier is Carrier.HEADERS:
+            await self._app(scope, receive, send)
+            return
         body = await _read_body(receive)
         if body is None:  # gone before it was sent whole
             return
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-        tagged = tag_body(body, headers, _client_key(headers))
-        if tagged.rejected:
-            await _ask(scope, "reject", json.dumps(tagged.rejected))
-        await self._app(_with_length(scope, tagged), _replay(tagged.body, receive), send)
+        rejected: tuple[str, ...] = ()
+        if carrier is Carrier.FORM:
+            form = await tag_form(scope, _replay(body, receive), headers, caller)
+            if form is not None:
+                body, content_type, rejected = form
+                scope = _with(scope, b"content-type", content_type.encode())
+        else:
+            tagged = tag_body(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
+            body, rejected = tagged.body, tagged.rejected
+        if rejected:
+            await self._report(rejected, scope)
+        await self._app(_with(scope, b"content-length", str(len(body)).encode()), _replay(body, receive), send)
+
+    async def _report(self, rejected: tuple[str, ...], scope: Scope) -> None:
+        """Tell the engine's log and counters of malformed tags, little however much was sent."""
+        names = list(dict.fromkeys(name[:NAME_CHARS] for name in rejected[:NAMES]))
+        with suppress(NoAnswer):
+            await self._ask(scope, "reject", {"count": len(rejected), "names": names}, METRICS_LIMIT_S)
+
+    # ---------------------------------------------------------------------------------- the engine
+
+    async def _ask(self, scope: Scope, operation: str, argument: dict[str, Any], limit_s: float) -> list[Any] | None:
+        """Every engine's answer; None where the engines have no Continuum scheduler.
+
+        Raises:
+            NoAnswer: not within ``limit_s``, or not at all. What was asked may still be done later.
+        """
+        core = getattr(getattr(scope["app"].state, "engine_client", None), "engine_core", None)
+        if core is None or self._answers_none or _runs_vllms_scheduler(scope["app"].state):
+            return None
+        try:
+            answers = await asyncio.wait_for(_call(core, operation, json.dumps(argument)), limit_s)
+            return [_read(answer) for answer in answers]
+        except asyncio.TimeoutError as error:
+            raise NoAnswer(f"the engine did not answer within {limit_s:g} s") from error
+        except Exception as error:  # vLLM wraps whatever happens in the engine in a bare Exception
+            if "object has no attribute" in str(error):
+                self._answers_none = True
+                return None
+            raise NoAnswer(f"the engine did not answer: {' '.join(str(error).split())}") from error
 
 
-def _with_length(scope: Scope, tagged: Tagged) -> Scope:
-    kept = [(k, v) for k, v in scope["headers"] if k.lower() != b"content-length"]
-    return {**scope, "headers": [*kept, (b"content-length", str(len(tagged.body)).encode())]}
+_SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}
+
+
+def _read(answer: str) -> Any:
+    content = json.loads(answer)
+    if "error" in content:
+        raise ValueError(content["error"])
+    return content
+
+
+async def _call(core: Any, operation: str, argument: str) -> list[Any]:
+    ask_all = getattr(core, "call_utility_all_async", None)
+    if ask_all is not None:
+        return list(await ask_all(UTILITY, operation, argument))
+    return [await core.call_utility_async(UTILITY, operation, argument)]
+
+
+def _runs_vllms_scheduler(state: Any) -> bool:
+    """An engine that has no such utility logs a traceback when asked for it."""
+    config = getattr(getattr(state, "vllm_config", None), "scheduler_config", None)
+    chosen = getattr(config, "scheduler_cls", None)
+    return config is not None and (chosen is None or (isinstance(chosen, str) and chosen.startswith("vllm.")))
+
+
+def _with(scope: Scope, name: bytes, value: bytes) -> Scope:
+    """The scope with one header replaced; the body is whole, whatever way it came."""
+    replaced = (name, b"transfer-encoding")
+    return {**scope, "headers": [*(p for p in scope["headers"] if p[0].lower() not in replaced), (name, value)]}
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -146,42 +255,6 @@ def _engine(scope: Scope) -> dict[str, Any]:
     config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
     return {"emulated": section}
-
-
-async def _ask(scope: Scope, operation: str, argument: str) -> list[Any] | None:
-    """Every engine's answer; None where the engines have no Continuum scheduler."""
-    core = getattr(getattr(scope["app"].state, "engine_client", None), "engine_core", None)
-    if core is None:
-        return None
-    ask_all = getattr(core, "call_utility_all_async", None)
-    try:
-        if ask_all is not None:
-            answers = await ask_all(UTILITY, operation, argument)
-        else:
-            answers = [await core.call_utility_async(UTILITY, operation, argument)]
-    except Exception as error:  # vLLM wraps the engine's AttributeError in a bare Exception
-        if "object has no attribute" in str(error):
-            return None
-        raise
-    return [json.loads(answer) for answer in answers]
-
-
-def _authorised(scope: Scope) -> bool:
-    """True where the server has no key, or the request carries one of them."""
-    configured = getattr(getattr(scope["app"].state, "args", None), "api_key", None) or [os.environ.get("VLLM_API_KEY")]
-    keys = [key for key in configured if key]
-    if not keys:
-        return True
-    value = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-    scheme, _, token = value.partition(" ")
-    matches = [hmac.compare_digest(token.encode(), key.encode()) for key in keys]
-    return scheme.lower() == "bearer" and any(matches)
-
-
-def _client_key(headers: dict[str, str]) -> str | None:
-    """A short digest of the request's API key: pins are counted by it, the key itself goes nowhere."""
-    value = headers.get("authorization")
-    return hashlib.sha256(value.encode()).hexdigest()[:12] if value else None
 
 
 async def _reply(send: Send, status: int, content: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
+from continuum_server.policy.programs import name_of
 from continuum_server.recorder import Recorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
@@ -86,18 +87,31 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side, as JSON: ``state``, ``release`` of a program, or ``reject`` of malformed tags."""
+        """Answer the HTTP side, as JSON: ``state``, ``release`` of a program, or ``reject`` of malformed tags.
+
+        Never raises: what is asked comes from a process that may be of another version.
+        """
+        try:
+            return json.dumps(self._answer(operation, json.loads(argument or "{}")))
+        except Exception as error:  # noqa: BLE001 - the engine is not ours to fail
+            logger.warning("continuum: %.64r of %.64r was not answered: %r", operation, argument, error)
+            return json.dumps({"error": f"{type(error).__name__}: {error}"})
+
+    def _answer(self, operation: str, argument: dict[str, Any]) -> dict[str, Any]:
         if operation == "state":
-            return json.dumps(self.state())
+            return self.state(argument.get("namespace"))
         if operation == "release":
-            return json.dumps({"released": self._scheduler.release_program(argument)})
+            return {"released": self._scheduler.release_program(argument["program_id"], argument.get("namespace"))}
         if operation == "reject":
-            self._scheduler.note_rejected(json.loads(argument))
-            return "{}"
+            self._scheduler.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
+            return {}
         raise ValueError(f"unknown operation {operation!r}")
 
-    def state(self) -> dict[str, Any]:
-        """What is held and what is believed; ids, numbers and tool names, no prompt text."""
+    def state(self, namespace: str | None = None) -> dict[str, Any]:
+        """What is held and what is believed; ids, numbers and tool names, no prompt text.
+
+        Pins are those of one namespace, where it is given; all other numbers are of everybody's programs together.
+        """
         scheduler = self._scheduler
         core, now_s = scheduler.core, self._clock()
         scheduler.release_expired()
@@ -109,13 +123,14 @@ class Online:
             "now_s": now_s,
             "pins": [
                 {
-                    "program_id": program_id,
+                    "program_id": pin.program.name.removeprefix(name_of("", namespace)),
                     "turn": pin.turn_index,
                     "tokens": pin.tokens,
                     "since_s": pin.since_s,
                     "expires_in_s": pin.deadline_s - now_s,
                 }
-                for program_id, pin in core.pins.items()
+                for pin in core.pins.values()
+                if namespace is None or pin.program.namespace == namespace
             ],
             "pinned_tokens": core.pinned_tokens,
             "pinned_blocks": core.pinned_tokens // scheduler.block_size,
@@ -130,6 +145,7 @@ class Online:
             "programs_outside": policy.get("programs_outside"),
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags_rejected,
+            "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }
 

@@ -1,4 +1,4 @@
-"""From whatever a client sent to the ``vllm_xargs`` the scheduler reads. Pure functions on bytes; no vLLM.
+"""From whatever a client sent to the tags that the scheduler reads. Pure functions; no vLLM.
 
 Order of trust, the first that names a thing wins: ``vllm_xargs``, the body's own fields (``job_id`` and its companions
 are the authors' preview's, ``program_id`` ThunderAgent's), headers. What cannot be read is left out and named.
@@ -7,8 +7,9 @@ are the authors' preview's, ``program_id`` ThunderAgent's), headers. What cannot
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,127 +22,178 @@ from continuum_traces.wire import (
     tags_to_xargs,
 )
 
+from continuum_server.vllm_plugin import loose_json
+from continuum_server.vllm_plugin.loose_json import Raw
+
 CLIENT_KEY = "continuum_client"
 """xarg in which the HTTP side tells the scheduler whose request it is; a client cannot set it."""
+NAMESPACE_KEY = "continuum_namespace"
+"""xarg in which the HTTP side names the API key that the request's program ids belong to; a client cannot set it."""
 
 BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
-_HINTS = ("kv_hints",)
-_MARKERS = tuple(f'"{name}"'.encode() for name in (*BODY_FIELDS, *_HINTS, "vllm_xargs", CLIENT_KEY))
-
-NAMESPACE_KEY = "continuum_namespace"
-"""xarg in which the HTTP side names the API key to which the request's program ids belong; a client cannot set it."""
+_CARRIERS = ("vllm_xargs", "kv_hints", "sampling_params")
+_OURS = frozenset((*TAG_NAMES, *PROGRAM_ID_ALIASES, CLIENT_KEY, NAMESPACE_KEY))
+_DIGEST = re.compile("[0-9a-f]{16}")
 
 Json = dict[str, Any]
-
-_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, as digests of its API key; None: not known."""
+    """Who sent a request, as 16 hexadecimal digits of a digest of its API key."""
 
     client: str | None = None
-    """For limits per client."""
+    """The key it came with; None without one. Limits per client count by it."""
     namespace: str | None = None
-    """Whose program ids it names, where a server has several keys."""
+    """The key its program ids belong to; None where the server has fewer than two keys: all ids are of one space."""
+    rejected: tuple[str, ...] = ()
+    """Names of xargs of ours that held something else."""
 
 
-def read_caller(xargs: Mapping[str, Any]) -> Caller:
-    """What the HTTP side says of the caller; anything but a digest is nothing."""
-    return Caller(_read_digest(xargs.get(CLIENT_KEY)), _read_digest(xargs.get(NAMESPACE_KEY)))
-
-
-def _read_digest(raw: Any) -> str | None:
-    return raw if isinstance(raw, str) and _DIGEST.fullmatch(raw) else None
+ANYBODY = Caller()
+"""A caller without a key, on a server without keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
     body: bytes
     rejected: tuple[str, ...] = ()
-    """Names of tags that were present and not understood."""
+    """Names of tags that were present and not understood, as the client wrote them."""
 
 
-def tag_body(body: bytes, headers: Mapping[str, str], client: str | None = None) -> Tagged:
-    """The request's body with clean ``vllm_xargs``; the very same bytes where nothing needs to change.
+def read_caller(xargs: Mapping[str, Any]) -> Caller:
+    """Who sent the request that these ``vllm_xargs`` belong to. Any other content than our digests is no caller."""
+    found = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
+    read = {key: value for key, value in found.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
+    return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in found if key not in read))
+
+
+def tag_body(body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False) -> Tagged:
+    """The request's body with all of its tags in clean ``vllm_xargs``; the very same bytes where nothing changes.
 
     Args:
         body: JSON as received; what is not an object passes as it is, for vLLM to refuse.
         headers: by lower-case name.
-        client: who sends it, for limits per client.
+        caller: who sends it. None: somebody without a valid key, whose tags are all removed.
+        nested: this route has the tags in ``sampling_params.extra_args``.
     """
-    read = tags_from_headers(headers)
-    from_headers = tags_to_xargs(read.tags)
-    if client is not None:
-        from_headers = {**from_headers, CLIENT_KEY: client}
-    data = _object(body) if any(marker in body for marker in _MARKERS) else None
-    if data is None:
-        return Tagged(_splice(body, from_headers) if from_headers else body, read.rejected)
-    before = json.dumps(data, sort_keys=True)  # as text: to Python, False and 0 are equal
-    rejected = (*read.rejected, *_merge(data, from_headers, client))
-    if json.dumps(data, sort_keys=True) == before:
-        return Tagged(body, rejected)
-    return Tagged(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), rejected)
-
-
-def _object(body: bytes) -> Json | None:
     try:
-        data = json.loads(body)
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None
+        return _tag(body, json.loads, _compact, headers, caller, nested)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return Tagged(body)
+    except (RecursionError, ValueError):  # too deep or too long a number somewhere: a tag of that kind is dropped
+        pass
+    try:
+        return _tag(body, loose_json.loads, loose_json.dumps, headers, caller, nested)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return Tagged(body)
 
 
-def _merge(data: Json, from_headers: Json, client: str | None) -> tuple[str, ...]:
-    """Gather every tag in the body's ``vllm_xargs``; the names of those that were dropped."""
-    xargs, rejected = _clean(data.pop("vllm_xargs", None))
-    merged = {**hints_to_xargs(data.pop("kv_hints", None)), **from_headers, **_body_tags(data), **xargs}
-    merged.pop(CLIENT_KEY, None)
-    if client is not None:
-        merged[CLIENT_KEY] = client
-    if merged:
+def _tag(
+    body: bytes,
+    loads: Callable[[bytes], Any],
+    dumps: Callable[[Any], str],
+    headers: Mapping[str, str],
+    caller: Caller | None,
+    nested: bool,
+) -> Tagged:
+    data = loads(body)
+    if not isinstance(data, dict):
+        return Tagged(body)
+    before = _tags_as_text(data)
+    rejected = gather(data, headers, caller, nested)
+    if _tags_as_text(data) == before:
+        return Tagged(body, rejected)
+    return Tagged(dumps(data).encode("utf-8", "surrogatepass"), rejected)
+
+
+def _compact(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _tags_as_text(data: Json) -> str:
+    """All of the body that ``gather`` may change. As text: to Python, False and 0 are equal."""
+    found = {name: data[name] for name in (*_CARRIERS, *BODY_FIELDS) if name in data}
+    return json.dumps(found, sort_keys=True, default=lambda raw: raw.text)
+
+
+def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested: bool = False) -> tuple[str, ...]:
+    """Move every tag in this body to where the engine gets it from; the names of those that were dropped."""
+    from_headers = tags_from_headers(headers)
+    others, tags, rejected = _clean("vllm_xargs", data.pop("vllm_xargs", None), _is_flat)
+    home = data.get("sampling_params") if nested else None
+    if isinstance(home, dict):
+        more, inner, odd = _clean("extra_args", home.pop("extra_args", None), lambda name, value: True)
+        others, tags, rejected = {**more, **others}, {**inner, **tags}, (*rejected, *odd)
+    hints = data.pop("kv_hints", None)
+    hints = hints.parsed() if isinstance(hints, Raw) else hints
+    from_body, odd = _body_tags(data)
+    rejected = (*from_headers.rejected, *rejected, *odd, *(("kv_hints",) if None in _retain_s(hints) else ()))
+    if caller is None:
+        data.pop("session_id", None)
+        merged, rejected = others, ()
+    else:
+        ours = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+        known = {key: value for key, value in ours.items() if value is not None}
+        merged = {**hints_to_xargs(hints), **tags_to_xargs(from_headers.tags), **from_body, **others, **tags, **known}
+    if merged and isinstance(home, dict):
+        home["extra_args"] = merged
+    elif merged and not nested:
         data["vllm_xargs"] = merged
-    if not isinstance(data.get("session_id", ""), str):  # a field of vLLM's own: another type would be refused
-        named = read_program_id(data.pop("session_id"))
-        if named is None:
-            return (*rejected, "session_id")
-        data["session_id"] = named
     return rejected
 
 
-def _splice(body: bytes, xargs: Json) -> bytes:
-    """``vllm_xargs`` as the object's first member, without reading the rest."""
-    stripped = body.lstrip()
-    if not stripped.startswith(b"{"):
-        return body
-    rest = stripped[1:].lstrip()
-    comma = b"" if rest.startswith(b"}") else b","
-    return b'{"vllm_xargs":' + json.dumps(xargs, separators=(",", ":")).encode() + comma + rest
-
-
-def _clean(sent: Any) -> tuple[Json, tuple[str, ...]]:
-    """``vllm_xargs`` with our tags readable and others of a type vLLM takes; the names of what was dropped."""
+def _clean(carrier: str, sent: Any, fits: Callable[[str, Any], bool]) -> tuple[Json, Json, tuple[str, ...]]:
+    """What else a client sent in ``vllm_xargs``, its tags, and the names of what was dropped."""
     if sent is None:
-        return {}, ()
+        return {}, {}, ()
     if not isinstance(sent, Mapping):
-        return {}, ("vllm_xargs",)
+        return {}, {}, (carrier,)
     read = tags_from_xargs(sent)
-    ours = {*TAG_NAMES, *PROGRAM_ID_ALIASES}
-    others = {name: value for name, value in sent.items() if name not in ours and _is_flat(value)}
-    dropped = tuple(name for name in sent if name not in ours and name not in others)
-    return {**others, **tags_to_xargs(read.tags)}, (*read.rejected, *dropped)
+    others = {name: value for name, value in sent.items() if name not in _OURS and fits(name, value)}
+    read_by_now = {*others, *TAG_NAMES, *PROGRAM_ID_ALIASES}
+    return others, tags_to_xargs(read.tags), (*read.rejected, *(name for name in sent if name not in read_by_now))
 
 
-def _is_flat(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in value)
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+def _is_flat(name: str, value: Any) -> bool:
+    """Whether vLLM's schema takes it in ``vllm_xargs``."""
+    return _is_text(name) and all(_is_scalar(item) for item in (value if isinstance(value, list) else [value]))
 
 
-def _body_tags(data: Json) -> Json:
-    """Tags among the body's own fields; ``session_id`` stays for vLLM, which knows it."""
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, str):
+        return _is_text(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and -(2**63) <= value < 2**64
+    return isinstance(value, float) and math.isfinite(value)  # others cannot be answered as JSON by /render
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be encoded: half of a surrogate pair cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
+    """Tags among the body's own fields, and the names of those that could harm the request and were taken out.
+
+    ``session_id`` stays for vLLM, which knows it, and takes text only.
+    """
     found = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
-    return tags_to_xargs(tags_from_xargs(found).tags) if found else {}
+    harmful = [name for name, value in found.items() if isinstance(value, dict | list | Raw)]
+    session_id = found.get("session_id")
+    if session_id is not None and not (isinstance(session_id, str) and _is_text(session_id)):
+        named = read_program_id(session_id)
+        if named is not None:
+            data["session_id"] = named
+        elif "session_id" not in harmful:
+            harmful.append("session_id")
+    for name in harmful:
+        del data[name]
+    return tags_to_xargs(tags_from_xargs(found).tags), tuple(harmful)
 
 
 def hints_to_xargs(envelope: Any) -> Json:
@@ -150,20 +202,24 @@ def hints_to_xargs(envelope: Any) -> Json:
     Three payload shapes are in use: ``ttl_s``, ``ttl_seconds``, and ``directives`` of a ``duration`` each, where the
     longest counts and priority 0 is a release. Other actions have no consumer here and change nothing.
     """
+    seconds = max((wish for wish in _retain_s(envelope) if wish is not None), default=None)
+    return {"kv_ttl_s": seconds} if seconds is not None else {}
+
+
+def _retain_s(envelope: Any) -> list[float | None]:
+    """Every duration that the envelope wishes for; None in the place of one that cannot be read."""
     actions = envelope.get("actions") if isinstance(envelope, Mapping) else None
-    wishes = [_retain_s(action) for action in actions] if isinstance(actions, list) else []
-    seconds = max((wish for wish in wishes if wish is not None), default=None)
-    return tags_to_xargs(tags_from_xargs({"kv_ttl_s": seconds}).tags) if seconds is not None else {}
+    found = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
+    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in found if wish is not None]
 
 
-def _retain_s(action: Any) -> float | None:
+def _wishes(action: Any) -> list[Any]:
     payload = action.get("payload") if isinstance(action, Mapping) else None
     if not isinstance(payload, Mapping) or action.get("action_type") != "kv.retain":
-        return None
+        return []
     directives = payload.get("directives")
     found = [payload.get("ttl_s"), payload.get("ttl_seconds")]
     for directive in directives if isinstance(directives, list) else []:
         if isinstance(directive, Mapping):
             found.append(0 if directive.get("priority") == 0 else directive.get("duration"))
-    seconds = [float(wish) for wish in found if isinstance(wish, int | float) and not isinstance(wish, bool)]
-    return max(seconds, default=None)
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, Tags, UnpinReason
@@ -26,7 +26,7 @@ from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
-from continuum_server.vllm_plugin.request_tags import hints_to_xargs, read_caller
+from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, read_caller
 from continuum_server.vllm_plugin.settings import read_settings
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.versions import PluginError
@@ -101,11 +101,11 @@ class ProgramSchedulerMixin(Scheduler):
             settings.prefill,
             kv_tokens,
             self.max_num_scheduled_tokens,
-            self.block_size,
             settings.swap_token_s,
             settings.deep_token_s,
             settings.tier_tokens,
             settings.decode,
+            block_size=self.block_size,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
         return Core(policy, settings.guards, kv_tokens, self.block_size)
@@ -203,15 +203,16 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
-        if read.rejected:
-            self.note_rejected(read.rejected)
-        turn = self._new_turn(request, read.tags, now_s)
+        caller = read_caller(xargs)
+        rejected = (*read.rejected, *caller.rejected)
+        if rejected:
+            self.note_rejected(rejected)
+        turn = self._new_turn(request, read.tags, caller, now_s)
         self.core.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
 
-    def _new_turn(self, request: Request, tags: Tags, now_s: float) -> TurnState:
+    def _new_turn(self, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
         tagged = tags.program_id is not None
-        caller = read_caller(touch_points.extra_args(request))
         blocks = touch_points.block_hashes(request)
         program = self.core.program_for(
             tags.program_id or request.request_id,
@@ -321,10 +322,10 @@ class ProgramSchedulerMixin(Scheduler):
         anywhere, in_dram, tokens = found
         return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
 
-    def note_rejected(self, names: Iterable[str]) -> None:
-        """Tags that could not be read: counted, each name logged once."""
+    def note_rejected(self, names: Sequence[str], count: int | None = None) -> None:
+        """Tags that could not be read: counted (``names`` may be only some of them), each name logged once."""
+        self.tags_rejected += len(names) if count is None else count
         for name in names:
-            self.tags_rejected += 1
             if name not in self._rejected_before and len(self._rejected_before) < 100:
                 self._rejected_before.add(name)
                 logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)

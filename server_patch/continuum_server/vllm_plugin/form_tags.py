@@ -1,0 +1,71 @@
+"""Tags of a request that is a form, as vLLM's audio routes take them: ``vllm_xargs`` is a part of it, as JSON text.
+
+The form is parsed by Starlette, which parses it for vLLM too, and written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from continuum_server.vllm_plugin.loose_json import Raw
+from continuum_server.vllm_plugin.request_tags import Caller, gather
+
+XARGS = "vllm_xargs"
+
+
+async def tag_form(
+    scope: MutableMapping[str, Any],
+    receive: Callable[[], Awaitable[Any]],
+    headers: Mapping[str, str],
+    caller: Caller | None,
+) -> tuple[bytes, str, tuple[str, ...]] | None:
+    """The form with clean ``vllm_xargs``, its content type, the names of tags that were dropped.
+
+    None where vLLM will refuse it: it is no form.
+    """
+    try:
+        form = await Request(scope, receive).form()
+    except HTTPException:
+        return None
+    parts = [(name, value) for name, value in form.multi_items() if name != XARGS]
+    data = {XARGS: _parsed(form[XARGS])} if XARGS in form else {}
+    rejected = gather(data, headers, caller)
+    if XARGS in data:
+        parts.append((XARGS, json.dumps(data[XARGS])))
+    written = [(name, value, await value.read() if isinstance(value, UploadFile) else b"") for name, value in parts]
+    await form.close()
+    body, content_type = _multipart(written)
+    return body, content_type, rejected
+
+
+def _parsed(value: UploadFile | str) -> Any:
+    return Raw(value).parsed() if isinstance(value, str) else value
+
+
+def _multipart(parts: Iterable[tuple[str, UploadFile | str, bytes]]) -> tuple[bytes, str]:
+    sections = [_section(*part) for part in parts]
+    boundary = hashlib.sha256(b"".join(sections)).hexdigest().encode()  # nobody can have put it into a part
+    body = b"".join(b"--" + boundary + b"\r\n" + section + b"\r\n" for section in sections)
+    return body + b"--" + boundary + b"--\r\n", f"multipart/form-data; boundary={boundary.decode()}"
+
+
+def _section(name: str, value: UploadFile | str, content: bytes) -> bytes:
+    head = f'Content-Disposition: form-data; name="{_quoted(name)}"'
+    if isinstance(value, str):
+        return f"{head}\r\n\r\n{value}".encode()
+    kind = value.content_type or "application/octet-stream"
+    return f'{head}; filename="{_quoted(value.filename or "")}"\r\nContent-Type: {kind}\r\n\r\n'.encode() + content
+
+
+def _quoted(text: str) -> str:
+    """A name inside quotes: it cannot end them, nor its line."""
+    for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\r", " "), ("\n", " ")):
+        text = text.replace(sign, written)
+    return text

@@ -1,0 +1,100 @@
+"""JSON whose members may be too deep or too long for Python's parser.
+
+``json.loads`` refuses some JSON for its size alone: about a thousand levels of nesting, integers of more than 4,300
+digits. Here an object is split into its members by a loop, and what is nested or refused stays text (``Raw``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],"]', re.DOTALL)
+_SPACE = " \t\n\r"
+_SPLIT_TOO = ("vllm_xargs", "sampling_params", "extra_args")
+"""Members that are split into their own members: tags are among these."""
+_LEVELS = 3
+"""The body, its ``sampling_params``, their ``extra_args``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A JSON value that was not parsed."""
+
+    text: str
+
+    def parsed(self) -> Any:
+        """The value; None where ``json.loads`` refuses it."""
+        try:
+            return json.loads(self.text)
+        except (RecursionError, ValueError):
+            return None
+
+
+def loads(body: bytes) -> dict[str, Any]:
+    """The object's members: numbers, texts, words and flat lists parsed, other values ``Raw``.
+
+    Raises:
+        json.JSONDecodeError: not an object. ``Raw`` values may be malformed inside.
+        UnicodeDecodeError: not text.
+    """
+    return _members(body.decode(json.detect_encoding(body), "surrogatepass"), _LEVELS)
+
+
+def dumps(value: Any) -> str:
+    """The text of what ``loads`` read, ``Raw`` values as they were."""
+    if isinstance(value, Raw):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{dumps(inner)}" for name, inner in value.items()) + "}"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _members(text: str, levels: int) -> dict[str, Any]:
+    """By name; of equal names the last one counts, as for ``json.loads``."""
+    parts = _split(text)
+    return {} if parts == [""] else dict(_member(part, levels - 1) for part in parts)
+
+
+def _split(text: str) -> list[str]:
+    """The text of each member."""
+    parts: list[str] = []
+    depth = begin = 0
+    for token in _TOKEN.finditer(text):
+        mark = token.group() if len(token.group()) == 1 else ""
+        if mark == '"' or (depth == 0 and (mark != "{" or parts or text[: token.start()].strip(_SPACE))):
+            raise json.JSONDecodeError("Expecting an object", text, token.start())
+        depth += (mark in ("{", "[")) - (mark in ("}", "]"))
+        if (mark == "{" and depth == 1 and begin == 0) or (mark == "," and depth == 1) or depth == 0:
+            if begin:
+                parts.append(text[begin : token.start()].strip(_SPACE))
+            begin = token.end()
+    if depth or not parts or text[begin:].strip(_SPACE):
+        raise json.JSONDecodeError("Expecting an object", text, begin)
+    return parts
+
+
+def _member(text: str, levels: int) -> tuple[str, Any]:
+    if not text.startswith('"'):
+        raise json.JSONDecodeError("Expecting a name", text, 0)
+    name, end = json.JSONDecoder().raw_decode(text)
+    rest = text[end:].lstrip(_SPACE)
+    if not rest.startswith(":"):
+        raise json.JSONDecodeError("Expecting ':'", text, end)
+    value = rest[1:].lstrip(_SPACE)
+    if levels and name in _SPLIT_TOO and value.startswith("{"):
+        return name, _members(value, levels)
+    return name, Raw(value) if value.startswith("{") else _value(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError):
+        return Raw(text)
+    inner = value if isinstance(value, list) else [value]
+    return Raw(text) if any(isinstance(item, list | dict) for item in inner) else value

@@ -1,0 +1,94 @@
+"""Which of vLLM's HTTP routes bring a client's tags to the engine, read from vLLM's own router.
+
+A route does so where its body has ``vllm_xargs`` or sampling parameters. vLLM's API key guards some routes only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any, get_args, get_type_hints
+
+
+class Carrier(Enum):
+    """Where a route takes the tags from, beside the session headers."""
+
+    XARGS = "vllm_xargs of a JSON body"
+    EXTRA_ARGS = "sampling_params.extra_args of a JSON body"
+    FORM = "vllm_xargs of a form"
+    HEADERS = "nowhere else"
+
+
+Find = Callable[[str], Carrier | None]
+
+_SIGNS = {"vllm_xargs", "sampling_params", "temperature", "max_tokens"}
+_READS_ITSELF = {"/invocations": Carrier.XARGS}
+"""SageMaker's route has no body in its signature: it hands its own to whichever other route that fits."""
+
+
+def carriers(app: Any) -> dict[str, Carrier]:
+    """The tag-bringing POST routes of a vLLM server, by path as the router writes it."""
+    found: dict[str, Carrier] = {}
+    for route in _flat(app.routes):
+        path = getattr(route, "path", "")
+        if "POST" in (getattr(route, "methods", None) or ()):
+            carrier = _READS_ITSELF.get(path) or _carrier(route.endpoint)
+            if carrier is not None:
+                found[path] = carrier
+    return found
+
+
+def finder(app: Any) -> Find:
+    """From a request's path to its carrier; None for routes that bring no tags."""
+    known = carriers(app)
+    exact = {path: carrier for path, carrier in known.items() if "{" not in path}
+    patterns = [(re.compile(re.sub(r"\{[^}]*\}", ".+", path)), known[path]) for path in known if "{" in path]
+
+    def find(path: str) -> Carrier | None:
+        return exact.get(path) or next((carrier for pattern, carrier in patterns if pattern.fullmatch(path)), None)
+
+    return find
+
+
+def guarded(path: str) -> bool:
+    """Whether vLLM itself answers 401 to a request for ``path`` without a valid key."""
+    try:
+        from vllm.entrypoints.serve.middleware.authenticate import GUARDED_PREFIX  # noqa: PLC0415 - newer versions only
+    except ImportError:
+        return path.startswith("/v1")
+    return path.startswith(GUARDED_PREFIX)
+
+
+def _flat(routes: Iterable[Any]) -> Iterator[Any]:
+    """FastAPI 0.137 and later keeps included routers whole."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from [route] if inner is None else _flat(inner.routes)
+
+
+def _carrier(endpoint: Any) -> Carrier | None:
+    try:
+        hints = get_type_hints(endpoint, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # not vLLM's: a plugin's route, which may well generate
+        return Carrier.XARGS
+    for name, hint in hints.items():
+        for model in _models(hint) if name != "return" else ():
+            fields = model.model_fields
+            if _SIGNS.isdisjoint(fields):
+                continue
+            if any(type(each).__name__ == "Form" for each in getattr(hint, "__metadata__", ())):
+                return Carrier.FORM
+            if "sampling_params" in fields:
+                return Carrier.EXTRA_ARGS
+            takes_any = model.model_config.get("extra") == "allow"
+            return Carrier.XARGS if takes_any or "vllm_xargs" in fields else Carrier.HEADERS
+    return None
+
+
+def _models(hint: Any) -> Iterator[Any]:
+    """The pydantic models in a type, or in a union of types."""
+    if hasattr(hint, "model_fields"):
+        yield hint
+    for inner in get_args(hint):
+        yield from _models(inner)

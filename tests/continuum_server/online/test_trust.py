@@ -1,0 +1,209 @@
+"""What a client cannot do: fail a request by its tags, reach another key's programs, hang what others ask for.
+
+A request's status is that of the same request without tags, whatever form these have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.policy.core import Guards
+from live_server import Live, live, tokens
+from request_fuzz import KEYS, Pair, Sent, pairs
+
+Status = Callable[[Sent], Awaitable[int]]
+
+AT_ONCE = 48
+REQUESTS = 20_000
+WARM_UP = 3_000
+GROWTH_MB = 20.0
+HANDLERS = (
+    *("openai_serving_chat", "openai_serving_chat_batch", "openai_serving_completion", "openai_serving_responses"),
+    *("serving_tokens", "serving_render", "anthropic_serving_messages", "serving_tokenization"),
+)
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[Any]:
+    """vLLM's whole HTTP side with our middleware and two keys; a request that is found valid gets a 5xx."""
+    from vllm.entrypoints.launchers.app import build_app  # noqa: PLC0415 - seconds
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    middleware = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
+    arguments = ["--enable-scale-out", "--middleware", middleware, "--api-key", *KEYS]
+    made = build_app(make_arg_parser(FlexibleArgumentParser()).parse_args(arguments), ("generate",))
+    for name in HANDLERS:
+        setattr(made.state, name, None)
+    return made
+
+
+def test_no_tag_makes_vllm_s_http_side_refuse_a_request(app: Any) -> None:
+    unequal, statuses = asyncio.run(_in_process(pairs(1, 1000), app))
+    assert unequal == []
+    assert {401, 400, 501} <= statuses.keys()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    config = {
+        "policy": "static-ttl",
+        "policy_options": {"ttl_s": 2.0},
+        "guards": Guards(max_programs=200),
+        "kv_blocks": 2000,
+        "max_model_len": 512,
+        "emulated": EmulatedSettings(time_scale=1000.0),
+        "vllm_arguments": ("--enable-scale-out", "--disable-uvicorn-access-log", "--api-key", *KEYS),
+    }
+    with live(tmp_path_factory.mktemp("fuzz"), **config) as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
+    warm_up, measured = pairs(2, WARM_UP), pairs(3, REQUESTS)
+    unequal, _ = asyncio.run(_over_http(warm_up, server.server.url))
+    before = resident_mb(server.server.process.pid)
+    more, statuses = asyncio.run(_over_http(measured, server.server.url))
+    after = resident_mb(server.server.process.pid)
+    assert unequal + more == []
+    assert statuses[200] > REQUESTS / 2
+    assert before.keys() == after.keys()  # the same processes: none has died
+    assert {name: after[name] - before[name] for name in after if after[name] - before[name] >= GROWTH_MB} == {}
+    assert httpx.get(f"{server.server.url}/health").status_code == 200
+    assert server.state(KEYS[0])["tags_rejected"] > REQUESTS / 10
+
+
+def tagged(server: Live, key: str, **xargs: Any) -> None:
+    """A turn of 64 prompt tokens."""
+    body = {"model": server.model, "prompt": tokens(64, 1), "max_tokens": 2, "vllm_xargs": xargs}
+    answer = httpx.post(f"{server.server.url}/v1/completions", json=body, headers=bearer(key), timeout=60.0)
+    assert answer.status_code == 200, answer.text
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.slow
+def test_a_program_is_its_key_s_own(server: Live) -> None:
+    url = f"{server.server.url}/continuum/programs/shared%2Fid/release"
+    for key in KEYS:
+        tagged(server, key, program_id="shared/id", kv_ttl_s=60)
+    assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
+    assert server.state(KEYS[0])["pinned_tokens"] >= 2 * 64  # of everybody
+    assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is True
+    assert [len(server.state(key)["pins"]) for key in KEYS] == [1, 0]
+    assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is False
+    assert httpx.post(url, headers=bearer(KEYS[0])).json()["released"] is True
+
+
+@pytest.mark.slow
+def test_a_refused_request_costs_the_engine_nothing(server: Live) -> None:
+    before = server.state(KEYS[0])["tags_rejected"]
+    xargs = dict.fromkeys([str(number) for number in range(1000)], None)
+    for path in ("/v1/completions", "/invocations"):
+        body = {"model": server.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": {**xargs, "program_id": "p"}}
+        status = httpx.post(server.server.url + path, json=body, headers=bearer("wrong"), timeout=60.0).status_code
+        assert status == (401 if path.startswith("/v1") else 200)
+    assert server.state(KEYS[0])["tags_rejected"] == before
+
+
+@pytest.mark.slow
+def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
+    [engine] = [int(name.split()[-1]) for name in resident_mb(server.server.process.pid) if "EngineCor" in name]
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        page = httpx.get(f"{server.server.url}/metrics", timeout=60.0).text
+        state = httpx.get(f"{server.server.url}/continuum/state", headers=bearer(KEYS[0]), timeout=60.0)
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert "vllm:num_requests_running" in page
+    assert "continuum:up 0" in page
+    assert "continuum:pins" not in page
+    assert (state.status_code, state.json()) == (503, {"error": "the engine did not answer within 5 s"})
+    assert "continuum:up 1" in httpx.get(f"{server.server.url}/metrics", timeout=60.0).text
+
+
+@pytest.mark.slow
+def test_vllm_s_own_scheduler_is_not_asked(stock: Live) -> None:
+    assert httpx.get(f"{stock.server.url}/continuum/state").status_code == 503
+    assert "continuum:" not in httpx.get(f"{stock.server.url}/metrics").text
+    assert "Traceback" not in (stock.record.parent / "server.log").read_text()
+
+
+async def _differences(wanted: list[Pair], status: Status) -> tuple[list[tuple[str, int, int]], Counter[int]]:
+    """Requests whose status is not that of their plain twins, with both; how often each status came."""
+    plain = list({pair.plain for pair in wanted})
+    expected = dict(zip(plain, await _all(plain, status), strict=True))
+    statuses = await _all([pair.tagged for pair in wanted], status)
+    found = zip(wanted, statuses, strict=True)
+    unequal = [
+        (f"{pair.tagged.path} {pair.tagged.headers} {pair.tagged.body!r:.1000}", got, expected[pair.plain])
+        for pair, got in found
+        if got != expected[pair.plain]
+    ]
+    return unequal, Counter(statuses)
+
+
+async def _all(requests: list[Sent], status: Status) -> list[int]:
+    left, statuses = iter(enumerate(requests)), [0] * len(requests)
+
+    async def work() -> None:
+        for number, request in left:
+            statuses[number] = await status(request)
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return statuses
+
+
+async def _over_http(wanted: list[Pair], url: str) -> tuple[list[tuple[str, int, int]], Counter[int]]:
+    connector = aiohttp.TCPConnector(limit=AT_ONCE)
+    async with aiohttp.ClientSession(url, connector=connector) as client:
+
+        async def status(request: Sent) -> int:
+            for _ in range(5):  # a refusal may close the connection while a long body is still on its way
+                with suppress(aiohttp.ClientError):
+                    async with client.post(request.path, data=request.body, headers=request.headers) as answer:
+                        return answer.status
+            return 0
+
+        return await _differences(wanted, status)
+
+
+async def _in_process(wanted: list[Pair], app: Any) -> tuple[list[tuple[str, int, int]], Counter[int]]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(base_url="http://test", transport=transport) as client:
+
+        async def status(request: Sent) -> int:
+            headers = [(name.encode(), value.encode()) for name, value in request.headers]
+            return (await client.post(request.path, content=request.body, headers=headers)).status_code
+
+        return await _differences(wanted, status)
+
+
+def resident_mb(pid: int) -> dict[str, float]:
+    """Memory of a process and of all its descendants, by name and process id."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except OSError:  # ended in between
+            continue
+        parents[int(stat.parent.name)] = int(rest.split()[1]), name
+    family = {pid}
+    while more := {child for child, (parent, _) in parents.items() if parent in family} - family:
+        family |= more
+    pages = {each: int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in sorted(family)}
+    return {f"{parents[each][1]} {each}": count * 4096 / 1e6 for each, count in pages.items()}

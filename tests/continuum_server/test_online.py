@@ -1,0 +1,78 @@
+"""What reaches the engine's process: tags of any type on a request, questions of any kind from the HTTP side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from continuum_server.vllm_plugin.metrics import Metrics
+from continuum_server.vllm_plugin.online import Online
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.schema import SchedulerEvent
+from nano import build
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+
+ODD: list[Any] = [["a"], {"a": ["b"]}, None, 5, -(2**63), "", "\ud800", float("nan"), True, b"x", object()]
+
+
+@pytest.fixture
+def scheduler() -> Any:
+    return build([], "static-ttl", {"ttl_s": 60.0}, scheduler_type=ProgramScheduler)[0]
+
+
+@pytest.fixture
+def online(scheduler: Any) -> Iterator[Online]:
+    made = Online(scheduler, Settings("static-ttl", {"ttl_s": 60.0}))
+    yield made
+    made.close()
+
+
+def request(name: str, **xargs: Any) -> Request:
+    sampling = SamplingParams(max_tokens=1, extra_args=xargs)
+    return Request(name, prompt_token_ids=[1, 2, 3], sampling_params=sampling, pooling_params=None)
+
+
+@pytest.mark.parametrize("value", ODD, ids=[str(number) for number in range(len(ODD))])
+def test_a_tag_of_any_type_leaves_the_engine_alive(scheduler: Any, value: Any) -> None:
+    """The scheduler alone, with no HTTP side before it: one list as the client once ended the engine."""
+    names = ("program_id", "parent_id", "kv_ttl_s", "is_last_step", "pred_tool", CLIENT_KEY, NAMESPACE_KEY)
+    for number, name in enumerate(names):
+        scheduler.add_request(request(f"r{number}", **{"program_id": "p", "kv_ttl_s": 60, name: value}))
+    scheduler.add_request(request("all", **dict.fromkeys(names, value)))
+    assert scheduler.tags_rejected >= len(names) - 2
+    assert scheduler.core.turn("r5").client is None
+
+
+def test_ids_belong_to_their_key(scheduler: Any) -> None:
+    one, two = "1" * 16, "2" * 16
+    for name, key in (("a", one), ("b", two), ("c", one)):
+        scheduler.add_request(request(name, program_id="p", **{NAMESPACE_KEY: key, CLIENT_KEY: key}))
+    programs = [scheduler.core.turn(name).program for name in "abc"]
+    assert programs[0] is programs[2]
+    assert programs[0] is not programs[1]
+
+
+@pytest.mark.parametrize("operation", ["state", "release", "reject", "else", "", None, 5, ["state"]])
+@pytest.mark.parametrize(
+    "argument", ["", "x", "[]", "5", "{}", '{"names": 5}', '{"namespace": [1]}', None, 5, "[" * 9999]
+)
+def test_no_question_raises_into_the_engine(online: Online, operation: Any, argument: Any) -> None:
+    assert isinstance(json.loads(online.call(operation, argument)), dict)
+
+
+def test_malformed_tags_are_counted_and_few_are_named(online: Online, scheduler: Any) -> None:
+    told = {"count": 200_000, "names": ["a", "b\n\x1b[31m"]}
+    assert json.loads(online.call("reject", json.dumps(told))) == {}
+    assert json.loads(online.call("state", ""))["tags_rejected"] == 200_000
+
+
+def test_an_event_of_another_version_is_counted() -> None:
+    metrics = Metrics()
+    for kind, facts in (("finish", {"status": "new"}), ("unpin", {"reason": "new"}), ("new", {})):
+        metrics.count(SchedulerEvent(0.0, kind, "p", 0, **facts))  # type: ignore[arg-type]
+    assert (metrics.turns["new"], metrics.unpins["new"]) == (1, 1)

@@ -1,0 +1,176 @@
+"""The routes that bring tags, read from the router of a whole vLLM server, against a list written by hand.
+
+A vLLM version that adds a POST route fails here until somebody has looked at what that route brings to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import pytest
+from continuum_server.vllm_plugin.form_tags import tag_form
+from continuum_server.vllm_plugin.loose_json import Raw
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, Caller
+from continuum_server.vllm_plugin.routes import Carrier, carriers, finder, guarded
+from fastapi import FastAPI, Form
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+CARRIERS = {
+    "/v1/chat/completions": Carrier.XARGS,
+    "/v1/chat/completions/batch": Carrier.XARGS,
+    "/v1/completions": Carrier.XARGS,
+    "/v1/responses": Carrier.XARGS,
+    "/v1/messages": Carrier.XARGS,
+    "/invocations": Carrier.XARGS,
+    "/inference/v1/generate": Carrier.EXTRA_ARGS,
+    "/v1/audio/transcriptions": Carrier.FORM,
+    "/v1/audio/translations": Carrier.FORM,
+    # these generate nothing, but their answer is what a client sends to /inference/v1/generate
+    "/v1/chat/completions/render": Carrier.XARGS,
+    "/v1/completions/render": Carrier.XARGS,
+    "/v1/messages/render": Carrier.XARGS,
+    "/v1/responses/render": Carrier.XARGS,
+}
+NO_TAGS = {
+    # these generate with parameters of their own: neither xargs nor session headers reach the engine
+    *("/generative_scoring", "/v1/systemone"),
+    # these do not generate
+    *("/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v1/chat/completions/derender"),
+    *("/v1/completions/derender", "/v1/responses/{response_id}/cancel", "/inference/v1/abort_requests"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters"),
+    *("/ping", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/start_profile", "/stop_profile"),
+    *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/sleep"),
+    *("/release_kv_cache_memory", "/wake_up", "/pause", "/resume", "/abort_requests", "/weight_checker"),
+    *("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update"),
+    *("/start_draft_weight_update", "/update_weights", "/finish_weight_update", "/update_weight_version"),
+    "/fault_tolerance/apply",
+}
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    """vLLM's application for a model that generates, with everything switched on."""
+    from vllm.entrypoints.launchers.app import build_app  # noqa: PLC0415 - seconds
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415
+    from vllm.tasks import GENERATION_TASKS  # noqa: PLC0415
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("VLLM_SERVER_DEV_MODE", "VLLM_ENABLE_COHERE_API", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+            patch.setenv(name, "1")
+        args = make_arg_parser(FlexibleArgumentParser()).parse_args(["--enable-scale-out", "--enable-fault-tolerance"])
+        yield build_app(args, GENERATION_TASKS)
+
+
+def test_each_route_of_vllm_is_known(app: Any) -> None:
+    assert carriers(app) == CARRIERS
+    posts = {route.path for route in app.routes if "POST" in (getattr(route, "methods", None) or ())}
+    assert posts - set(CARRIERS) - NO_TAGS == set()
+
+
+def test_a_request_s_path_finds_its_route(app: Any) -> None:
+    find = finder(app)
+    assert find("/v1/chat/completions/batch") is Carrier.XARGS
+    assert find("/v1/completions/") is None  # the router redirects
+    assert find("/v1/responses/r/cancel") is None
+    assert guarded("/v1/completions")
+    assert guarded("/inference/v1/generate")
+    assert not guarded("/invocations")
+
+
+class Body(BaseModel):
+    max_tokens: int = 1
+
+
+def test_a_route_without_room_for_tags_and_one_with_parameters() -> None:
+    app = FastAPI()
+
+    @app.post("/v1/{model}/run")
+    async def run(model: str, body: Body) -> None: ...
+
+    @app.post("/odd")
+    async def odd(body: int) -> None: ...
+
+    odd.__annotations__["body"] = "Nowhere"  # cannot be resolved any more
+    find = finder(app)
+    assert find("/v1/a/run") is Carrier.HEADERS  # no xargs, and no other field
+    assert find("/odd") is Carrier.XARGS
+
+
+# ------------------------------------------------------------------------------------------ forms
+
+
+@pytest.fixture(scope="module")
+def transcribe() -> TestClient:
+    """vLLM's own form behind a route that answers what it read, after ``tag_form``."""
+    from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest  # noqa: PLC0415
+
+    app = FastAPI()
+
+    async def read(request: Any) -> dict[str, Any]:
+        return {"xargs": request.vllm_xargs, "file": (await request.file.read()).hex(), "prompt": request.prompt}
+
+    read.__annotations__["request"] = Annotated[TranscriptionRequest, Form()]
+    app.post("/read")(read)
+
+    async def tagging(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            found = await tag_form(scope, receive, {}, Caller("c" * 16))
+            assert found is not None
+            body, content_type, _ = found
+            scope = {**scope, "headers": [(b"content-type", content_type.encode())]}
+            messages = [{"type": "http.request", "body": body}]
+            await app(scope, lambda: asyncio.sleep(0, messages.pop()), send)
+
+    return TestClient(tagging)
+
+
+DEEP = '{"program_id": ' + "[" * 5000 + "]" * 5000 + "}"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (None, {}),
+        ('{"program_id": "p", "odd": null, "other": 5}', {"program_id": "p", "other": 5}),
+        ('{"continuum_client": "0123456789abcdef", "continuum_namespace": ["x"]}', {}),
+        ("not json", {}),
+        (DEEP, {}),
+    ],
+)
+def test_a_form_s_tags_are_cleaned(transcribe: TestClient, sent: str | None, kept: dict[str, Any]) -> None:
+    content = bytes(range(256)) * 3 + b"\r\n--"
+    data = {"prompt": 'é "quoted"\r\n', **({"vllm_xargs": sent} if sent is not None else {})}
+    answer = transcribe.post("/read", data=data, files={"file": ('a"\\.wav', content, "audio/wav")})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["xargs"] == {**kept, CLIENT_KEY: "c" * 16}
+    assert bytes.fromhex(found["file"]) == content
+    assert found["prompt"] == data["prompt"]
+
+
+def test_a_part_s_name_cannot_smuggle_in_a_second_one(transcribe: TestClient) -> None:
+    forged = json.dumps({CLIENT_KEY: "f" * 16})
+    name = "utf-8''a%22%0D%0AContent-Disposition: form-data; name=vllm_xargs"
+    parts = [
+        f"Content-Disposition: form-data; name*={name}\r\n\r\n{forged}",
+        f'Content-Disposition: form-data; name="vllm_xargs"; filename="x"\r\n\r\n{forged}',
+        'Content-Disposition: form-data; name="file"; filename="f"\r\n\r\nx',
+    ]
+    body = "".join(f"--b\r\n{part}\r\n" for part in parts) + "--b--\r\n"
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    answer = transcribe.post("/read", content=body, headers=headers)
+    assert answer.json()["xargs"] == {CLIENT_KEY: "c" * 16}
+
+
+def test_what_is_no_form_is_left_alone() -> None:
+    assert Raw("[" * 5000).parsed() is None
+    scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=b")], "app": None}
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"--x"}
+
+    assert asyncio.run(tag_form(scope, receive, {}, None)) is None
