@@ -62,7 +62,7 @@ def test_tags_cost_nothing_where_all_fit_a_small_pool(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", DEFAULT_POLICIES)
 def test_tags_cost_nothing_where_all_fit_an_h100(policy: str) -> None:
-    """96 programs behind 10,000 tokens: counted whole more than twice the pool, in distinct blocks an eighth of it."""
+    """96 programs behind 10,000 tokens: counted whole more than twice the pool, in distinct blocks a seventh."""
     jobs = behind_a_prefix(10_000, 96, own=300, more=100, output=64)
     assert makespan_s(jobs, policy, None) <= 1.1 * makespan_s(jobs, policy, None, Untagged)
 
