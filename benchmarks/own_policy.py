@@ -6,7 +6,8 @@
 
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
-of ``continuum-bench``, and "lengths_later": 2.5, all lengths times this of programs that arrive in the second half.
+of ``continuum-bench`` ("length_scale" and "shared_prefix" too); "lengths_later": 2.5, all lengths times this of
+programs that arrive in the second half; "turns": [2, 4], programs that end with their second, third or fourth turn.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}; the third, the limits on
 every policy, may be left out.
 One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
@@ -22,7 +23,7 @@ import multiprocessing
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
-from continuum_traces.schema import TurnRecord
+from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
-OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "lengths_later", *OF_THE_WORKLOAD)
+OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "shared_prefix", "arrivals", "tool_times")
+OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_WORKLOAD)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -53,15 +54,21 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         **{name: cell[name] for name in OF_THE_WORKLOAD if name in cell},
     )
     plays = sorted(arrivals(load_workload(request), cell["jps"], seed), key=lambda play: play.arrival_s)
-    later, lengths = len(plays) // 2, cell.get("lengths_later", 1.0)
     return [
-        Job(
-            scale_lengths(play.program, lengths) if number >= later and lengths != 1 else play.program,
-            play.arrival_s,
-            play.salt,
-        )
+        Job(_changed(play.program, cell, number, number >= len(plays) // 2), play.arrival_s, play.salt)
         for number, play in enumerate(plays)
     ]
+
+
+def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
+    """The program as the cell wants it; ``later``: it is of the second half."""
+    lengths = cell.get("lengths_later", 1.0) if later else 1.0
+    changed = program if lengths == 1 else scale_lengths(program, lengths)
+    if "turns" not in cell:
+        return changed
+    fewest, most = cell["turns"]
+    *before, last = changed.turns[: fewest + number % (most - fewest + 1)]
+    return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ AXIS_TITLES = {
     "chunk_tokens": "chunk size, tokens",
     "max_num_seqs": "most requests at once",
     "turn_scale": "turns, times",
+    "shared_prefix": "shared prefix, tokens",
     "kv_blocks": "KV blocks",
 }
 mpl.rcParams["svg.hashsalt"] = "continuum"  # equal data, equal bytes

@@ -44,6 +44,12 @@ TokensReading = Annotated[
 ]
 TurnScale = Annotated[int, typer.Option(help="Turns k times over, lengths divided by k.", rich_help_panel=_WORKLOAD)]
 LengthScale = Annotated[float, typer.Option(help="Every length in tokens times this.", rich_help_panel=_WORKLOAD)]
+SharedPrefix = Annotated[
+    int,
+    typer.Option(
+        help="So many tokens more, the same for all programs, before each first prompt.", rich_help_panel=_WORKLOAD
+    ),
+]
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out programs that do not fit.", rich_help_panel=_WORKLOAD)
 ]
@@ -185,6 +191,7 @@ class RunOptions:
     tokens_reading: str = "context"
     turn_scale: int = 1
     length_scale: float = 1.0
+    shared_prefix: int = 0
     arrivals: str = "poisson"
     tool_times: str = "recorded"
     skip_invalid: bool = False

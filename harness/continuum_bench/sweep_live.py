@@ -118,6 +118,7 @@ def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
         "--tool-times": options.tool_times,
         "--turn-scale": options.turn_scale,
         "--length-scale": options.length_scale,
+        "--shared-prefix": options.shared_prefix,
         "--tokens-reading": options.tokens_reading,
         "--out": out,
     }

@@ -97,6 +97,8 @@ def _overview(source: str, found: TraceStats, published: Published | None) -> Ta
     row("tokens, summed over turns", found.tokens_cumulative, published.tokens if published else None)
     row("generated tokens per turn", found.output_tokens, None)
     table.caption = f"slowest tenth of the gaps holds {found.slowest_tenth_share:.1%} of the time between turns"
+    if found.sharing_a_prefix:
+        table.caption += f"\n{found.sharing_a_prefix} programs share a prefix, {found.shared_prefix_tokens:,.0f} tokens"
     return table
 
 

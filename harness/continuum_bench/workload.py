@@ -19,6 +19,7 @@ from continuum_traces.synth import (
     bundled,
     bundled_path,
     load_profile,
+    put_behind,
     scale_lengths,
     scale_turns,
     synthesize,
@@ -42,6 +43,7 @@ class WorkloadRequest:
     jps: float = 0.13
     turn_scale: int = 1
     length_scale: float = 1.0
+    shared_prefix: int = 0
     reading: Reading = "context"
     skip_invalid: bool = False
     context_tokens: int = 131072
@@ -84,6 +86,8 @@ def load_workload(request: WorkloadRequest) -> Workload:
         programs = [scale_lengths(program, request.length_scale) for program in programs]
     if request.turn_scale > 1:
         programs = [scale_turns(program, request.turn_scale) for program in programs]
+    if request.shared_prefix:
+        programs = put_behind(programs, request.shared_prefix)
     kept, skipped = _fitting(programs, request)
     number = request.num_programs or len(kept)
     repeats = -(-number // len(kept))
@@ -103,6 +107,8 @@ def _check(request: WorkloadRequest) -> None:
         raise BenchError(f"--turn-scale {request.turn_scale}: must be at least 1")
     if not 0 < request.length_scale < np.inf:
         raise BenchError(f"--length-scale {request.length_scale:g}: must be above 0")
+    if request.shared_prefix < 0:
+        raise BenchError(f"--shared-prefix {request.shared_prefix}: must not be negative")
 
 
 def _read(request: WorkloadRequest) -> tuple[list[Program], str]:
@@ -150,6 +156,7 @@ def _facts(
         "tokens_reading": request.reading,
         "turn_scale": request.turn_scale,
         **({"length_scale": request.length_scale} if request.length_scale != 1 else {}),
+        **({"shared_prefix": request.shared_prefix} if request.shared_prefix else {}),
         **({"jps": request.jps} if uses_rate(request.arrivals) else {}),
         "arrivals": request.arrivals,
         **({"tool_times": request.tool_times} if request.tool_times != RECORDED else {}),

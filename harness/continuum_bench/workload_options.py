@@ -33,6 +33,7 @@ def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload
             jps=options.jps,
             turn_scale=options.turn_scale,
             length_scale=options.length_scale,
+            shared_prefix=options.shared_prefix,
             reading=cast(Reading, options.tokens_reading),
             skip_invalid=options.skip_invalid,
             arrivals=options.arrivals,

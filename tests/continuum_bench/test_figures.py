@@ -108,7 +108,7 @@ def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
 STUDIED = {"gamma:3", "constant:30", "bimodal:0.8:0.5:60", "shift:10", "dram-100"}
 
 
-@pytest.mark.parametrize(("mode", "cells"), [("--quick", 120), ("--full", 1920)])
+@pytest.mark.parametrize(("mode", "cells"), [("--quick", 120), ("--full", 2100)])
 def test_own_policy_plans_the_whole_study(mode: str, cells: int, tmp_path: Path) -> None:
     shown = bench("figure", "own-policy", mode, "--dry-run", "--out", tmp_path / "out")
     assert shown.exit_code == 0, shown.stderr
@@ -127,6 +127,7 @@ def test_own_policy_plans_the_whole_study(mode: str, cells: int, tmp_path: Path)
     if mode == "--full":
         assert {"openhands", "h100-80gb"} <= values
         assert {point.options.turn_scale for point in points} == {1, 2, 3, 4, 5}
+        assert {point.options.shared_prefix for point in points} == {0, 4000, 10_000, 18_000}
 
 
 def test_own_policy_with_a_users_trace_has_the_same_changes(trace: Path) -> None:

@@ -108,6 +108,15 @@ def test_recorded_is_the_default_and_leaves_manifests_as_they_were() -> None:
     assert (changed_too.facts["tool_times"], changed_too.facts["length_scale"]) == ("shift:2", 0.5)
 
 
+def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
+    plain = load_workload(WorkloadRequest("swebench", num_programs=3, length_scale=0.5))
+    behind = load_workload(WorkloadRequest("swebench", num_programs=3, length_scale=0.5, shared_prefix=18_000))
+    assert (behind.facts["shared_prefix"], "shared_prefix" in plain.facts) == (18_000, False)
+    for one, other in zip(plain.programs, behind.programs, strict=True):
+        assert other.prompt_tokens() == [tokens + 18_000 for tokens in one.prompt_tokens()]
+        assert other.shared_prefix_tokens == one.shared_prefix_tokens + 18_000
+
+
 def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
     trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
     workload = load_workload(WorkloadRequest("swebench", num_programs=4, tool_times="shift:10"))
@@ -149,6 +158,7 @@ def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
         "error: --tool-times hang:2: expected hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0"
     ]
     assert "--length-scale 0: must be above 0" in bench("swebench", "--length-scale", 0).stderr
+    assert "--shared-prefix -1: must not be negative" in bench("swebench", "--shared-prefix", -1).stderr
     grid = tmp_path / "grid.yaml"
     for text, message in (
         ("tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,10 @@ class TraceStats:
     slowest_tenth_share: float
     """Of all time between turns, held by the slowest tenth of the gaps."""
     longest_context_tokens: int
+    sharing_a_prefix: int
+    """Programs whose first prompt opens as that of another program."""
+    shared_prefix_tokens: float
+    """Their shared tokens, on average; 0 where there are none."""
     unknown_durations: int
     """Tool calls whose duration the source did not record; counted as 0 in gaps."""
     tools: tuple[ToolStats, ...]
@@ -82,6 +87,7 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
     if not kept:
         raise TraceError("no programs in it (a source without token counts gives none)")
     gaps = [turn.gap_s * 1e3 for program in kept for turn in program.turns[:-1]]
+    shared = _shared_tokens(kept)
     calls = [call for program in kept for turn in program.turns for call in turn.tool_calls]
     return TraceStats(
         programs=len(kept),
@@ -94,9 +100,17 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
         output_tokens=_mean_std([t.output_tokens for p in kept for t in p.turns]),
         slowest_tenth_share=slowest_tenth_share(gaps),
         longest_context_tokens=max(p.final_context_tokens for p in kept),
+        sharing_a_prefix=len(shared),
+        shared_prefix_tokens=_mean_std(shared).mean,
         unknown_durations=sum(call.duration_s is None for call in calls),
         tools=_tools([(call.name, call.duration_s * 1e3) for call in calls if call.duration_s is not None]),
     )
+
+
+def _shared_tokens(programs: Sequence[Program]) -> list[int]:
+    """Tokens of each program's shared prefix, of those that do share it."""
+    users = Counter(program.shared_prefix_id for program in programs)
+    return [p.shared_prefix_tokens for p in programs if p.shared_prefix_tokens and users[p.shared_prefix_id] > 1]
 
 
 def slowest_tenth_share(values: Sequence[float]) -> float:

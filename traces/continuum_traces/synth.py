@@ -258,15 +258,31 @@ def scale_turns(program: Program, k: int) -> Program:
     link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=last.tool_calls or filler)
     repeated = (*shorter[:-1], link)
     turns = (*repeated * (k - 1), *shorter)
-    return Program(
-        program.program_id,
-        turns,
-        f"{program.source} x{k}",
-        program.model,
-        program.synthetic,
-        program.arrival_s,
-        program.parent_id,
-    )
+    prefix = min(round(program.shared_prefix_tokens / k), turns[0].new_input_tokens)
+    return replace(program, turns=turns, source=f"{program.source} x{k}", shared_prefix_tokens=prefix)
+
+
+def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
+    """The same programs behind ``tokens`` more, the same for all of them.
+
+    What they all shared before they share still; what only some of them shared counts as each one's own.
+    """
+    all_shared = len({program.shared_prefix_id for program in programs}) == 1
+
+    def behind(program: Program) -> Program:
+        first, *later = program.turns
+        later = [
+            turn if turn.kept_tokens is None else replace(turn, kept_tokens=turn.kept_tokens + tokens) for turn in later
+        ]
+        return replace(
+            program,
+            turns=(replace(first, new_input_tokens=first.new_input_tokens + tokens), *later),
+            source=f"{program.source}, behind {tokens} shared tokens",
+            shared_prefix_id=f"{tokens} tokens",
+            shared_prefix_tokens=tokens + (program.shared_prefix_tokens if all_shared else 0),
+        )
+
+    return [behind(program) for program in programs]
 
 
 def scale_lengths(program: Program, factor: float) -> Program:

@@ -11,9 +11,11 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.usage import (
     ESTIMATED,
@@ -38,14 +40,15 @@ def read_mini_swe(path: Path) -> Iterator[Program]:
     Raises:
         TraceError: naming the file and what it lacks.
     """
-    found = 0
+    opened, found = [], 0
     for name, text in _texts(path):
         found += 1
-        program = _program(name, text)
-        if program is not None:
-            yield program
+        one = _program(name, text)
+        if one is not None:
+            opened.append(one)
     if not found:
         raise TraceError(f"{path}: no trajectory (*.traj.json) in it")
+    yield from with_shared_prefixes(opened)
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
@@ -69,7 +72,7 @@ def _members(path: Path) -> Iterator[tuple[str, str]]:
                 yield f"{path}:{member.name}", content.read().decode()
 
 
-def _program(name: str, text: str) -> Program | None:
+def _program(name: str, text: str) -> Opened | None:
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -81,7 +84,13 @@ def _program(name: str, text: str) -> Program | None:
     requests, estimated = _requests(name, messages)
     turns = tuple(turns_from_usage(requests))
     source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")
-    return Program(str(program_id), turns, source, _model(messages)) if turns else None
+    return Opened(Program(str(program_id), turns, source, _model(messages)), _opening(messages)) if turns else None
+
+
+def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
+    """What the model read before its first answer."""
+    asked = takewhile(lambda message: message.get("role") != "assistant", messages)
+    return tuple(map(_text, asked))
 
 
 def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage], bool]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
 from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import Program, ToolCall
@@ -32,6 +33,10 @@ def read_openhands(path: Path) -> Iterator[Program]:
     Raises:
         TraceError: naming file, line and field.
     """
+    yield from with_shared_prefixes(_opened(path))
+
+
+def _opened(path: Path) -> Iterator[Opened]:
     for line_number, line in _lines(path):
         try:
             run = json.loads(line)
@@ -41,7 +46,7 @@ def read_openhands(path: Path) -> Iterator[Program]:
             raise TraceError(f"{path}:{line_number}: history: missing")
         program = _program(run)
         if program is not None:
-            yield program
+            yield Opened(program, tuple(_opening([event for event in run["history"] if isinstance(event, dict)])))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -73,6 +78,29 @@ def _program(run: Mapping[str, Any]) -> Program | None:
     turns = tuple(turns_from_usage(requests))
     model = next((str(row["model"]) for row in _metrics(run, "token_usages") if row.get("model")), None)
     return Program(str(run.get("instance_id", "run")), turns, "openhands", model) if turns else None
+
+
+def _opening(events: Sequence[Event]) -> Iterator[str]:
+    """What the model read before its first answer: the system prompt, its tools, the task."""
+    for event in events:
+        found = event.get("args")
+        given: Event = found if isinstance(found, dict) else {}
+        if event.get("kind") == "SystemPromptEvent" or event.get("action") == "system":
+            prompt, tools = event.get("system_prompt") or given, event.get("tools") or given.get("tools")
+            yield _text(prompt) + (json.dumps(tools) if tools else "")
+        elif event.get("source") == "agent":
+            return
+        elif event.get("kind") == "MessageEvent" or event.get("action") == "message":
+            yield _text(event.get("llm_message") or given)
+
+
+def _text(message: Any) -> str:
+    """Of ``{"content": "..."}``, of ``{"text": "..."}``, of a list of these."""
+    if isinstance(message, list):
+        return "".join(map(_text, message))
+    if not isinstance(message, dict):
+        return str(message or "")
+    return _text(message.get("text") or message.get("content"))
 
 
 def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import (
     ESTIMATED,
     UNKNOWN,
@@ -92,6 +93,10 @@ def read_mlperf_agentic(path: Path, count_tokens: CountTokens = estimate_tokens)
 
     Lengths come from ``count_tokens``; the default estimates, and the programs' source says so.
     """
+    yield from with_shared_prefixes(_mlperf_opened(path, count_tokens))
+
+
+def _mlperf_opened(path: Path, count_tokens: CountTokens) -> Iterator[Opened]:
     note = f" ({ESTIMATED})" if count_tokens is estimate_tokens else ""
     for name, rows in _grouped(path, "conversation_id", "role"):
         requests: list[RequestUsage] = []
@@ -106,7 +111,8 @@ def read_mlperf_agentic(path: Path, count_tokens: CountTokens = estimate_tokens)
             prompt += size
         turns = tuple(turns_from_usage(requests))
         if turns:
-            yield Program(name, turns, f"mlperf-agentic{note}")
+            asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
+            yield Opened(Program(name, turns, f"mlperf-agentic{note}"), tuple(map(_message_text, asked)))
 
 
 def _message_text(message: Row) -> str:

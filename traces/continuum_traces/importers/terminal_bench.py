@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
@@ -33,13 +35,11 @@ def read_terminal_bench(path: Path) -> Iterator[Program]:
     files = sorted(path.rglob("trajectory.json")) if path.is_dir() else [path]
     if not files:
         raise TraceError(f"{path}: no trajectory.json in it")
-    for file in files:
-        program = _program(file)
-        if program is not None:
-            yield program
+    opened = (_program(file) for file in files)
+    yield from with_shared_prefixes(one for one in opened if one is not None)
 
 
-def _program(file: Path) -> Program | None:
+def _program(file: Path) -> Opened | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -52,7 +52,13 @@ def _program(file: Path) -> Program | None:
     turns = tuple(turns_from_usage(_requests(file, steps)))
     model = (data.get("agent") or {}).get("model_name")
     name = data.get("session_id") or data.get("trajectory_id") or file.parent.name
-    return Program(str(name), turns, "terminal-bench", model) if turns else None
+    return Opened(Program(str(name), turns, "terminal-bench", model), _opening(steps)) if turns else None
+
+
+def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
+    """What the model read before its first answer."""
+    asked = takewhile(lambda step: step.get("source") != "agent", steps)
+    return tuple(str(step.get("message") or "") for step in asked)
 
 
 def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:

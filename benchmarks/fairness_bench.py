@@ -1,0 +1,161 @@
+"""The rows of ``fairness_rows`` in virtual time: vLLM's own scheduler, closed-loop clients, modelled step times."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from continuum_server.policy.core import Guards
+from continuum_server.step_times.model import Batch
+from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.wire import tags_to_xargs
+from fairness_rows import (
+    BLOCK,
+    CLIENTS,
+    CLIENTS_APART_S,
+    FIRST_PROGRAM_S,
+    GPU,
+    KV_BLOCKS,
+    PROGRAMS,
+    PROGRAMS_APART_S,
+    TOOL_S,
+    Ask,
+    Row,
+    honest,
+)
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+Answered = Callable[[list[int]], None]
+"""Told of a request's answer."""
+WORD = 7
+"""All that the model ever says."""
+
+
+class Engine:
+    """A scheduler, a clock, requests in flight, and what is to be done at which instant."""
+
+    def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards) -> None:
+        config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK)
+        shape, self._times = shape_of(config), times_of(config)
+        settings = Settings(
+            policy,
+            dict(options),
+            guards,
+            prefill=fit_prefill(self._times, shape.max_model_len),
+            decode=decode_of(config, self._times),
+        )
+        self.scheduler: Any = build_scheduler(shape, settings, ProgramScheduler)
+        self.scheduler.clock = lambda: self.now_s
+        self.now_s = 0.0
+        self._numbers = count()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._asked: dict[str, tuple[Request, Answered]] = {}
+        init_none_hash(sha256)
+        self._hasher: Any = get_request_block_hasher(BLOCK, sha256)
+
+    def at(self, instant_s: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (instant_s, next(self._numbers), act))
+
+    def send(self, ask: Ask, answered: Answered) -> None:
+        request = Request(
+            request_id=str(next(self._numbers)),
+            prompt_token_ids=ask.prompt,
+            sampling_params=SamplingParams(max_tokens=ask.output, ignore_eos=True, extra_args=tags_to_xargs(ask.tags)),
+            pooling_params=None,
+            arrival_time=self.now_s,
+            block_hasher=self._hasher,
+        )
+        self._asked[request.request_id] = request, answered
+        self.scheduler.add_request(request)
+
+    def run(self, over: Callable[[], bool], limit_s: float) -> None:
+        """Go on until it is over, the clock is at its limit, or nothing will happen any more."""
+        while not over() and self.now_s < limit_s:
+            while self._due and self._due[0][0] <= self.now_s:
+                heapq.heappop(self._due)[2]()
+            if not self._step() and not self._wait():
+                return
+
+    def _wait(self) -> bool:
+        """Nothing can be scheduled: let the clock run to what comes next; False where nothing does."""
+        deadline_s = self.scheduler.core.next_deadline_s()
+        instants = [self._due[0][0]] if self._due else []
+        if deadline_s is not None:
+            instants.append(deadline_s + 1e-6)  # a pin is released once the clock is past its deadline
+        self.now_s = max(self.now_s, min(instants, default=self.now_s))
+        return bool(instants)
+
+    def _step(self) -> bool:
+        """One step of the engine; False where nothing could be scheduled."""
+        output = self.scheduler.schedule()
+        order, batch, sampled = list(output.num_scheduled_tokens), Batch(), []
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            request: Any = self._asked[request_id][0]
+            decoding = not request.is_prefill_chunk and request.num_output_tokens > 0 and tokens == 1
+            batch.add(tokens, request.num_computed_tokens - tokens, decoding)
+            sampled.append([] if request.is_prefill_chunk else [WORD])
+        if order:
+            self.now_s += batch.step_s(self._times)
+        index = {request_id: number for number, request_id in enumerate(order)}
+        self.scheduler.update_from_output(output, ModelRunnerOutput(order, index, sampled))
+        for request_id in order:
+            self._answer(request_id)
+        return bool(order)
+
+    def _answer(self, request_id: str) -> None:
+        request, answered = self._asked[request_id]
+        if request.is_finished():
+            del self._asked[request_id]
+            answered(list(request.output_token_ids))
+
+
+def _client(engine: Engine, row: Row, client: int, number: int = 0) -> None:
+    """Send a round, and the next one when all of it is answered."""
+    asks = row(client, number)
+    left = len(asks)
+
+    def answered(_: list[int]) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            _client(engine, row, client, number + 1)
+
+    for ask in asks:
+        engine.send(ask, answered)
+
+
+def _program(engine: Engine, program: int, times_s: dict[int, float]) -> None:
+    """Play an honest program; ``times_s`` gets how long it took."""
+    since_s, first = engine.now_s, honest(program, 0, ())
+
+    def tool(reply: list[int]) -> None:
+        engine.at(engine.now_s + TOOL_S, lambda: engine.send(honest(program, 1, [*first.prompt, *reply]), end))
+
+    def end(_: list[int]) -> None:
+        times_s[program] = engine.now_s - since_s
+
+    engine.send(first, tool)
+
+
+def honest_times_s(
+    row: Row, policy: str, options: Mapping[str, Any] | None = None, *, limit_s: float, guards: Guards | None = None
+) -> list[float]:
+    """How long the honest programs took; one that was not over ``limit_s`` after the first of them came is missing."""
+    engine = Engine(policy, options or {}, guards or Guards())
+    times_s: dict[int, float] = {}
+    for client in range(CLIENTS):
+        engine.at(client * CLIENTS_APART_S, partial(_client, engine, row, client))
+    for program in range(PROGRAMS):
+        engine.at(FIRST_PROGRAM_S + program * PROGRAMS_APART_S, partial(_program, engine, program, times_s))
+    engine.run(lambda: len(times_s) == PROGRAMS, FIRST_PROGRAM_S + limit_s)
+    return list(times_s.values())

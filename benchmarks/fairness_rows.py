@@ -1,0 +1,158 @@
+"""Forty clients that send without a pause, beside eight honest programs: what the forty say about themselves.
+
+A row is a function of a client's number and of the round it is in. It gives the requests that the client sends at once;
+the next round follows when all are answered. Ids, tags and prompts differ between rows, how much is asked for does not.
+``fairness_bench`` plays the rows in virtual time, ``fairness`` on a server.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continuum_traces.schema import Tags
+
+GPU, KV_BLOCKS, BLOCK = "a100-80gb", 1200, 16
+"""The engine: modelled step times, and a KV pool of so many blocks of so many tokens."""
+CLIENTS, PROGRAMS = 40, 8
+CROWD_PROMPT, CROWD_OUTPUT = 900, 32
+"""Tokens of a client's request, each a quarter more or less."""
+HONEST_PROMPT, HONEST_OUTPUT, HONEST_MORE = 2200, 40, 100
+"""Tokens of an honest program: its first prompt, each of its two answers, what its tool says."""
+TOOL_S = 0.5
+CLIENTS_APART_S = 0.01
+FIRST_PROGRAM_S, PROGRAMS_APART_S = 3.0, 0.25
+
+HINTS: dict[str, Any] = {
+    "kv_ttl_s": 600.0,
+    "pred_tool": "ls",
+    "pred_tool_s": 1.0,
+    "pred_tool_p90_s": 2.0,
+    "last_func_call": "ls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: the token ids of its prompt, the length of its answer, what it says about itself."""
+
+    prompt: list[int]
+    output: int
+    tags: Tags
+
+
+Row = Callable[[int, int], list[Ask]]
+
+
+def ids(name: str, count: int) -> list[int]:
+    """Token ids of no meaning. Texts of different names share no block; the shorter of one name opens the longer."""
+    return random.Random(name).choices(range(300, 8000), k=count)
+
+
+def honest(program: int, turn: int, before: Sequence[int]) -> Ask:
+    """A turn of an honest program; ``before`` is the prompt and the answer of its first."""
+    prompt = [*before, *ids(f"tool {program}", HONEST_MORE)] if turn else ids(f"task {program}", HONEST_PROMPT)
+    return Ask(prompt, HONEST_OUTPUT, Tags(program_id=f"honest-{program}", is_last_step=bool(turn)))
+
+
+def _ask(client: int, number: int, tags: Tags) -> list[Ask]:
+    """A request whose prompt is like no other."""
+    name = f"{client} {number}"
+    prompt, output = _sizes(name)
+    return [Ask(ids(name, prompt), output, tags)]
+
+
+def _sizes(name: str) -> tuple[int, int]:
+    """Requests of equal size would march in step."""
+    chance = random.Random(f"sizes of {name}")
+    return round(CROWD_PROMPT * chance.uniform(0.75, 1.25)), round(CROWD_OUTPUT * chance.uniform(0.75, 1.25))
+
+
+def _fresh(client: int, number: int) -> str:
+    return f"crowd-{client}-{number}"
+
+
+def _user(client: int) -> str:
+    return f"user-{client}"
+
+
+def idle(client: int, number: int) -> list[Ask]:
+    return []
+
+
+def untagged(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags())
+
+
+def fresh_id(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags(_fresh(client, number)))
+
+
+def shared_old_id(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags("old"))
+
+
+def child_of_old(client: int, number: int) -> list[Ask]:
+    """The very first request is the old program's."""
+    tags = Tags(_fresh(client, number), parent_id="old") if client or number else Tags("old")
+    return _ask(client, number, tags)
+
+
+def own_old_id(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags(_user(client)))
+
+
+def own_old_id_continued(client: int, number: int) -> list[Ask]:
+    """Each prompt is the one before and 16 tokens more."""
+    prompt, output = _sizes(f"{client}")
+    return [Ask(ids(f"{client}", prompt + 16 * number), output, Tags(_user(client)))]
+
+
+def last_step(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags(_fresh(client, number), is_last_step=True))
+
+
+def chain(client: int, number: int) -> list[Ask]:
+    parent = _fresh(client, number - 1) if number else None
+    return _ask(client, number, Tags(_fresh(client, number), parent_id=parent))
+
+
+def one_prompt(client: int, number: int) -> list[Ask]:
+    return [Ask(ids("same", CROWD_PROMPT), CROWD_OUTPUT, Tags("old"))]
+
+
+def fresh_id_hints(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags(_fresh(client, number), **HINTS))
+
+
+def own_old_id_hints(client: int, number: int) -> list[Ask]:
+    return _ask(client, number, Tags(_user(client), **HINTS))
+
+
+def burst(client: int, number: int) -> list[Ask]:
+    """Every other client; the second request of a burst has a prompt of its own."""
+    tags = Tags(_fresh(client, number))
+    return [] if client % 2 else [*_ask(client, number, tags), *_ask(client + CLIENTS, number, tags)]
+
+
+FRESH = "fresh-id"
+"""The row that the others are held against."""
+
+ROWS: dict[str, tuple[Row, str]] = {
+    "idle": (idle, "nothing"),
+    "untagged": (untagged, "untagged requests"),
+    FRESH: (fresh_id, "a fresh id for each request"),
+    "shared-old-id": (shared_old_id, "one old id, the same for all"),
+    "child-of-old": (child_of_old, "fresh ids, the parent an old program"),
+    "own-old-id": (own_old_id, "an old id per client, unrelated prompts"),
+    "own-old-id-continued": (own_old_id_continued, "an old id per client, prompts that continue"),
+    "last-step": (last_step, "a fresh id for each request, said to be its last step"),
+    "chain": (chain, "fresh ids, each the child of the one before"),
+    "one-prompt": (one_prompt, "one old id, the same prompt each time"),
+    "fresh-id-hints": (fresh_id_hints, "a fresh id for each request, with hints"),
+    "own-old-id-hints": (own_old_id_hints, "an old id per client, with hints"),
+    "burst": (burst, "two requests at once under a fresh id, from half of the clients"),
+}
+"""By name: the function, and what the other clients send in words."""

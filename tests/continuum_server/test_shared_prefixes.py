@@ -1,0 +1,82 @@
+"""Programs that open with the same tokens: the blocks of a common prefix are there once and count once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from continuum_server.policy.core import Guards
+from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.schema import Program, ToolCall, Turn
+
+DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
+
+
+class Untagged(ProgramScheduler):
+    """Hears nothing of programs: every request is one of its own."""
+
+    def add_request(self, request: Any) -> None:
+        request.sampling_params.extra_args = None
+        super().add_request(request)
+
+
+def behind_a_prefix(prefix: int, number: int, own: int, more: int, output: int = 32) -> list[Job]:
+    """Two-turn programs that come together, all with the same first ``prefix`` tokens and ``own`` of their own."""
+    turns = (Turn(prefix + own, output, tool_calls=(ToolCall("ls", 0.5),)), Turn(more, output))
+    return [
+        Job(Program(f"p{i}", turns, shared_prefix_id="system", shared_prefix_tokens=prefix), 0.01 * i)
+        for i in range(number)
+    ]
+
+
+def loop_of(
+    jobs: list[Job], policy: str, blocks: int | None, scheduler_type: Any = ProgramScheduler, **options: Any
+) -> tuple[Any, VirtualLoop]:
+    """An H100 and the jobs, nothing run yet."""
+    config = EngineConfig(gpu="h100-80gb", kv_blocks=blocks)
+    shape, times = shape_of(config), times_of(config)
+    prefill = fit_prefill(times, shape.max_model_len)
+    settings = Settings(policy, options, Guards(), prefill=prefill, decode=decode_of(config, times))
+    scheduler: Any = build_scheduler(shape, settings, scheduler_type)
+    loop = VirtualLoop(scheduler, times, jobs, lambda _: None)
+    scheduler.clock = loop.clock
+    return scheduler, loop
+
+
+def makespan_s(jobs: list[Job], policy: str, blocks: int | None, scheduler_type: Any = ProgramScheduler) -> float:
+    _, loop = loop_of(jobs, policy, blocks, scheduler_type)
+    loop.run()
+    return loop.now_s
+
+
+@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
+def test_tags_cost_nothing_where_all_fit_a_small_pool(policy: str) -> None:
+    """60 programs behind 3,900 tokens need 244 blocks for the prefix and 14 each: 1,084 of 1,200."""
+    jobs = behind_a_prefix(3900, 60, own=60, more=60)
+    assert makespan_s(jobs, policy, 1200) <= 1.1 * makespan_s(jobs, policy, 1200, Untagged)
+
+
+@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
+def test_tags_cost_nothing_where_all_fit_an_h100(policy: str) -> None:
+    """96 programs behind 10,000 tokens: counted whole more than twice the pool, in distinct blocks a seventh."""
+    jobs = behind_a_prefix(10_000, 96, own=300, more=100, output=64)
+    assert makespan_s(jobs, policy, None) <= 1.1 * makespan_s(jobs, policy, None, Untagged)
+
+
+@pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 60.0}), ("working-set", {})])
+def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -> None:
+    """20 programs with one prompt of 100 blocks: all may be held in a pool of 600, and what is held is known."""
+    turns = (Turn(1600, 24, tool_calls=(ToolCall("ls", 0.05),)), Turn(20, 8))
+    jobs = [Job(Program(f"p{i}", turns, shared_prefix_id="s", shared_prefix_tokens=1600), 0.0) for i in range(20)]
+    scheduler, loop = loop_of(jobs, policy, 600, **options)
+    core, most_pins = scheduler.core, 0
+    while not loop.idle:
+        loop.advance()
+        held = {block.block_id for blocks in scheduler._held.values() for block in blocks}
+        assert core.pinned_tokens == len(held) * scheduler.block_size
+        most_pins = max(most_pins, len(core.pins))
+    assert most_pins == 20

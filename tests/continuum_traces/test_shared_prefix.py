@@ -1,0 +1,186 @@
+"""Programs that open with the same text: found where a source has text, counted, put before a workload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_traces.importers.registry import read_any
+from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, Opened, with_shared_prefixes
+from continuum_traces.schema import Program, Turn
+from continuum_traces.stats import trace_stats
+from continuum_traces.synth import bundled, put_behind, scale_turns
+
+SYSTEM = "You are an agent. " * 40
+"""720 characters: 180 tokens by estimate."""
+
+
+def opened(prompt_tokens: int, *messages: str) -> Opened:
+    return Opened(Program("p", (Turn(prompt_tokens, 10), Turn(5, 10)), "here"), messages)
+
+
+def prefixes(*given: Opened) -> list[int]:
+    found = list(with_shared_prefixes(given))
+    assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
+    return [program.shared_prefix_tokens for program in found]
+
+
+def test_the_same_first_message_is_a_shared_prefix_and_an_estimate_says_so() -> None:
+    one, other, alone = with_shared_prefixes(
+        [opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "Something else.", "task one")]
+    )
+    assert one.shared_prefix_tokens == other.shared_prefix_tokens == 181  # a line feed between messages
+    assert one.shared_prefix_id == other.shared_prefix_id
+    assert PREFIX_ESTIMATED in one.source
+    assert (alone.shared_prefix_id, alone.shared_prefix_tokens, alone.source) == (None, 0, "here")
+
+
+def test_what_follows_the_first_message_counts_as_far_as_it_agrees() -> None:
+    rules = "Follow the rules. " * 20
+    assert prefixes(opened(900, SYSTEM, rules + "A"), opened(900, SYSTEM, rules + "B")) == [271, 271]
+
+
+def test_one_template_around_different_tasks_is_shared_up_to_the_task() -> None:
+    assert prefixes(opened(900, SYSTEM + "A" * 99), opened(900, SYSTEM + "B" * 99)) == [180, 180]
+    assert prefixes(opened(900, "short A"), opened(900, "short B")) == [0, 0]
+
+
+def test_two_agents_in_one_file_have_a_prefix_each() -> None:
+    other = "I " * 300
+    found = prefixes(
+        opened(900, SYSTEM, "1"), opened(900, other, "1"), opened(900, SYSTEM, "2"), opened(900, other, "2")
+    )
+    assert found == [181, 151, 181, 151]
+
+
+def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
+    found = list(with_shared_prefixes([opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task")]))
+    assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
+
+
+def test_no_more_is_shared_than_the_shortest_prompt_has() -> None:
+    assert prefixes(opened(100, SYSTEM, "one"), opened(900, SYSTEM, "two")) == [100, 100]
+
+
+def test_without_text_nothing_is_shared() -> None:
+    assert prefixes(opened(100), opened(100)) == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------------ formats
+
+
+def mini_swe(folder: Path) -> None:
+    for name in ("a", "b"):
+        usage = {"prompt_tokens": 400, "completion_tokens": 30}
+        answer = {"role": "assistant", "content": "Done.", "extra": {"response": {"usage": usage}}}
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{name} is wrong"}, answer]
+        (folder / f"{name}.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
+
+
+def terminal_bench(folder: Path) -> None:
+    for name in ("a", "b"):
+        answer = {"source": "agent", "message": "", "metrics": {"prompt_tokens": 400, "completion_tokens": 30}}
+        steps = [{"source": "system", "message": SYSTEM}, {"source": "user", "message": f"{name} is wrong"}, answer]
+        (folder / name).mkdir()
+        (folder / name / "trajectory.json").write_text(json.dumps({"session_id": name, "steps": steps}))
+
+
+def rows(folder: Path, *found: Any) -> None:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+def openhands(folder: Path) -> None:
+    usages = {"token_usages": [{"prompt_tokens": 400, "completion_tokens": 30}]}
+    told = {"source": "agent", "action": "system", "args": {"content": SYSTEM}}
+
+    def run(name: str) -> dict[str, Any]:
+        asked = {"source": "user", "action": "message", "args": {"content": f"{name} is wrong"}}
+        done = {"source": "agent", "action": "finish", "args": {"content": SYSTEM}}
+        return {"instance_id": name, "history": [told, asked, done], "metrics": usages}
+
+    rows(folder, run("a"), run("b"))
+
+
+def openhands_sdk(folder: Path) -> None:
+    usages = {"token_usages": [{"prompt_tokens": 400, "completion_tokens": 30}]}
+    told = {"source": "agent", "kind": "SystemPromptEvent", "system_prompt": {"type": "text", "text": SYSTEM}}
+
+    def run(name: str) -> dict[str, Any]:
+        said = {"role": "user", "content": [{"type": "text", "text": f"{name} is wrong"}]}
+        asked = {"source": "user", "kind": "MessageEvent", "llm_message": said}
+        return {"instance_id": name, "history": [told, asked], "metrics": usages}
+
+    rows(folder, run("a"), run("b"))
+
+
+def mlperf(folder: Path) -> None:
+    rows(
+        folder,
+        *(
+            {"conversation_id": name, "turn": turn, "role": role, "content": text}
+            for name in ("a", "b")
+            for turn, (role, text) in enumerate(
+                [("system", SYSTEM), ("user", f"{name} is wrong"), ("assistant", "Done.")]
+            )
+        ),
+    )
+
+
+@pytest.mark.parametrize("write", [mini_swe, terminal_bench, openhands, openhands_sdk, mlperf])
+def test_importers_find_what_their_programs_share(tmp_path: Path, write: Any) -> None:
+    write(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    form = "terminal-bench" if write is terminal_bench else None
+    programs = list(read_any(file if file.exists() else tmp_path, form))
+    assert [program.shared_prefix_tokens for program in programs] == [181, 181]
+    assert len({program.shared_prefix_id for program in programs}) == 1
+
+
+def test_numbers_share_nothing(tmp_path: Path) -> None:
+    rows(tmp_path, *({"program_id": name, "prompt_tokens": 400, "output_tokens": 30} for name in ("a", "b")))
+    assert {program.shared_prefix_id for program in read_any(tmp_path / "rows.jsonl")} == {None}
+
+
+def test_real_openhands_runs_share_their_system_prompt(real_traces: Path) -> None:
+    found = list(read_any(real_traces / "raw/openhands/multi_swe_bench_examples.output.jsonl.xz"))
+    assert len(found) == 3
+    assert len({program.shared_prefix_id for program in found}) == 1
+    assert 3000 < found[0].shared_prefix_tokens < min(program.turns[0].new_input_tokens for program in found)
+
+
+# ---------------------------------------------------------------------------------------- in a workload
+
+
+def test_statistics_count_who_shares() -> None:
+    programs = list(bundled("swebench"))[:5]
+    found = trace_stats(programs)
+    assert (found.sharing_a_prefix, found.shared_prefix_tokens) == (5, 1200)
+    alone = [replace(program, shared_prefix_id=f"own {number}") for number, program in enumerate(programs)]
+    assert (trace_stats(alone).sharing_a_prefix, trace_stats(alone).shared_prefix_tokens) == (0, 0)
+
+
+def test_more_turns_keep_the_shared_prefix_in_proportion() -> None:
+    program = next(iter(bundled("swebench")))
+    assert scale_turns(program, 3).shared_prefix_id == program.shared_prefix_id
+    assert scale_turns(program, 3).shared_prefix_tokens == 400
+
+
+def test_programs_behind_a_prefix_are_the_same_after_it() -> None:
+    before = list(bundled("swebench"))[:4]
+    before[1] = replace(before[1], turns=(*before[1].turns, Turn(10, 5, kept_tokens=700)))
+    after = put_behind(before, 18_000)
+    for one, other in zip(before, after, strict=True):
+        assert other.prompt_tokens() == [tokens + 18_000 for tokens in one.prompt_tokens()]
+        assert other.reusable_tokens() == [tokens + 18_000 for tokens in one.reusable_tokens()]
+    assert {(program.shared_prefix_id, program.shared_prefix_tokens) for program in after} == {("18000 tokens", 19_200)}
+
+
+def test_what_only_some_programs_shared_is_their_own_behind_a_new_prefix() -> None:
+    some, others = (
+        Program("a", (Turn(100, 5),), shared_prefix_id="s", shared_prefix_tokens=50),
+        Program("b", (Turn(100, 5),)),
+    )
+    assert [program.shared_prefix_tokens for program in put_behind([some, others], 40)] == [40, 40]
