@@ -307,6 +307,9 @@ def serve(
     max_pinned_share: Annotated[float, typer.Option(help="Share of the KV pool pins may hold.")] = 0.95,
     max_pins_per_client: Annotated[int | None, typer.Option(help="Pins per API key; default no limit.")] = None,
     pins_yield_to: PinsYieldTo = "policy",
+    max_overtake_s: Annotated[
+        float, typer.Option(help="A request that has waited so long goes before all that came after it.")
+    ] = 1800.0,
     log: Annotated[
         Path | None, typer.Option(help="File for the server's output (replicas: folder); default stderr.")
     ] = None,

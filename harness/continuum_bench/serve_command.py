@@ -146,7 +146,7 @@ _LEAST = dict.fromkeys(("max_num_seqs", "chunk_tokens", "block_size", "max_model
 }
 """Whole numbers that vLLM would refuse late, in a traceback."""
 
-_GUARDS = ("max_ttl_s", "max_pinned_share", "max_pins_per_client", "pins_yield_to")
+_GUARDS = ("max_ttl_s", "max_pinned_share", "max_pins_per_client", "pins_yield_to", "max_overtake_s")
 """Options that are fields of ``Guards`` under the same name."""
 
 

@@ -88,6 +88,36 @@ def test_the_same_on_a_model_that_is_computed(cpu: Live) -> None:
     assert ours >= context - 2 * 32
 
 
+def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(emulated: Live) -> None:
+    """An agent in ReAct style: each answer is cut where its tool's output would begin."""
+    program, seed = fresh("stops")
+    prompt = tokens(3000, seed)
+    text = emulated.complete(prompt, output=60, program_id=program).choices[0].text
+    emulated.release(program)
+    stop = text[len(text) // 2 :][:6]
+    body = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 60}}
+    ask = emulated.client.completions.create
+    first: Any = ask(model=emulated.model, prompt=prompt, max_tokens=60, stop=[stop], extra_body=body)
+    assert first.choices[0].finish_reason == "stop"
+    assert emulated.wait_for(lambda: program in emulated.pins())
+    assert endings(emulated.events(program, until="pin")) == ["length", "stop"]
+    crowd(emulated, seed + 1)
+    second = emulated.complete(continued(prompt, first, 50, seed + 9), program_id=program)
+    assert cached(second) >= 3000 - 2 * BLOCK
+
+
+def test_a_client_that_leaves_before_its_stop_string_has_left(emulated: Live) -> None:
+    program, seed = fresh("leaves")
+    body = {"ignore_eos": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 60}}
+    create = emulated.client.completions.create
+    prompt = tokens(3000, seed)
+    stream = create(model=emulated.model, prompt=prompt, max_tokens=4000, stop=["never"], stream=True, extra_body=body)
+    next(iter(stream))
+    stream.close()
+    assert endings(emulated.events(program, until="finish")) == ["abort"]
+    assert program not in emulated.pins()
+
+
 def test_an_expired_pin_is_gone(emulated: Live) -> None:
     program, seed = fresh("expiry")
     emulated.complete(tokens(3000, seed), program_id=program)
@@ -170,14 +200,17 @@ def test_a_turn_aborted_while_it_waits_leaks_no_pin(tmp_path: Path) -> None:
         assert server.state()["free_blocks"] == server.blocks - 1  # vLLM keeps the null block
 
 
-def test_two_requests_of_one_program_at_once(emulated: Live) -> None:
+def test_two_requests_of_one_id_at_once_are_two_programs(emulated: Live) -> None:
+    """Each is held by itself; a release ends both, and turns of the id are counted on."""
     program, seed = fresh("twins")
     with ThreadPoolExecutor(2) as pool:
         prompts = [tokens(1500, seed), tokens(1700, seed + 1)]
         list(pool.map(lambda prompt: emulated.complete(prompt, 30, program_id=program, kv_ttl_s=60), prompts))
-    assert len(emulated.pins()) == 1
-    pinned = emulated.state()["pinned_tokens"]
-    assert 1500 <= pinned <= 1760
+    state = emulated.state()
+    assert [pin["program_id"] for pin in state["pins"]] == [program, program]
+    assert 1500 + 1700 <= state["pinned_tokens"] <= 1500 + 1700 + 2 * 30
+    assert emulated.release(program)
+    assert emulated.pins() == {}
     events = emulated.events(program)
     assert sorted(event.turn for event in events if event.event == "arrive") == [0, 1]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.core import Core, GuardError, Guards
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, TurnState
+from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID, Prompt
 from continuum_server.policy.ttl import Continuum
 from continuum_server.vllm_plugin.settings import Settings, SettingsError, read_settings
 
@@ -68,6 +70,81 @@ def test_untagged_requests_are_never_held() -> None:
     core = core_with(ttl_s=2.0)
     turn = turn_of(core, "request-1", 0.0, tagged=False)
     assert core.finish(turn, 1.0, 100, 10, None) is None
+
+
+def prompt(*blocks: str) -> Prompt:
+    return Prompt(len(blocks) * 16, blocks)
+
+
+def arrive(core: Core, program_id: str, blocks: Sequence[str], now_s: float = 0.0, **names: Any) -> TurnState:
+    program = core.program_for(program_id, now_s, prompt=prompt(*blocks), **names)
+    number = core.next_sequence()
+    turn = TurnState(program, 0, f"r{number}", now_s, len(blocks) * 16, number, blocks=blocks)
+    core.arrive(turn, now_s)
+    return turn
+
+
+def end(core: Core, turn: TurnState, hits: int = 0) -> TurnState:
+    core.start(turn, turn.arrival_s, hits * 16, 16)
+    core.finish(turn, turn.arrival_s, turn.prompt_tokens, 1, "ls")
+    return turn
+
+
+def test_a_program_goes_on_where_its_prompt_does() -> None:
+    core = core_with("vllm")
+    first = end(core, arrive(core, "a", "abcdefgh"))
+    assert arrive(core, "a", "abcdefghijkl").program is first.program
+    for changed in ("abcdeXghij", "abcdefgh"[:5]):  # an edited tail, a shorter prompt: at least half is kept
+        core = core_with("vllm")
+        first = end(core, arrive(core, "a", "abcdefgh"))
+        assert arrive(core, "a", changed).program is first.program
+
+
+def test_another_prompt_under_an_old_id_is_a_new_program() -> None:
+    core = core_with("vllm")
+    old = end(core, arrive(core, "a", "abcdefgh"))
+    stranger = arrive(core, "b", "uvwxyz")
+    anew = end(core, arrive(core, "a", "abXXXXXXXX"))
+    assert anew.program.sequence > stranger.program.sequence > old.program.sequence
+    assert [old.index, anew.index] == [0, 1]  # turns of an id are counted on
+    assert arrive(core, "a", "abcdefghij").program is old.program  # a side conversation ends nothing
+
+
+def test_a_shared_system_prompt_continues_nothing() -> None:
+    """Of ten blocks the cache held eight when the conversation began: two are its own."""
+    core = core_with("vllm")
+    first = end(core, arrive(core, "a", "SSSSSSSSab"), hits=8)
+    assert arrive(core, "a", "SSSSSSSSxyz").program is not first.program
+    assert arrive(core, "a", "SSSSSSSSabc").program is first.program
+
+
+def test_requests_of_one_id_at_once_are_programs_of_their_own() -> None:
+    core = core_with("vllm")
+    first = end(core, arrive(core, "a", "abcd"))
+    turns = [arrive(core, "a", "abcde", 1.0 + number) for number in range(3)]
+    assert turns[0].program is first.program
+    assert len({id(turn.program) for turn in turns}) == 3
+    ranks = [make_policy("program-fcfs", {}, MACHINE).rank(turn) for turn in turns]
+    assert ranks == sorted(ranks)
+
+
+def test_a_flood_under_one_id_is_forgotten() -> None:
+    core = core_with("vllm")
+    for number in range(50):
+        end(core, arrive(core, "a", [f"{number}.{block}" for block in range(4)]))
+    assert len(core.programs_of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
+
+
+def test_ids_belong_to_their_keys() -> None:
+    core = core_with("vllm")
+    mine, yours = (end(core, arrive(core, "a", "abcd", namespace=key)) for key in ("k1", "k2"))
+    assert mine.program is not yours.program
+    assert core.programs_of("a", "k1") == [mine.program]
+    assert core.programs_of("a") == []
+    assert arrive(core, "a", "abcde", namespace="k2").program is yours.program
+    child = arrive(core, "child", "xyz", parent_id="a", namespace="k3")
+    assert child.program.family is None
+    assert (mine.program.name, yours.program.name) == ("k1:a", "k2:a")
 
 
 def test_guards_cap_time_and_share() -> None:
@@ -195,6 +272,9 @@ def test_options_from_text() -> None:
         ("max_pinned_share", True, "must be a number from 0 to 1"),
         ("max_pins_per_client", -1, "must be a whole number, 0 or more; none: no limit"),
         ("max_pins_per_client", 2.5, "must be a whole number, 0 or more; none: no limit"),
+        ("max_overtake_s", -1.0, "must be a number of seconds, 0 or more"),
+        ("max_overtake_s", math.nan, "must be a number of seconds, 0 or more"),
+        ("max_overtake_s", True, "must be a number of seconds, 0 or more"),
         ("max_programs", 0, "must be a whole number, at least 1"),
         ("pins_yield_to", "moon", "there are policy, never, waiting, later, anyone"),
         ("pins_yield_to", None, "there are policy, never, waiting, later, anyone"),
