@@ -153,6 +153,28 @@ def test_a_tag_too_deep_or_too_long_is_dropped_alone(text: str, kept: Any, named
     }
 
 
+def deeper(frames: int, body: bytes) -> Any:
+    """Parse as vLLM does: from further down the stack than our middleware."""
+    return deeper(frames - 1, body) if frames else json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"vllm_xargs": {"program_id": DEEP}, "vllm_xargs": {"program_id": "p"}}',
+        '{"job_id": DEEP, "job_id": null, "vllm_xargs": {"program_id": "p"}}',
+        '{"vllm_xargs": {"program_id": DEEP, "program_id": "p"}}',
+        '{"job_id": DEEP, "vllm_xargs": {"program_id": "p"}}',
+    ],
+)
+def test_what_is_left_is_no_deeper_than_vllm_can_parse(text: str) -> None:
+    """Also where a second member of the same name hides the deep one from whoever only looks at the result."""
+    for levels in range(700, 1000):
+        after = tag_body(text.replace("DEEP", "[" * levels + "]" * levels).encode(), {}).body
+        assert deeper(80, after)["vllm_xargs"] == {"program_id": "p"}
+    assert deeper(80, tag_body(text.replace("DEEP", HUGE).encode(), {}).body)["vllm_xargs"] == {"program_id": "p"}
+
+
 def test_a_nest_of_carriers_is_not_followed_down() -> None:
     body = b'{"vllm_xargs":' * 3000 + b"{}" + b"}" * 3000
     assert tag_body(body, {}).body == b"{}"

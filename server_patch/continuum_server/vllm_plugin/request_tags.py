@@ -78,7 +78,7 @@ def tag_body(body: bytes, headers: Mapping[str, str], caller: Caller | None = AN
         nested: this route has the tags in ``sampling_params.extra_args``.
     """
     try:
-        return _tag(body, json.loads, _compact, headers, caller, nested)
+        return _tag(body, _loads, _compact, headers, caller, nested)
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
     except (RecursionError, ValueError):  # too deep or too long a number somewhere: a tag of that kind is dropped
@@ -102,9 +102,17 @@ def _tag(
         return Tagged(body)
     before = _tags_as_text(data)
     rejected = gather(data, headers, caller, nested)
-    if _tags_as_text(data) == before:
+    if loads is _loads and _tags_as_text(data) == before:
         return Tagged(body, rejected)
     return Tagged(dumps(data).encode("utf-8", "surrogatepass"), rejected)
+
+
+def _loads(body: bytes, frames: int = 100) -> Any:
+    """``json.loads``, from further down the stack than vLLM calls it: its limit of nesting depends on that.
+
+    What is parsed here is parsed there too, also members hidden by a later one of the same name.
+    """
+    return _loads(body, frames - 1) if frames else json.loads(body)
 
 
 def _compact(data: Any) -> str:
