@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from continuum_server.policy.base import Options, Rank, Yielding
 from continuum_server.policy.blocks import Contexts
@@ -25,6 +25,7 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.limits import Range, Seconds
 from continuum_server.policy.order import ProgramFcfs
 
 
@@ -32,23 +33,17 @@ from continuum_server.policy.order import ProgramFcfs
 class WorkingSetOptions(Options):
     """Options of ``working-set``."""
 
-    share: float = 1.0
+    share: Annotated[float, Range(0.0, 1000.0)] = 1.0
     """Share of the KV pool that programs inside may fill; 0: everybody is let in."""
-    memory_worth: float | None = None
+    memory_worth: Annotated[float, Range(1e-9, 1e6)] | None = None
     """Relative gain in the engine's speed per relative gain in memory, above 0; None: from its decode steps."""
-    patience_s: float = 600.0
+    patience_s: Seconds = 600.0
     """At least one program that waits outside is let in this often, whatever memory says; and growth is forecast for so
     long after a program inside lost KV to the others."""
-    footprints: int = 256
+    footprints: Annotated[int, Range(1, 1_000_000)] = 256
     """Most recently finished programs from whose final contexts growth is forecast."""
-    tool_times: int = 1024
+    tool_times: Annotated[int, Range(0, 1_000_000)] = 1024
     """Most recent times between turns from which a hold is shortened; 0: of tools nothing is learned."""
-
-    def __post_init__(self) -> None:
-        if self.tool_times < 0:
-            raise ValueError("tool_times must be at least 0")
-        if self.footprints < 1 or (self.memory_worth is not None and self.memory_worth <= 0.0):
-            raise ValueError("footprints must be at least 1, memory_worth above 0")
 
 
 USUAL_WORTH = 0.27
