@@ -169,7 +169,7 @@ class Soak:
         self.site.down()
         os.kill(core, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.server.wait, 60.0)
+            await asyncio.to_thread(self.server.process.wait, 60.0)
             return
         self.server.kill()
 
