@@ -26,19 +26,20 @@ CONFIG: dict[str, Any] = {"kv_blocks": 1200, "max_model_len": 16_000, "emulated"
 def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None:
     statistics = tmp_path / "statistics.json"
     config = {**CONFIG, "policy": "continuum", "statistics": statistics}
+    prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(4)]  # each continues the one before
     with live(tmp_path, **config) as server:
         for turn in range(2):
-            server.complete(tokens(500, turn), program_id="p", this_func_call="ls", kv_ttl_s=60)
+            server.complete(prompts[turn], program_id="p", this_func_call="ls", kv_ttl_s=60)
     assert json.loads(statistics.read_text())
     with live(tmp_path, **config) as server:
         tools = server.state()["tools"]
         assert tools  # learned by the engine before
-        server.complete(tokens(500, 2), program_id="p", this_func_call="ls")
+        server.complete(prompts[2], program_id="p", this_func_call="ls")
         assert server.events("p")[-1].turn == 2
         time.sleep(1.1)  # at most the last second may be missing
         server.server.kill()
     with live(tmp_path, **config) as server:
-        server.complete(tokens(500, 3), program_id="p", is_last_step=1)
+        server.complete(prompts[3], program_id="p", is_last_step=1)
         assert server.wait_for(lambda: server.events("p")[-1].turn == 3)
     arrivals = [event.turn for event in read_events(tmp_path / "record") if event.event == "arrive"]
     assert arrivals == [0, 1, 2, 3]
