@@ -48,30 +48,6 @@ def test_a_program_that_lost_a_later_turn_counts_anew_in_thunderagent() -> None:
     assert held_back(driver, again)
 
 
-def test_of_two_requests_the_lost_one_alone_is_forgotten_by_thunderagent() -> None:
-    driver = Driver("thunderagent", SMALL)
-    driver.arrive("big", prompt=9000)
-    first, second = (driver.arrive("p", prompt=5000) for _ in range(2))
-    driver.core.abort(second)
-    assert held_back(driver, first)
-    late_s = thunder(driver).options.patience_s + 10.0
-    assert first in step(driver, late_s).rank_again
-    assert second not in step(driver, 10.0).rank_again
-
-
-def test_a_held_back_request_is_let_in_when_its_program_ends_beside_it() -> None:
-    """Two requests of one program; it is paused between them, and the first one's end says it was the last step."""
-    driver = Driver("thunderagent", SMALL)
-    one, two = driver.arrive("p", last=True), driver.arrive("p")
-    thunder(driver)._entries["p"].marked = True  # as a full memory has it
-    driver.finish(two, context=100)
-    three = driver.arrive("p")
-    assert held_back(driver, three)
-    driver.finish(one)
-    assert three in step(driver).rank_again
-    assert not held_back(driver, three)
-
-
 def test_calls_that_left_do_not_stay_in_autellix() -> None:
     """However long they would have had to wait: a program that was served for 1,000 s, ratio 1e6."""
     driver = Driver("autellix", SMALL, starvation_ratio=1e6, first_range_s=1.0)
@@ -100,7 +76,8 @@ def ends(driver: Driver, name: str, kind: str) -> None:
     else:
         driver.finish(driver.start(turn))
         if kind == "released":
-            driver.core.end_program(name)
+            for program in driver.core.programs_of(name):
+                driver.core.end_program(program)
 
 
 DEPLOYED = [name for name, policy in POLICIES.items() if policy.label == "policy"]
