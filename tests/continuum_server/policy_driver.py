@@ -6,14 +6,15 @@ from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import Hold, Machine, PrefillCurve, TurnState
 
+ENDLESS = Guards(max_ttl_s=1e9)
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=100_000)
 
 
 class Driver:
     """A core and a clock: ``gap`` plays one turn and lets a tool run after it."""
 
-    def __init__(self, policy: str, machine: Machine = MACHINE, **options: object) -> None:
-        self.core = Core(make_policy(policy, options, machine), Guards(max_ttl_s=1e9), machine.kv_tokens)
+    def __init__(self, policy: str, machine: Machine = MACHINE, guards: Guards = ENDLESS, **options: object) -> None:
+        self.core = Core(make_policy(policy, options, machine), guards, machine.kv_tokens)
         self.now_s = 0.0
 
     def arrive(

@@ -230,13 +230,13 @@ def test_a_route_with_no_place_for_a_namespace_has_no_programs() -> None:
 
 def test_what_is_told_of_malformed_tags_stays_small() -> None:
     core = EngineCore()
-    xargs = {"\ud800" + "k" * 4_000_000: None, **{f"name{number}\n": None for number in range(200_000)}}
+    xargs = {"\ud800" + "k" * 4_000_000: None, **{f"name{number}\n": None for number in range(200)}}
     ask("POST", "/v1/chat/completions", json.dumps({"vllm_xargs": xargs}).encode(), core=core)
     [(operation, argument)] = core.calls
     assert operation == "reject"
     assert len(argument) < 10_000
     told = json.loads(argument)
-    assert told["count"] == 200_001
+    assert told["count"] == 201
     assert len(told["names"]) == 16
 
 

@@ -10,6 +10,8 @@ from continuum_server.vllm_plugin.request_tags import (
     ANYBODY,
     BODY_FIELDS,
     CLIENT_KEY,
+    LOOSE_BYTES,
+    MOST_XARGS,
     NAMESPACE_KEY,
     Caller,
     hints_to_xargs,
@@ -331,3 +333,21 @@ def same(one: Any, other: Any) -> bool:
 @given(anything)
 def test_hints_of_any_shape_are_read_or_ignored(envelope: Any) -> None:
     assert set(hints_to_xargs(envelope)) <= {"kv_ttl_s"}
+
+
+@pytest.mark.parametrize("carrier", ["vllm_xargs", "extra_args"])
+def test_more_xargs_than_anybody_sends_are_not_read(carrier: str) -> None:
+    many = {"program_id": "a", **{f"k{number}": number for number in range(MOST_XARGS)}}
+    nested = carrier == "extra_args"
+    tagged = tag_body(
+        json.dumps({"sampling_params": {carrier: many}} if nested else {carrier: many}).encode(), {}, nested=nested
+    )
+    assert tagged.rejected == (carrier,)
+    assert b"k1" not in tagged.body
+
+
+def test_a_large_body_that_python_refuses_is_vllm_s_to_refuse() -> None:
+    body = b'{"vllm_xargs":{"program_id":' + b"9" * 5000 + b'},"prompt":"' + b"x" * LOOSE_BYTES + b'"}'
+    assert tag_body(body, {}).body is body
+    with pytest.raises(ValueError, match="digits"):
+        json.loads(body)

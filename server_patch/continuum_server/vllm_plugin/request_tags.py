@@ -37,6 +37,11 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 
 Json = dict[str, Any]
 
+MOST_XARGS = 256
+"""In one request; with more of them none is read."""
+LOOSE_BYTES = 1 << 20
+"""Longest body that is searched for a tag which Python's parser refuses; a longer one is vLLM's to refuse."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -82,7 +87,8 @@ def tag_body(body: bytes, headers: Mapping[str, str], caller: Caller | None = AN
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
     except (RecursionError, ValueError):  # too deep or too long a number somewhere: a tag of that kind is dropped
-        pass
+        if len(body) > LOOSE_BYTES:
+            return Tagged(body)
     try:
         return _tag(body, loose_json.loads, loose_json.dumps, headers, caller, nested)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -100,11 +106,20 @@ def _tag(
     data = loads(body)
     if not isinstance(data, dict):
         return Tagged(body)
+    _bound(data)
     before = _tags_as_text(data)
     rejected = gather(data, headers, caller, nested)
     if loads is _loads and _tags_as_text(data) == before:
         return Tagged(body, rejected)
     return Tagged(dumps(data).encode("utf-8", "surrogatepass"), rejected)
+
+
+def _bound(data: Json) -> None:
+    """A mapping of more xargs than anybody sends is none: reading it would keep everybody else waiting."""
+    inner = data.get("sampling_params")
+    for owner, carrier in ((data, "vllm_xargs"), (inner, "extra_args")):
+        if isinstance(owner, dict) and isinstance(found := owner.get(carrier), dict) and len(found) > MOST_XARGS:
+            owner[carrier] = []
 
 
 def _loads(body: bytes, frames: int = 100) -> Any:

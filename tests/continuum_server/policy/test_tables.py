@@ -88,8 +88,7 @@ def test_a_policy_remembers_no_program_for_ever(policy: str) -> None:
     """300 programs for each way to end, under a guard that remembers one; a while later few are left anywhere."""
     drivers = []
     for kind in ENDS:
-        driver = Driver(policy, SMALL)
-        driver.core.guards = Guards(max_programs=1)
+        driver = Driver(policy, SMALL, Guards(max_programs=1))
         for number in range(300):
             ends(driver, f"{kind} {policy} {number}", kind)
             step(driver, 1.0)
