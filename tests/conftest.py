@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -19,6 +20,12 @@ def real_traces() -> Path:
     if not REAL_TRACES.is_dir():
         pytest.skip("no real traces beside this checkout (../shared/traces)")
     return REAL_TRACES
+
+
+@pytest.fixture(autouse=True)
+def _our_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Parts of vLLM that a test imports set the root logger's level; ours is what it is in a server."""
+    caplog.set_level(logging.WARNING, logger="continuum")
 
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

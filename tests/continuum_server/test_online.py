@@ -53,8 +53,9 @@ def test_ids_belong_to_their_key(scheduler: Any) -> None:
     for name, key in (("a", one), ("b", two), ("c", one)):
         scheduler.add_request(request(name, program_id="p", **{NAMESPACE_KEY: key, CLIENT_KEY: key}))
     programs = [scheduler.core.turn(name).program for name in "abc"]
-    assert programs[0] is programs[2]
-    assert programs[0] is not programs[1]
+    assert scheduler.core.programs_of("p", one) == [programs[0], programs[2]]
+    assert scheduler.core.programs_of("p", two) == [programs[1]]
+    assert scheduler.core.programs_of("p") == []
 
 
 @pytest.mark.parametrize("operation", ["state", "release", "reject", "else", "", None, 5, ["state"]])
