@@ -307,6 +307,8 @@ def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
     name = _is_passed_on("additional-config", vllm_arguments)
     if name:
         raise ServerError(f"{name}: the server's settings go there; give them as options of their own (--help)")
+    if sum(each == "--api-key" or each.startswith("--api-key=") for each in vllm_arguments) > 1:
+        raise ServerError("--api-key: given twice, of which vLLM takes the last; several keys are --api-key A B")
 
 
 def _is_passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:

@@ -68,6 +68,12 @@ def test_settings_past_the_options_are_refused() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_keys_that_vllm_would_drop_are_refused() -> None:
+    done = runner.invoke(app, ["serve", "--port", "0", "--api-key", "A", "--api-key", "B"])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert "several keys are --api-key A B" in done.stderr
+
+
 @pytest.mark.parametrize("replicas", ["1", "2"])
 @pytest.mark.parametrize(
     ("where", "message"),
