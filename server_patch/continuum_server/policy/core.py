@@ -257,6 +257,7 @@ class Core:
         program.last_finish_s = None
         self._programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
+        turn.blocks = None  # as in ``finish``
 
     def drop(self, turn: TurnState) -> None:
         """After a failure: the turn is no business of ours any more, and nothing of its program is held."""

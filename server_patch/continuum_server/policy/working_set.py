@@ -323,6 +323,9 @@ class WorkingSet(ProgramFcfs):
 
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True
+        member: _Member | None = turn.program.memo
+        if member is not None:
+            member.blocks = None
         if turn.program.requests_in_engine == 0:
             self._leave(turn.program)
 
