@@ -102,7 +102,7 @@ def test_a_program_is_its_key_s_own(server: Live) -> None:
     for key in KEYS:
         tagged(server, key, program_id="shared/id", kv_ttl_s=60)
     assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
-    assert server.state(KEYS[0])["pinned_tokens"] >= 2 * 64  # of everybody
+    assert server.state(KEYS[0])["pinned_tokens"] >= 64  # of everybody; equal prompts share blocks
     assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is True
     assert [len(server.state(key)["pins"]) for key in KEYS] == [1, 0]
     assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is False
