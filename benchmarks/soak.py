@@ -277,7 +277,7 @@ def _unended(events: Sequence[SchedulerEvent]) -> int:
 
 OURS = "/continuum_server/"
 EXPECTED = ("could not be read and is ignored", "statistics from")
-"""Lines of the plugin's that hostile tags are meant to leave."""
+"""Log lines that the plugin writes for tags it refuses: expected here."""
 
 
 def plugin_errors(log: str) -> list[str]:

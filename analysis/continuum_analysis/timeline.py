@@ -295,7 +295,7 @@ class _Program:
 
     def _place_of(self, event: SchedulerEvent) -> int | None:
         """Where the turn is that arrives again: the client's id says which, else its number, where it has not ended
-        well. A number comes again after that too, where a program of the same name has ended before."""
+        well. A turn number also repeats where a program of the same id has ended and another one began."""
         if event.turn_id is not None and event.turn_id in self._by_id:
             return self._by_id[event.turn_id]
         turns = self.times.turns

@@ -28,7 +28,7 @@ class TurnNumbers:
         Args:
             turn_id: as its client sent it.
             prompt: equal for equal prompts.
-            following: the number of the program's next new turn.
+            following: the number that a turn gets which did not arrive before.
         """
         known = self._failed_with(prompt) if turn_id is None else self._by_id.pop(turn_id, None)
         number = following if known is None else known

@@ -97,7 +97,7 @@ class Footprints:
         Args:
             contexts: tokens of each program.
             own: of these, what leaves memory with it: what it shares with nobody. None: all.
-            together_tokens: distinct tokens of all. None: the sum.
+            together_tokens: tokens of all programs, shared ones counted once. None: the sum of ``contexts``.
         """
         leaving = contexts if own is None else own
         growing = sorted((self.final(tokens) - tokens, left) for tokens, left in zip(contexts, leaving, strict=True))

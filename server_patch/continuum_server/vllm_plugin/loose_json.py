@@ -14,7 +14,7 @@ from typing import Any
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],"]', re.DOTALL)
 _SPACE = " \t\n\r"
 _SPLIT_TOO = ("vllm_xargs", "sampling_params", "extra_args")
-"""Members that are split into their own members: tags are among these."""
+"""Objects inside the body that may hold tags: they are split into their members, too."""
 _LEVELS = 3
 """The body, its ``sampling_params``, their ``extra_args``."""
 
