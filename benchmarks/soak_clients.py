@@ -230,13 +230,13 @@ class Hostile:
         return completion(self.site, tokens(prompt, self.chance), output, xargs, **fields)
 
     async def ask(self, body: bytes, headers: dict[str, str] | None = None, path: str = "/v1/completions") -> None:
-        """Ask and count what came back, where the server was up all the time."""
-        lives = self.site.lives
+        """Ask, and count the answer's status where the server was up from the request to the answer."""
+        lives, was_up = self.site.lives, self.site.is_up.is_set()
         try:
             status, _ = await ask(self.site, path, body, headers)
         except OSError:
             status = 0
-        if lives == self.site.lives:
+        if was_up and lives == self.site.lives:
             self.seen.answers[f"{status // 100}xx" if status else "none"] += 1
 
     # ------------------------------------------------------------------------------------ going away
