@@ -64,9 +64,10 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 	@echo "docs: open site/index.html; with search: python3 -m http.server --directory site"
 
-golden: setup ## Bundled traces, written anew from their profiles.
+golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
 	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
+	$(PY) tests/golden/surface.py
 
 lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins from theirs.
 	python3 requirements/lock.py "$$(command -v uv || echo .uv/bin/uv)" --python $(PY) $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)

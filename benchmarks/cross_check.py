@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 from continuum_analysis.metrics import analyze_run
-from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.step_times.catalog import kv_capacity, load_step_times
 from continuum_server.step_times.model import PrefillChunk
 from continuum_server.step_times.table import TableStepTimes

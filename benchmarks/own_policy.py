@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_bench.bench_error import BenchError
-from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_bench.errors import BenchError
+from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.policy.core import Guards
 from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop

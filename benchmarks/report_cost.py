@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from continuum_analysis.compare import load_runs
-from continuum_analysis.report import write_report
+from continuum_analysis.compare.runs import load_runs
+from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 

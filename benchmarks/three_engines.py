@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from continuum_analysis.timeline import ProgramTimes, TurnTimes, read_run
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, read_run
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import EngineName, Server, ServerConfig
 from continuum_traces.jsonl import write_programs

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from continuum_traces.run_dir import MANIFEST, read_manifest
 
-from continuum_analysis.facts import RunFacts, facts_of
-from continuum_analysis.generator import client_records, errors_by_kind, send_lateness_s
-from continuum_analysis.misses import reusable_tokens
-from continuum_analysis.scheduler_time import SchedulerTime, read_scheduler_time
-from continuum_analysis.timeline import FAILED, TurnTimes, read_run
+from continuum_analysis.records.facts import RunFacts, facts_of
+from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
+from continuum_analysis.records.misses import reusable_tokens
+from continuum_analysis.records.scheduler_time import SchedulerTime, read_scheduler_time
+from continuum_analysis.records.timeline import FAILED, TurnTimes, read_run
 
 Value = float | int | None
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.misses import CAUSES
+from continuum_analysis.records.misses import CAUSES
 
 HEAD = """# Metrics
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import pandas as pd
 from continuum_traces.run_dir import RunDirError
 
-from continuum_analysis.compare import Run
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.words import cell_with_interval, columns
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.misses import Return, cause_rows
-from continuum_analysis.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.words import cell_with_interval, columns
+from continuum_analysis.records.misses import Return, cause_rows
+from continuum_analysis.records.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
 
 Form = Literal["csv", "parquet", "json", "latex", "markdown"]
 FORMS: tuple[str, ...] = get_args(Form)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from continuum_bench.agent_commands import add_agent_commands
+from continuum_bench.agents.cli import add_agent_commands
 from continuum_bench.options import (
     ApiKeyEnv,
     Arrivals,
@@ -163,12 +163,12 @@ def _workload_command(name: str, what: str, positional: bool = False) -> None:
 
 
 def _run_virtual(name: str, options: RunOptions, live: LiveOptions) -> int:
-    from continuum_bench.bench_error import BenchError  # noqa: PLC0415
+    from continuum_bench.errors import BenchError  # noqa: PLC0415
 
     unused = only_live(options, live)
     if unused is not None:
         raise BenchError(f"{unused}: needs --base-url")
-    from continuum_bench.run_command import run_policies  # noqa: PLC0415
+    from continuum_bench.virtual.command import run_policies  # noqa: PLC0415
 
     return run_policies(name, options)
 
@@ -199,7 +199,7 @@ def analyze(
     json_output: Json = False,
 ) -> None:
     """Metrics of recorded runs, from their files alone; also reads the preview's scheduler_timestamps."""
-    from continuum_bench.report_commands import show_metrics, show_misses, write_run_table  # noqa: PLC0415
+    from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     name = table or ("misses" if misses else "runs")
     if form is not None or out is not None or table is not None:
@@ -221,7 +221,7 @@ def report(
     ] = False,
 ) -> None:
     """Write summary.json, summary.csv and report.html anew."""
-    from continuum_bench.report_commands import write_reports  # noqa: PLC0415
+    from continuum_bench.reports import write_reports  # noqa: PLC0415
 
     _exit(lambda: write_reports(directories, out, images))
 
@@ -229,7 +229,7 @@ def report(
 @app.command()
 def compare(directories: Dirs, form: TableForm = None, out: TableFile = None, json_output: Json = False) -> None:
     """Runs side by side and the verdict; directories are one experiment: more seeds, policies, loads, routers."""
-    from continuum_bench.report_commands import show_comparison, write_comparison  # noqa: PLC0415
+    from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
         _exit(lambda: write_comparison(directories, form or "csv", out))
@@ -247,7 +247,7 @@ def selfcheck(
     json_output: Json = False,
 ) -> None:
     """A policy against itself: how often the comparison sees a difference that is not there."""
-    from continuum_bench.report_commands import show_self_check  # noqa: PLC0415
+    from continuum_bench.reports import show_self_check  # noqa: PLC0415
 
     _exit(lambda: show_self_check(directory, against, pairs, json_output))
 
@@ -318,7 +318,7 @@ def serve(
 ) -> None:
     """A vLLM server that holds agents' KV between turns. Options not listed here go to vLLM as they are."""
     options = {name: value for name, value in locals().items() if name != "context"}
-    from continuum_bench.serve_command import serve_until_stopped  # noqa: PLC0415
+    from continuum_bench.serve import serve_until_stopped  # noqa: PLC0415
 
     _exit(lambda: serve_until_stopped(options, tuple(context.args)))
 
@@ -335,7 +335,7 @@ def profile(
     step_overhead_ms: Overhead = 1.0,
 ) -> None:
     """Measure prefill and decode of a live server, or take them from the tables, into a small file."""
-    from continuum_bench.profile_command import write_profile_file  # noqa: PLC0415
+    from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
 
     _exit(lambda: write_profile_file(out, base_url, served_model, repeats, gpu, model, tp, step_overhead_ms))
 
@@ -354,8 +354,8 @@ def sweep(
     json_output: Json = False,
 ) -> None:
     """Play every cell of a grid of run options; the same command again plays what is missing."""
-    from continuum_bench.sweep_command import SweepOptions, run_sweep  # noqa: PLC0415
-    from continuum_bench.sweep_run import Players  # noqa: PLC0415
+    from continuum_bench.sweep.command import SweepOptions, run_sweep  # noqa: PLC0415
+    from continuum_bench.sweep.run import Players  # noqa: PLC0415
 
     players = Players(jobs, ray_address)
     given = SweepOptions(grid, overrides or (), out, players, dry_run, no_report, json_output)
@@ -378,8 +378,8 @@ def figure(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
 ) -> None:
     """One of the papers' experiments: played, tabled, drawn; the same command again plays what is missing."""
-    from continuum_bench.figure_command import FigureOptions, run_figure  # noqa: PLC0415
-    from continuum_bench.sweep_run import Players  # noqa: PLC0415
+    from continuum_bench.figures.command import FigureOptions, run_figure  # noqa: PLC0415
+    from continuum_bench.sweep.run import Players  # noqa: PLC0415
 
     given = FigureOptions(
         name, not quick, out, traces or (), overrides or (), Players(jobs, ray_address), limits or (), dry_run
@@ -397,7 +397,7 @@ Target = Annotated[Path, typer.Argument(help="File to write; gzipped where it en
 @traces_app.command("import")
 def import_(source: Source, target: Target, form: Format = None) -> None:
     """Turn another format's file into ours."""
-    from continuum_bench.trace_commands import import_traces  # noqa: PLC0415
+    from continuum_bench.traces import import_traces  # noqa: PLC0415
 
     _exit(lambda: import_traces(source, target, form))
 
@@ -412,7 +412,7 @@ def synth(
     length_scale: Annotated[float, typer.Option(help="Every length times this.")] = 1.0,
 ) -> None:
     """Make synthetic programs from a profile."""
-    from continuum_bench.trace_commands import synth_traces  # noqa: PLC0415
+    from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
     _exit(lambda: synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale))
 
@@ -426,7 +426,7 @@ def fit(
     form: Format = None,
 ) -> None:
     """Make a profile of a trace: statistics only, no text."""
-    from continuum_bench.trace_commands import fit_profile  # noqa: PLC0415
+    from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
     _exit(lambda: fit_profile(source, target, name, tokens_reading, form))
 
@@ -438,7 +438,7 @@ def stats(
     json_output: Json = False,
 ) -> None:
     """Turns, tool times, tokens, tails; beside the papers' Table 2."""
-    from continuum_bench.trace_commands import show_stats  # noqa: PLC0415
+    from continuum_bench.traces import show_stats  # noqa: PLC0415
 
     _exit(lambda: show_stats(source, form, json_output))
 
@@ -446,7 +446,7 @@ def stats(
 @traces_app.command()
 def validate(source: Source) -> None:
     """Name file, line and field of every fault."""
-    from continuum_bench.trace_commands import validate_trace  # noqa: PLC0415
+    from continuum_bench.traces import validate_trace  # noqa: PLC0415
 
     _exit(lambda: validate_trace(source))
 
@@ -459,14 +459,14 @@ def convert(
     form: Format = None,
 ) -> None:
     """Write a trace, or scheduler_timestamps, in another format."""
-    from continuum_bench.trace_commands import convert_trace  # noqa: PLC0415
+    from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
     _exit(lambda: convert_trace(source, target, to, form))
 
 
 def _exit(work: Any) -> None:
     """Run a command; a user's mistake is one line and exit code 2, never a traceback."""
-    from continuum_bench.errors import USER_ERRORS  # noqa: PLC0415
+    from continuum_bench.user_errors import USER_ERRORS  # noqa: PLC0415
 
     try:
         code = work()

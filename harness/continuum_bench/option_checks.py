@@ -8,7 +8,7 @@ from typing import Any
 
 from continuum_server.policy.core import GuardError, Guards
 
-from continuum_bench.bench_error import BenchError
+from continuum_bench.errors import BenchError
 
 
 def read_guards(**options: Any) -> Guards:

@@ -7,7 +7,7 @@ from typing import Any
 
 from continuum_server.policy.catalog import find_policy, read_options, split_arm
 
-from continuum_bench.workload import BenchError
+from continuum_bench.errors import BenchError
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import Done, Event
-from continuum_bench import agent_process
-from continuum_bench.agent_process import AgentDied, AgentProcess
+from continuum_bench.agents import process as agent_process
+from continuum_bench.agents.process import AgentDied, AgentProcess
 
 READY = """printf '{"type":"ready","framework_version":"7"}\\n'"""
 DONE = """printf '{"type":"done","exit_status":"Submitted"}\\n'"""

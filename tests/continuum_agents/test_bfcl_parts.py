@@ -12,9 +12,9 @@ from agent_batches import environment
 from bfcl_batches import BFCL, write_lines
 from continuum_agents.environments import find_framework, python_of
 from continuum_agents.recorded_web import RecordedWebError, read_web
-from continuum_bench.agent_bfcl import read_entries
-from continuum_bench.bench_error import BenchError
+from continuum_bench.agents.bfcl import read_entries
 from continuum_bench.cli import app
+from continuum_bench.errors import BenchError
 from typer.testing import CliRunner
 
 ENTRIES = BFCL / "BFCL_v4_web_search.json"

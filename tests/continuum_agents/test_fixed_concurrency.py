@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import Start
-from continuum_bench.agent_batch import Arrival, Batch, Clock, ProgramRecord, play
-from continuum_bench.agent_run import AgentOptions, _times
-from continuum_bench.agent_tasks import Task
+from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agents.run import AgentOptions, _times
+from continuum_bench.agents.tasks import Task
 from continuum_bench.cli import app
 from typer.testing import CliRunner
 
@@ -83,7 +83,7 @@ def test_an_agent_that_dies_keeps_its_arrival(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(options: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continuum_bench.agent_run.environment_of", lambda name: (None, None))
+    monkeypatch.setattr("continuum_bench.agents.run.environment_of", lambda name: (None, None))
     words = ["agent", "openhands", "--tasks", "agents/scenarios/openhands-tasks.jsonl", "--base-url", "http://x/v1"]
     done = CliRunner().invoke(app, [*words, *options])
     assert done.exit_code == 2

@@ -25,9 +25,9 @@ from continuum_agents.protocol import (
     read_start,
     to_line,
 )
-from continuum_bench.agent_tasks import Task, TaskError, prepare_workspace, read_tasks
-from continuum_bench.bench_error import BenchError
+from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks
 from continuum_bench.cli import app
+from continuum_bench.errors import BenchError
 from typer.testing import CliRunner
 
 START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config=("a.yaml", "k=v"), step_limit=3)

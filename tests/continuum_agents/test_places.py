@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS, Batch, events_of, task_file
-from continuum_bench.agent_batch import batch_label
+from continuum_bench.agents.batch import batch_label
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.jsonl import validate
 from fake_docker import Daemon

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
-from continuum_bench.agent_batch import batch_label
-from continuum_bench.agent_swebench import SwebenchOptions, run_mini_swe
-from continuum_bench.bench_error import BenchError
+from continuum_bench.agents.batch import batch_label
+from continuum_bench.agents.swebench import SwebenchOptions, run_mini_swe
 from continuum_bench.cli import app
+from continuum_bench.errors import BenchError
 from fake_docker import Daemon
 from typer.testing import CliRunner
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from continuum_analysis.compare import mean_interval, summarize, verdict, write_summary
-from continuum_analysis.demand import demand
-from continuum_analysis.generator import lateness_warning
+from continuum_analysis.compare.runs import mean_interval, summarize, verdict, write_summary
 from continuum_analysis.metrics import METRICS, analyze_run
-from continuum_analysis.report import write_report
-from continuum_analysis.timeline import AnalysisError, order_events, read_run
+from continuum_analysis.records.demand import demand
+from continuum_analysis.records.generator import lateness_warning
+from continuum_analysis.records.timeline import AnalysisError, order_events, read_run
+from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord

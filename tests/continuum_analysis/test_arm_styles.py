@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from continuum_analysis import sweep_plots
 from continuum_analysis.arm_styles import COLOURS, KNOWN, arm_styles
-from continuum_analysis.figures_load import load_figure
-from continuum_analysis.images import write_images
-from continuum_analysis.sweep_plots import Bar, Line, Panel
+from continuum_analysis.report.figures_load import load_figure
+from continuum_analysis.report.images import write_images
+from continuum_analysis.sweep import plots as sweep_plots
+from continuum_analysis.sweep.plots import Bar, Line, Panel
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex

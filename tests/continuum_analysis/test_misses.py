@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from continuum_analysis.facts import facts_of
 from continuum_analysis.metrics import analyze_run, measure
-from continuum_analysis.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain
-from continuum_analysis.timeline import add_arrivals, add_client_records, order_events
+from continuum_analysis.records.facts import facts_of
+from continuum_analysis.records.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain
+from continuum_analysis.records.timeline import add_arrivals, add_client_records, order_events
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from continuum_analysis.occupancy import occupancy
-from continuum_analysis.program_timeline import segments
-from continuum_analysis.timeline import add_client_records, order_events
+from continuum_analysis.records.occupancy import occupancy
+from continuum_analysis.records.timeline import add_client_records, order_events
+from continuum_analysis.report.program_timeline import segments
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 
 E = SchedulerEvent

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_analysis.compare import summarize, verdict
+from continuum_analysis.compare.intervals import mean_interval, ratio_interval, resampled_ratio
+from continuum_analysis.compare.runs import summarize, verdict
 from continuum_analysis.metrics_page import page
-from continuum_analysis.pairing import mean_interval, ratio_interval, resampled_ratio
-from continuum_analysis.report import write_report
-from continuum_analysis.timeline import AnalysisError
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from hypothesis import given

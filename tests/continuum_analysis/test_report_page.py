@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from continuum_analysis.report import write_joint_report, write_report
+from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
@@ -274,7 +274,7 @@ def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
 def test_a_page_that_leaves_programs_out_says_so(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("continuum_analysis.program_timeline.MOST_TURNS", 100)
+    monkeypatch.setattr("continuum_analysis.report.program_timeline.MOST_TURNS", 100)
     write_agents(tmp_path / "vllm-seed0", "vllm", programs=45, turns=6)  # 270 turns: every third program
     browser.open(write_report(tmp_path))
     said = status(browser)

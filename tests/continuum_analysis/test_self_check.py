@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_analysis.compare import Run, load_runs
-from continuum_analysis.self_check import self_check
-from continuum_analysis.timeline import AnalysisError
+from continuum_analysis.compare.runs import Run, load_runs
+from continuum_analysis.compare.self_check import self_check
+from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 

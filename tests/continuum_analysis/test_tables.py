@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from continuum_analysis.compare import Run, by_load, load_all, load_runs, summarize, summarize_runs
-from continuum_analysis.images import write_images
-from continuum_analysis.pairing import resampled_ratio, share_sooner, standardized_difference
-from continuum_analysis.report import write_joint_report
+from continuum_analysis.compare.intervals import resampled_ratio, share_sooner, standardized_difference
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, summarize, summarize_runs
+from continuum_analysis.compare.words import verdict
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.report.images import write_images
+from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
-from continuum_analysis.timeline import AnalysisError
-from continuum_analysis.words import verdict
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 

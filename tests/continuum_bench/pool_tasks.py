@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_bench.cell_pool import Listener, Report
+from continuum_bench.virtual.pool import Listener, Report
 
 LONG_S = 600.0
 """Longer than any test lasts: who sleeps so long is killed, or the test has failed."""

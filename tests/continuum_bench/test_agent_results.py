@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import Start
-from continuum_bench.agent_run import Results
-from continuum_bench.bench_error import BenchError
+from continuum_bench.agents.run import Results
+from continuum_bench.errors import BenchError
 from continuum_traces.schema import Manifest
 
 START = Start("p", "Mend it.", "/w", "http://x/v1", "m", "/r", "/t.json")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from continuum_bench.arrival_times import arrival_times, pace
-from continuum_bench.bench_error import BenchError
-from continuum_bench.workload import WorkloadRequest, load_workload
+from continuum_bench.errors import BenchError
+from continuum_bench.workload.arrivals import arrival_times, pace
+from continuum_bench.workload.load import WorkloadRequest, load_workload
 from continuum_traces.schema import Program, Turn
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
-from continuum_bench.cell_pool import Outcome, play_here
+from continuum_bench.virtual.pool import Outcome, play_here
 from pool_tasks import Ends, Lingers, Presses
 
 

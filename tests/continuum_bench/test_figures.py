@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.sweep_plots import Plot
+from continuum_analysis.sweep.plots import Plot
 from continuum_bench.cli import app
-from continuum_bench.figure_spec import figure_names, load_figure
-from continuum_bench.run_command import check_engine_options, engine_of
-from continuum_bench.sweep_grid import AXES
+from continuum_bench.figures.spec import figure_names, load_figure
+from continuum_bench.sweep.grid import AXES
+from continuum_bench.virtual.engine_options import check_engine_options, engine_of
 from continuum_server.policy.catalog import find_policy
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn

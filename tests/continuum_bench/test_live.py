@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from continuum_bench.bench_error import BenchError
+from continuum_bench.errors import BenchError
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID, TokenConversation
 from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure

@@ -17,17 +17,17 @@ import pytest
 import yaml
 from click.testing import Result
 from continuum_analysis.metrics import analyze_run
-from continuum_analysis.sweep_goodput import Found, goodput_table, summarize_goodput
-from continuum_bench.bench_error import BenchError
-from continuum_bench.cell_pool import Report
+from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.cli import app
-from continuum_bench.goodput import search
+from continuum_bench.errors import BenchError
 from continuum_bench.options import DEFAULT_POLICIES, RunOptions
-from continuum_bench.sweep_grid import AXES, grid_of, read_grid
-from continuum_bench.sweep_live import server_config
-from continuum_bench.sweep_plan import plan
-from continuum_bench.sweep_show import SweepDisplay
-from continuum_bench.sweep_store import SweepStore
+from continuum_bench.sweep.goodput import search
+from continuum_bench.sweep.grid import AXES, grid_of, read_grid
+from continuum_bench.sweep.on_servers import server_config
+from continuum_bench.sweep.plan import plan
+from continuum_bench.sweep.show import SweepDisplay
+from continuum_bench.sweep.store import SweepStore
+from continuum_bench.virtual.pool import Report
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import Program, ToolCall, Turn

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from continuum_bench.bench_error import BenchError
 from continuum_bench.cli import app
+from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
-from continuum_bench.sweep_grid import grid_of
-from continuum_bench.sweep_plan import plan
-from continuum_bench.tool_times import tool_times
-from continuum_bench.workload import WorkloadRequest, arrivals, load_workload
+from continuum_bench.sweep.grid import grid_of
+from continuum_bench.sweep.plan import plan
+from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload.tool_times import tool_times
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.synth import bundled, scale_lengths

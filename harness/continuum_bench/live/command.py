@@ -19,7 +19,7 @@ from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
-from continuum_bench.arrival_times import pace
+from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import Endpoint, look_at
 from continuum_bench.live.load import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
@@ -28,8 +28,9 @@ from continuum_bench.live.recording import Recorder, finished_programs, keep_fin
 from continuum_bench.live.results import conclude, generator_facts, report_generator
 from continuum_bench.options import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
-from continuum_bench.workload import BenchError, Workload
-from continuum_bench.workload_options import workload_of
+from continuum_bench.workload.arrivals import pace
+from continuum_bench.workload.load import Workload
+from continuum_bench.workload.of_options import workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from continuum_bench.workload import BenchError
+from continuum_bench.errors import BenchError
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
 
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from continuum_bench.arrival_times import lanes_of
+from continuum_bench.errors import BenchError
 from continuum_bench.live.load import Lanes, LivePlay
-from continuum_bench.workload import BenchError, Workload, arrivals
+from continuum_bench.workload.arrivals import lanes_of
+from continuum_bench.workload.load import Workload, arrivals
 
 
 @dataclass(frozen=True, slots=True)

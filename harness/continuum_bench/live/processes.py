@@ -18,10 +18,10 @@ from typing import Any
 
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 
+from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
 from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan
-from continuum_bench.workload import BenchError
 
 START_S = 0.2
 """From the moment all are ready to instant 0."""

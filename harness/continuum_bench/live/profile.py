@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import aiohttp
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint
 
+from continuum_bench.errors import BenchError
 from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint, kv_size
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
-from continuum_bench.workload import BenchError
 
 DECODE_TOKENS = 64
 BATCHES = (1, 4, 16, 64)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_analysis.compare import write_summary
-from continuum_analysis.generator import LATE_S
+from continuum_analysis.compare.runs import write_summary
+from continuum_analysis.records.generator import LATE_S
 
 from continuum_bench.live.load import LoadCounters
 from continuum_bench.show import print_notice, print_summary
@@ -20,7 +20,7 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
     """Summary, report, table; what makes the numbers mean less than they seem."""
     summary = write_summary(out)
     if report:
-        from continuum_analysis.report import write_report  # noqa: PLC0415 - plotly is slow to import
+        from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
 
         write_report(out)
     if as_json:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continuum_server.policy.autellix import Autellix
 from continuum_server.policy.base import Policy
-from continuum_server.policy.bounds import OracleSrpt, OracleTtl, OracleWorkingSet
 from continuum_server.policy.facts import Machine
-from continuum_server.policy.infercept import InferCept, InferCeptOracle
 from continuum_server.policy.limits import LimitError, check, hints_of, is_optional, plain_type
 from continuum_server.policy.order import ProgramFcfs
-from continuum_server.policy.published import ContinuumFixed, ContinuumV1
-from continuum_server.policy.thunderagent import ThunderAgent
-from continuum_server.policy.ttl import Continuum, StaticTtl
-from continuum_server.policy.working_set import WorkingSet
+from continuum_server.policy.rules.autellix import Autellix
+from continuum_server.policy.rules.bounds import OracleSrpt, OracleTtl, OracleWorkingSet
+from continuum_server.policy.rules.infercept import InferCept, InferCeptOracle
+from continuum_server.policy.rules.published import ContinuumFixed, ContinuumV1
+from continuum_server.policy.rules.thunderagent import ThunderAgent
+from continuum_server.policy.rules.ttl import Continuum, StaticTtl
+from continuum_server.policy.rules.working_set import WorkingSet
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 
 import pytest
-from continuum_server.policy.autellix import Autellix
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import Machine, Orders, PrefillCurve, ProgramState, Step, TurnState
-from continuum_server.policy.thunderagent import ThunderAgent
+from continuum_server.policy.rules.autellix import Autellix
+from continuum_server.policy.rules.thunderagent import ThunderAgent
 from policy_driver import Driver
 
 SMALL = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000)

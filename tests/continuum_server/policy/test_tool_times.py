@@ -14,9 +14,9 @@ import pytest
 from continuum_server.policy import tool_times
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
+from continuum_server.policy.rules.ttl import Continuum
 from continuum_server.policy.tool_statistics import ByTool, ToolStatistics, merge_statistics
 from continuum_server.policy.tool_times import ToolTimes, _Fork, _Run
-from continuum_server.policy.ttl import Continuum
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
 from hypothesis import HealthCheck, given, settings

@@ -9,7 +9,7 @@ import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
-from continuum_server.policy.working_set import Footprints, ToolTimes
+from continuum_server.policy.rules.working_set import Footprints, ToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,0 +1,163 @@
+"""Two policies on the same arrivals: whether they may be paired, their ratio and difference, and how sure both are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import bootstrap
+from scipy.stats import t as student
+
+from continuum_analysis.records.timeline import AnalysisError, ProgramTimes
+
+CONFIDENCE = 0.95
+RESAMPLES = 4000
+SAME_INSTANT_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its 95% interval; low and high are None where the data cannot give one."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A policy against the baseline, over the seeds both ran."""
+
+    seeds: tuple[int, ...]
+    ratio: Interval
+    """Baseline's mean JCT / this policy's, over seeds."""
+    difference_s: Interval
+    """Baseline's mean JCT - this policy's."""
+    ratio_within: Interval | None
+    """One seed only: from resampling programs. It speaks of this one arrival sequence, not of the next."""
+    ratio_resampled: Interval | None
+    """Several seeds: from resampling them."""
+    effect: float | None
+    """Hedges' g_z over seeds, above 0 where this policy is faster."""
+    sooner: Interval
+    """Share of programs that finished sooner under this policy, over seeds."""
+    programs: tuple[int, int]
+    """Programs the times rest on (finished under both), and all that arrived, over the seeds."""
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Student's t over seeds."""
+    array = np.asarray(values, dtype=float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return Interval(mean, None, None)
+    half = _t(len(array)) * float(array.std(ddof=1)) / len(array) ** 0.5
+    return Interval(mean, mean - half, mean + half)
+
+
+def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
+    """Mean of ``over`` / mean of ``under``, paired by position, with Fieller's interval.
+
+    It holds every ratio R for which a paired t test of over - R * under does not object: so it covers 1 exactly when
+    the interval of the difference covers 0, and the ratio the other way round has the reciprocal interval. A mean of
+    ratios has neither property. None where the data leave the ratio unbounded.
+    """
+    top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
+    a, b = float(top.mean()), float(bottom.mean())
+    if len(top) < 2:
+        return Interval(a / b, None, None)
+    (s_aa, s_ab), (_, s_bb) = np.cov(top, bottom, ddof=1) * (_t(len(top)) ** 2 / len(top))
+    lead, middle, rest = b * b - s_bb, a * b - s_ab, a * a - s_aa
+    if lead <= 0:
+        return Interval(a / b, None, None)
+    root = float(np.sqrt(max(0.0, middle * middle - lead * rest)))
+    return Interval(a / b, float(middle - root) / float(lead), float(middle + root) / float(lead))
+
+
+def _t(number: int) -> float:
+    return float(student.ppf((1 + CONFIDENCE) / 2, number - 1))
+
+
+def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
+    """The same ratio, its interval from resampling pairs (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
+
+    Of one seed's programs it speaks of that arrival sequence alone; of several seeds' means it is a second opinion on
+    ``ratio_interval``, too narrow where seeds are few (docs/results/self-check.md).
+    """
+    top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
+    estimate = float(top.mean() / bottom.mean())
+    if len(top) < 2:
+        return Interval(estimate, None, None)
+    found = bootstrap(
+        (top, bottom),
+        lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Interval(estimate, float(found.low), float(found.high))
+
+
+def standardized_difference(over: Sequence[float], under: Sequence[float]) -> float | None:
+    """Effect size over seeds: mean paired difference / its standard deviation, corrected for few pairs (Hedges' g_z).
+
+    None with one seed, or where the difference does not vary.
+    """
+    differences = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
+    number = len(differences)
+    if number < 2:
+        return None
+    spread = float(differences.std(ddof=1))
+    if spread <= 1e-12 * max(1.0, float(np.abs(differences).max())):
+        return None
+    return float(differences.mean()) / spread * (1 - 3 / (4 * number - 5))
+
+
+def share_sooner(over: Sequence[float], under: Sequence[float]) -> float:
+    """Effect size over programs: the share that finished sooner under the second policy, ties (to 1 ms) half."""
+    gain = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
+    tied = np.abs(gain) <= SAME_INSTANT_S
+    return float(np.mean(np.where(tied, 0.5, gain > 0)))
+
+
+def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:
+    """Completion times of the programs that finished in both runs."""
+    by_id = {program.program_id: program.jct_s for program in theirs}
+    both = [(program.jct_s, by_id[program.program_id]) for program in ours if program.program_id in by_id]
+    return [jct for jct, _ in both], [jct for _, jct in both]
+
+
+def check_same_arrivals(
+    where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes], closed_loop: bool = False
+) -> None:
+    """Refuse two runs of a seed whose programs are not the same, or were not sent at the same instants.
+
+    With fixed concurrency (``closed_loop``) the instants are the server's doing and are not compared.
+
+    Raises:
+        AnalysisError: naming ``where`` and the first program that differs.
+    """
+    mine, other = ({p.program_id: p.due_s for p in programs} for programs in (ours, theirs))
+    alone = sorted(set(mine) ^ set(other))
+    if alone:
+        raise AnalysisError(f"{where} cannot be compared: program {alone[0]!r} is in one of them only")
+    if closed_loop:
+        return
+    offsets = _from_first(mine), _from_first(other)
+    for program_id, due_s in offsets[0].items():
+        if program_id in offsets[1] and abs(due_s - offsets[1][program_id]) > SAME_INSTANT_S:
+            raise AnalysisError(
+                f"{where} cannot be compared: program {program_id!r} arrives {due_s:.3f} s after the first one in one "
+                f"and {offsets[1][program_id]:.3f} s in the other"
+            )
+
+
+def _from_first(due: dict[str, float | None]) -> dict[str, float]:
+    """Instants relative to the first, where the clients recorded them: two clients' clocks start apart."""
+    known = {program_id: due_s for program_id, due_s in due.items() if due_s is not None}
+    first = min(known.values(), default=0.0)
+    return {program_id: due_s - first for program_id, due_s in known.items()}

@@ -1,0 +1,53 @@
+"""How much KV the live programs would fill, over time, against the pool: the distance to the knee."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from continuum_analysis.records.timeline import ProgramTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Tokens in the contexts of live programs: ``tokens[i]`` from ``times_s[i]`` to the next instant."""
+
+    times_s: tuple[float, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def mean_tokens(self) -> float:
+        """Weighted by time."""
+        spans = np.diff(self.times_s)
+        return float(np.dot(self.tokens[:-1], spans) / spans.sum()) if spans.sum() > 0 else 0.0
+
+    @property
+    def peak_tokens(self) -> int:
+        return max(self.tokens, default=0)
+
+    def share_of_time_above(self, tokens: float) -> float:
+        spans = np.diff(self.times_s)
+        above = np.asarray(self.tokens[:-1]) > tokens
+        return float(np.dot(above, spans) / spans.sum()) if spans.sum() > 0 else 0.0
+
+
+def demand(programs: Sequence[ProgramTimes]) -> Demand:
+    """A program counts from its first arrival to its last finish, tools included: with its prompt from each turn's
+    arrival and with its output too from the turn's finish."""
+    changes: list[tuple[float, int]] = []
+    for program in (program for program in programs if program.turns):
+        held = 0
+        for turn in program.turns:
+            changes.append((turn.arrive_s, turn.prompt_tokens - held))
+            held = turn.prompt_tokens
+            if turn.finish_s is not None:
+                changes.append((turn.finish_s, turn.output_tokens))
+                held += turn.output_tokens
+        changes.append((program.finish_s, -held))
+    changes.sort(key=lambda change: change[0])
+    totals = list(accumulate(tokens for _, tokens in changes))
+    last = [i for i, (t, _) in enumerate(changes) if i + 1 == len(changes) or changes[i + 1][0] > t]
+    return Demand(tuple(changes[i][0] for i in last), tuple(totals[i] for i in last))

@@ -1,0 +1,101 @@
+"""A run's records sorted out once: which programs count, their turns, gaps, pins, and why each return hit or missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from continuum_traces.schema import Manifest
+
+from continuum_analysis.records.misses import Return, explain, limits_of
+from continuum_analysis.records.scheduler_time import SchedulerTime
+from continuum_analysis.records.timeline import PinTimes, ProgramTimes, State, TurnTimes
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run's records, sorted out once for all metrics."""
+
+    programs: tuple[ProgramTimes, ...]
+    """Finished ones, in order of arrival."""
+    everyone: tuple[ProgramTimes, ...]
+    """Finished or not; without those of a warm-up or a cool-down."""
+    uncounted: tuple[ProgramTimes, ...]
+    """Those of a warm-up or a cool-down: load, in no metric."""
+    unfinished: tuple[str, ...]
+    failed: tuple[str, ...]
+    turns: tuple[TurnTimes, ...]
+    """Of finished programs."""
+    pins: tuple[PinTimes, ...]
+    """Of all programs."""
+    gaps: tuple[float, ...]
+    """Seconds between a turn's finish and the next one's arrival, of finished programs; requests of one program that
+    overlap have no gap."""
+    returns: tuple[Return, ...]
+    """Turns of all programs after their first, each with why its KV was found or not."""
+    block_tokens: int
+    gpus: int | None
+    """GPUs of the engine, all replicas; None where no manifest says."""
+    replicas: int = 1
+    """As the manifest has it, or as many as were seen."""
+    scheduler_time: SchedulerTime | None = None
+
+    @property
+    def wall_s(self) -> float:
+        """Of all programs: those that never finished took the machine's time too."""
+        seen = [p for p in self.everyone if p.turns]
+        return max(p.finish_s for p in seen) - min(p.arrive_s for p in seen) if seen else 0.0
+
+    @property
+    def machine(self) -> tuple[ProgramTimes, ...]:
+        """Every program whose turns the machine saw, in order of arrival."""
+        return tuple(sorted((p for p in (*self.everyone, *self.uncounted) if p.turns), key=lambda p: p.arrive_s))
+
+
+def facts_of(
+    programs: Sequence[ProgramTimes], manifest: Manifest | None = None, scheduler_time: SchedulerTime | None = None
+) -> RunFacts:
+    """Sort out a run's programs; without its manifest, hits are not rounded to blocks and GPUs not counted."""
+    by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
+    everyone = tuple(program for program in programs if program.counted)
+    limits = limits_of(manifest)
+    counted = {program.program_id for program in everyone}
+    for program in everyone:
+        by_state[program.state].append(program)
+    done = tuple(by_state["finished"])
+    return RunFacts(
+        programs=done,
+        everyone=everyone,
+        uncounted=tuple(program for program in programs if not program.counted),
+        unfinished=tuple(p.program_id for p in by_state["unfinished"]),
+        failed=tuple(p.program_id for p in by_state["failed"]),
+        turns=tuple(turn for p in done for turn in p.turns),
+        pins=tuple(pin for p in everyone for pin in p.pins),
+        gaps=tuple(
+            after.arrive_s - before.finish_s
+            for p in done
+            for before, after in zip(p.turns, p.turns[1:], strict=False)
+            if before.finish_s is not None and after.arrive_s >= before.finish_s
+        ),
+        returns=tuple(found for found in explain(programs, limits) if found.program_id in counted),
+        block_tokens=limits.block_tokens,
+        gpus=_gpus(manifest),
+        replicas=max(_replicas(manifest), _replicas_seen(programs)),
+        scheduler_time=scheduler_time,
+    )
+
+
+def _gpus(manifest: Manifest | None) -> int | None:
+    if manifest is None or "tensor_parallel" not in manifest.hardware:
+        return None
+    return int(manifest.hardware["tensor_parallel"]) * _replicas(manifest)
+
+
+def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:
+    return len({turn.replica for program in programs for turn in program.turns} - {None})
+
+
+def _replicas(manifest: Manifest | None) -> int:
+    if manifest is None:
+        return 1
+    return int(manifest.hardware.get("replicas", manifest.engine_options.get("replicas")) or 1)

@@ -1,0 +1,48 @@
+"""The load generator itself, from its own records: errors by kind, and whether it was late enough to matter."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from continuum_traces.schema import TurnRecord
+
+from continuum_analysis.records.facts import RunFacts
+
+LATE_S = 0.010
+"""Sends later than this at the 99th percentile are named, with their share of the mean TTFT."""
+
+
+def client_records(facts: RunFacts) -> list[TurnRecord]:
+    """Of every turn that was sent, the warm-up's and cool-down's too."""
+    return [turn.client for program in facts.machine for turn in program.turns if turn.client is not None]
+
+
+def errors_by_kind(facts: RunFacts) -> dict[str, int]:
+    """Failed tries of all turns, those that a retry made good included, and programs stopped at a limit."""
+    found: Counter[str] = Counter()
+    for record in client_records(facts):
+        found.update(record.failed_tries)
+        kind = (record.error or "").partition(":")[0]
+        if kind and record.failed_tries[-1:] != (kind,):
+            found[kind] += 1
+    return dict(sorted(found.items()))
+
+
+def send_lateness_s(facts: RunFacts, percentile: float) -> float | None:
+    """Sent - due over all turns; None without a client's records."""
+    late = [record.sent_s - record.due_s for record in client_records(facts)]
+    return float(np.percentile(late, percentile)) if late else None
+
+
+def lateness_warning(facts: RunFacts) -> str | None:
+    """A sentence where the generator was late enough to be seen in the numbers; None where not."""
+    late_s = send_lateness_s(facts, 99)
+    if late_s is None or late_s <= LATE_S:
+        return None
+    first = [turn.ttft_s for turn in facts.turns if turn.ttft_s is not None]
+    share = f", {late_s / float(np.mean(first)):.1%} of the mean TTFT" if first and np.mean(first) > 0 else ""
+    return (
+        f"the load generator sent {late_s * 1e3:.0f} ms late at the 99th percentile{share}; times count from the "
+        "intended instant and include it"
+    )

@@ -1,0 +1,240 @@
+"""Why each returning turn found its KV, or did not: one cause a turn, from recorded facts alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from continuum_traces.schema import Manifest
+
+from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes
+
+Cause = Literal[
+    "pinned",
+    "cached",
+    "reloaded",
+    "elsewhere",
+    "expired",
+    "pressure",
+    "dropped",
+    "guard",
+    "no tool",
+    "ttl 0",
+    "no pins",
+    "failed before",
+    "overlap",
+    "rewritten",
+    "unknown",
+]
+
+CAUSES: dict[Cause, str] = {
+    "pinned": "hit: its pin was held until it was scheduled",
+    "cached": "hit: no pin held it then, but nobody had taken the blocks yet",
+    "reloaded": "hit: its KV came back from a lower tier",
+    "elsewhere": "miss: the turn before ran on another replica",
+    "expired": "miss: its pin expired before it returned",
+    "pressure": "miss: its pin was given up because another request needed the room",
+    "dropped": "miss: its pin ended otherwise before it was scheduled (a request aborted, a cache reset)",
+    "guard": "miss: not pinned, for the pinned share of the KV pool was at its limit",
+    "no tool": "miss: not pinned, and the turn before named no tool",
+    "ttl 0": "miss: not pinned, for the policy chose a TTL of 0 (or a limit the records do not show refused it)",
+    "no pins": "miss: nothing held it, for nothing is pinned in this run",
+    "failed before": "miss: the turn before ended in an abort or an error, and such turns are not pinned",
+    "overlap": "miss: it arrived while the turn before was still running",
+    "rewritten": "miss: its prompt is shorter than the one before, so the history was rewritten",
+    "unknown": "miss: its records do not say why (a client's or the preview's records)",
+}
+"""Every cause with its sentence, hits first."""
+
+HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the manifest says that an explanation needs; None where it does not."""
+
+    block_tokens: int = 1
+    """Tokens of a KV block: hits come in whole blocks."""
+    pinned_tokens: float | None = None
+    """Tokens that pins may hold at once; None also with several replicas, each of which has a limit of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """One returning turn: what it could have found, what it found, and why."""
+
+    program_id: str
+    turn: TurnTimes
+    before: TurnTimes
+    pin: PinTimes | None
+    cause: Cause
+    reusable_tokens: int
+    """Prompt tokens it would have found in a cache of unlimited size, in whole blocks."""
+    late_s: float | None
+    """Expired: seconds between the pin's end and the return."""
+
+    @property
+    def hit(self) -> bool:
+        return self.cause in HITS
+
+    @property
+    def lost_tokens(self) -> int:
+        """Reusable tokens that had to be computed again."""
+        return max(0, self.reusable_tokens - (self.turn.hit_tokens or 0))
+
+    @property
+    def tool_s(self) -> float | None:
+        """From the turn before's finish to this one's arrival (SPEC 1)."""
+        return None if self.before.finish_s is None else self.turn.arrive_s - self.before.finish_s
+
+
+def limits_of(manifest: Manifest | None) -> Limits:
+    if manifest is None:
+        return Limits()
+    options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
+    block = options.get("block_size") or capacity.get("block_size") or 1
+    share, tokens = options.get("max_pinned_share"), capacity.get("tokens")
+    if options.get("replicas", 1) > 1:
+        return Limits(int(block))
+    return Limits(int(block), float(share) * tokens if share is not None and tokens else None)
+
+
+def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int) -> int:
+    """Prompt tokens a cache of unlimited size would have given the turn, in whole blocks.
+
+    Where the client did not say (it is no replay): the prompt of the turn before, unless this one is shorter and so
+    was rewritten; and never less than was found. A reply that the agent repeated is then left out.
+    """
+    found = turn.hit_tokens or 0
+    known = turn.client.reusable_tokens if turn.client else None
+    if known is None:
+        if before is None or turn.prompt_tokens < before.prompt_tokens:
+            return found
+        known = before.prompt_tokens
+    at_most = max(0, min(known, turn.prompt_tokens - 1))  # an engine always computes the last prompt token
+    return max(found, at_most // block_tokens * block_tokens)
+
+
+def explain(programs: Sequence[ProgramTimes], limits: Limits) -> list[Return]:
+    """Every returning turn whose cache hit was recorded, in order of arrival within each program."""
+    held = _PinnedTokens(programs)
+    return [found for program in programs for found in _returns(program, limits, held)]
+
+
+def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iterator[Return]:
+    pins = {pin.turn: pin for pin in program.pins}
+    for before, turn in zip(program.turns, program.turns[1:], strict=False):
+        if turn.hit_tokens is None:
+            continue
+        pin = pins.get(before.index)
+        reusable = reusable_tokens(turn, before, limits.block_tokens)
+        whole = turn.hit_tokens >= reusable - limits.block_tokens
+        cause = _why_hit(turn, pin) if whole else _why_missed(turn, before, pin, limits, held)
+        if whole and turn.prompt_tokens < before.prompt_tokens and _client_reusable(turn) is None:
+            cause = "rewritten"
+        late_s = turn.arrive_s - pin.until_s if pin and pin.until_s is not None and cause == "expired" else None
+        yield Return(program.program_id, turn, before, pin, cause, reusable, late_s)
+
+
+def _client_reusable(turn: TurnTimes) -> int | None:
+    return turn.client.reusable_tokens if turn.client else None
+
+
+def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
+    if turn.reload_bytes:
+        return "reloaded"
+    return "pinned" if pin is not None and pin.reason == "hit" else "cached"
+
+
+def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> Cause:
+    if turn.replica != before.replica:
+        return "elsewhere"
+    if pin is not None and pin.reason == "hit" and turn.earlier:
+        return "dropped"  # an earlier try had it, and lost it when it ended
+    if pin is not None:
+        return _ENDINGS.get(pin.reason, "unknown")
+    if turn.start_s is None or not held.native:
+        return "unknown"
+    if before.finish_s is None or turn.arrive_s < before.finish_s:
+        return "overlap"
+    if not held.any:
+        return "no pins"
+    return _why_not_pinned(before, before.finish_s, limits, held)
+
+
+def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _PinnedTokens) -> Cause:
+    if before.status in FAILED:
+        return "failed before"
+    if before.tool is None:
+        return "no tool"
+    if limits.pinned_tokens is not None:
+        wanted = held.at(finish_s) + before.prompt_tokens + before.output_tokens
+        if wanted > limits.pinned_tokens:
+            return "guard"
+    return "ttl 0"
+
+
+_ENDINGS: dict[str, Cause] = {
+    "expired": "expired",
+    "pressure": "pressure",
+    "abort": "dropped",
+    "shutdown": "dropped",
+    "last": "dropped",
+    "hit": "rewritten",
+}
+"""By how the pin ended. One handed over whole, of which less was found than was there: the prompt had changed."""
+
+
+class _PinnedTokens:
+    """Tokens in pins at any instant of a run."""
+
+    def __init__(self, programs: Sequence[ProgramTimes]) -> None:
+        self.any = any(program.pins for program in programs)
+        self.native = any(turn.status is not None for program in programs for turn in program.turns)
+        """False for the preview's records, which do not say how a turn ended."""
+        changes = [
+            change
+            for program in programs
+            for pin in program.pins
+            for change in ((pin.since_s, pin.tokens), (pin.until_s, -pin.tokens))
+            if change[0] is not None
+        ]
+        changes.sort(key=lambda change: change[0] or 0.0)
+        self._times = [t or 0.0 for t, _ in changes]
+        self._totals = list(accumulate(tokens for _, tokens in changes))
+
+    def at(self, instant_s: float) -> int:
+        """Before anything that happens at that very instant."""
+        index = bisect_left(self._times, instant_s)
+        return self._totals[index - 1] if index else 0
+
+
+def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
+    """How often each cause, in the order of ``CAUSES``; absent where never."""
+    counts = Counter(found.cause for found in returns)
+    return {cause: counts[cause] for cause in CAUSES if counts[cause]}
+
+
+def cause_rows(returns: Sequence[Return]) -> Sequence[Mapping[str, Any]]:
+    """One row a cause: turns, their share, tokens computed again, mean queue wait and how late after expiry."""
+    rows = []
+    for cause, number in count_causes(returns).items():
+        these = [found for found in returns if found.cause == cause]
+        waits = [found.turn.wait_s for found in these if found.turn.wait_s is not None]
+        late = sorted(found.late_s for found in these if found.late_s is not None)
+        rows.append(
+            {
+                "cause": cause,
+                "turns": number,
+                "share": number / len(returns),
+                "lost_tokens": sum(found.lost_tokens for found in these),
+                "wait_mean_s": sum(waits) / len(waits) if waits else None,
+                "late_p50_s": late[len(late) // 2] if late else None,
+                "meaning": CAUSES[cause],
+            }
+        )
+    return rows

@@ -1,0 +1,65 @@
+"""What fills the KV pool over time: pins (recorded) and running turns (derived), the rest free or reusable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
+
+INSTANTS = 500
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Tokens at evenly spaced instants; ``times_s`` counts from the first arrival."""
+
+    times_s: Array
+    running: Array
+    """Of turns in the engine: their prompt as it is computed, then what they generate. Derived, not recorded."""
+    pinned: Array
+    """In pins, as recorded."""
+
+
+def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occupancy:
+    """Tokens in the pool. A prefix that programs share counts once for each of them."""
+    seen = [program for program in programs if program.turns]
+    if not seen:
+        return Occupancy(*(np.zeros(0) for _ in range(3)))
+    start_s, end_s = min(p.arrive_s for p in seen), max(p.finish_s for p in seen)
+    times = np.linspace(start_s, end_s, instants)
+    running = np.zeros(instants)
+    for turn in (turn for program in seen for turn in program.turns):
+        _add_turn(times, running, turn, end_s)
+    return Occupancy(times - start_s, running, _pinned(times, seen))
+
+
+def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> None:
+    """From what it found in the cache to its whole prompt at the first token (where recorded), then with its output."""
+    if turn.start_s is None:
+        return
+    finish_s = end_s if turn.finish_s is None else turn.finish_s
+    span = slice(*np.searchsorted(times, (turn.start_s, finish_s)))
+    if span.start == span.stop:
+        return
+    levels = [(turn.start_s, turn.hit_tokens or 0), (finish_s, turn.prompt_tokens + turn.output_tokens)]
+    if turn.first_token_s is not None:
+        levels.insert(1, (turn.first_token_s, turn.prompt_tokens))
+    held = np.interp(times[span], [t for t, _ in levels], [tokens for _, tokens in levels])
+    for since_s, until_s in turn.requeues:  # preempted: it holds nothing
+        held[(times[span] >= since_s) & (times[span] < until_s)] = 0.0
+    running[span] += held
+
+
+def _pinned(times: Array, programs: Sequence[ProgramTimes]) -> Array:
+    pins = [pin for program in programs for pin in program.pins]
+    changes = [(pin.since_s, pin.tokens) for pin in pins]
+    changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
+    changes.sort()
+    totals = np.concatenate([[0.0], np.cumsum([tokens for _, tokens in changes])])
+    found: Array = totals[np.searchsorted([t for t, _ in changes], times, side="right")]
+    return found

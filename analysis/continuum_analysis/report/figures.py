@@ -1,0 +1,190 @@
+"""The report's figures of programs, their waits and their pins, each with the table that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+import numpy as np
+
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.records.demand import Demand, demand
+from continuum_analysis.report.figure_kit import (
+    Figure,
+    Groups,
+    add_line,
+    axes,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin,
+)
+
+ENDINGS = {
+    "hit": ("#117733", ""),
+    "expired": ("#DDCC77", "/"),
+    "pressure": ("#882255", "x"),
+    "last": ("#88CCEE", "."),
+    "abort": ("#332288", "-"),
+    "shutdown": ("#999999", "+"),
+    "held at the end": ("#999999", "\\"),
+    "not recorded": ("#999999", "|"),
+}
+"""Colour (Tol's muted set, none of a policy's) and pattern of each way a pin ends."""
+
+
+def jct_figure(groups: Groups) -> Figure:
+    plot = axes("job completion time, s", "share of programs")
+    plot.update_xaxes(rangemode="tozero")
+    plot.update_yaxes(range=[0, 1.03], tickformat=".0%")
+    rows = []
+    for policy, arm in report_styles(groups).items():
+        group = groups[policy]
+        times = np.sort([p.jct_s for run in group for p in run.metrics.facts.programs])
+        everyone = sum(len(run.metrics.facts.everyone) for run in group)
+        if len(times):
+            shares = np.arange(1, len(times) + 1) / everyone
+            x, y = [float(times[0]), *times.tolist()], [0.0, *shares.tolist()]
+            add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
+            rows.append((policy, *(_within(times, everyone, share) for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))))
+    return Figure(
+        "jct-cdf",
+        "Job completion times",
+        "Share of all programs that finished within a time, all seeds together. Further left is better; a line that "
+        "ends below 100% leaves programs that did not finish.",
+        plot,
+        ("policy", "10% within, s", "25%", "50%", "75%", "90%", "all"),
+        tuple(rows),
+    )
+
+
+def _within(times: np.ndarray, everyone: int, share: float) -> str:
+    """Seconds within which that share of all programs finished; a dash where fewer did."""
+    number = max(1, ceil(share * everyone))
+    return short(float(times[number - 1])) if number <= len(times) else "-"
+
+
+def bubble_figure(groups: Groups) -> Figure:
+    plot = axes("program, in order of arrival", "time in the queue, s")
+    rows = []
+    for policy, arm in report_styles(groups).items():
+        run = shown_run(groups, policy)
+        everyone = run.metrics.facts.everyone if run else ()
+        waits = [(i, p.bubble_s) for i, p in enumerate(everyone, 1) if p.turns]
+        known = [(i, wait) for i, wait in waits if wait is not None]
+        if known:
+            add_line(plot, arm, policy, [i for i, _ in known], [wait for _, wait in known])
+            quarters = np.array_split([wait for _, wait in known], 4)
+            rows.append((policy, *(short(q.mean()) if len(q) else "-" for q in quarters), short(_top(known))))
+    return Figure(
+        "bubbles",
+        "Waiting, program by program",
+        "Seconds each program spent in the queue, summed over its turns, in order of arrival." + seed_note(groups),
+        plot,
+        ("policy", "first quarter, mean s", "second", "third", "last", "longest, s"),
+        tuple(rows),
+    )
+
+
+def _top(points: Sequence[tuple[int, float]]) -> float:
+    return max(value for _, value in points)
+
+
+def wait_figure(groups: Groups) -> Figure:
+    plot = axes("turn of its program", "mean queue wait, s")
+    bands = ((1, 1), (2, 5), (6, 10), (11, 20), (21, 10**9))
+    rows = []
+    for policy, arm in report_styles(groups).items():
+        by_turn = _waits_by_turn(groups[policy])
+        if by_turn:
+            add_line(plot, arm, policy, list(by_turn), [float(np.mean(waits)) for waits in by_turn.values()])
+            rows.append((policy, *(_band(by_turn, low, high) for low, high in bands)))
+    return Figure(
+        "waits-by-turn",
+        "Waiting, turn by turn",
+        "Mean time from a turn's arrival to its first scheduling, over all programs that got so far, all seeds. "
+        "The last points rest on few programs.",
+        plot,
+        ("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later"),
+        tuple(rows),
+    )
+
+
+def _waits_by_turn(group: Sequence[Run]) -> dict[int, list[float]]:
+    waits: dict[int, list[float]] = {}
+    for turn in (turn for run in group for turn in run.metrics.facts.turns):
+        if turn.wait_s is not None:
+            waits.setdefault(turn.index + 1, []).append(turn.wait_s)
+    return dict(sorted(waits.items()))
+
+
+def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
+    waits = [wait for turn, values in by_turn.items() if low <= turn <= high for wait in values]
+    return short(float(np.mean(waits))) if waits else "-"
+
+
+def pin_figure(groups: Groups) -> Figure:
+    plot = axes("", "pins")
+    counts = {policy: _endings(group) for policy, group in groups.items()}
+    pinning = {policy: endings for policy, endings in counts.items() if endings}
+    reasons = [reason for reason in ENDINGS if any(reason in endings for endings in pinning.values())]
+    for reason in reasons:
+        colour, pattern = ENDINGS[reason]
+        plot.add_bar(
+            x=list(pinning),
+            y=[endings.get(reason, 0) for endings in pinning.values()],
+            name=reason,
+            marker={"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.2, "fillmode": "overlay"}},
+        )
+    plot.update_layout(barmode="stack", bargap=0.5)
+    return Figure(
+        "pin-endings",
+        "How pins ended",
+        "Holds of a finished turn's KV by what ended them, all seeds together: hit (the next turn found it), expired "
+        "(held in vain), pressure (given up for room).",
+        plot,
+        ("policy", *reasons),
+        tuple((policy, *(str(endings.get(r, 0)) for r in reasons)) for policy, endings in pinning.items()),
+    )
+
+
+def _endings(group: Sequence[Run]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for run in group:
+        for reason, count in run.metrics.pins_by_ending.items():
+            total[reason] = total.get(reason, 0) + count
+    return total
+
+
+def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
+    plot = axes("time, s", "live context / KV pool")
+    rows = []
+    for policy, arm in report_styles(groups).items():
+        run = shown_run(groups, policy)
+        if run is None or not run.metrics.facts.machine:
+            continue
+        need = demand(run.metrics.facts.machine)
+        start_s = need.times_s[0]
+        x, y = [t - start_s for t in need.times_s], [tokens / capacity_tokens for tokens in need.tokens]
+        add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
+        rows.append((policy, *_demand_cells(need, capacity_tokens)))
+    plot.update_yaxes(tickformat=".0%")
+    plot.add_hline(y=1.0, line={"color": "#808080", "width": 2})
+    return Figure(
+        "load-against-memory",
+        "Load against memory",
+        "Tokens in the contexts of all live programs, as a share of the KV pool. Above the line at 100% something "
+        "must wait or be rebuilt." + seed_note(groups),
+        plot,
+        ("policy", "mean", "peak", "share of time above 100%"),
+        tuple(rows),
+    )
+
+
+def _demand_cells(need: Demand, capacity_tokens: int) -> tuple[str, str, str]:
+    return (
+        f"{need.mean_tokens / capacity_tokens:.0%}",
+        f"{need.peak_tokens / capacity_tokens:.0%}",
+        f"{need.share_of_time_above(capacity_tokens):.0%}",
+    )

@@ -1,0 +1,295 @@
+"""report.html: one file that opens anywhere, with figures, a table beside each, and what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from continuum_traces.run_dir import RunDirError
+from plotly.offline import get_plotlyjs
+
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, summarize_runs, write_summary_of
+from continuum_analysis.compare.words import BASELINE, columns, table_rows, verdict
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.records.demand import demand
+from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
+from continuum_analysis.report.figures import bubble_figure, demand_figure, jct_figure, pin_figure, wait_figure
+from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
+from continuum_analysis.report.figures_load import load_figure
+from continuum_analysis.report.program_timeline import timeline_json
+
+__all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
+
+Summaries = Mapping[float | None, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a report is made of: runs by load, and each load's summary."""
+
+    name: str
+    loads: Mapping[float | None, Sequence[Run]]
+    summaries: Summaries
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """Those shown in detail: the highest load's."""
+        return self.loads[self.detailed]
+
+    @property
+    def detailed(self) -> float | None:
+        return list(self.loads)[-1]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        return self.summaries[self.detailed]
+
+    @property
+    def groups(self) -> Groups:
+        return {arm: [run for run in self.runs if run.arm == arm] for arm in self.summary["policies"]}
+
+
+def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
+    """Sort runs by load and summarise each; where they are of one load and at home somewhere, its files are written.
+
+    Raises:
+        AnalysisError: runs that may not stand side by side.
+    """
+    loads = by_load(runs)
+    if home is not None and len(loads) == 1:
+        return Page(name, loads, {jps: write_summary_of(home, runs) for jps in loads})
+    return Page(name, loads, {jps: summarize_runs(None, group) for jps, group in loads.items()})
+
+
+def write_report(path: Path) -> Path:
+    """Write report.html (and the summary) for the runs below ``path`` and return its path.
+
+    Raises:
+        AnalysisError, RunDirError: nothing to report, or nowhere to write.
+    """
+    return _write(page_of(path.resolve().name, load_runs(path), path), path / "report.html")
+
+
+def write_joint_report(paths: Sequence[Path], target: Path) -> Path:
+    """Write one page of several directories: seeds merged, policies and loads side by side.
+
+    Raises:
+        AnalysisError, RunDirError: nothing to report, runs of different work, or nowhere to write.
+    """
+    name = ", ".join(path.resolve().name for path in paths)
+    return _write(page_of(name, load_all(paths)), target)
+
+
+def _write(page: Page, target: Path) -> Path:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render(page), encoding="utf-8")
+    except OSError as error:
+        raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
+    return target
+
+
+def figures_of(page: Page) -> list[Figure]:
+    """Every figure but the timeline, in the order of the page."""
+    groups, capacity = page.groups, kv_tokens(page.runs)
+    made = [load_figure(page.summaries)] if len(page.loads) > 1 else []
+    made += [jct_figure(groups), bubble_figure(groups), wait_figure(groups), miss_figure(groups)]
+    made += [pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
+    if capacity:
+        made += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
+    return made
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
+    shown, baseline = columns(page.summaries.values()), summary["baseline"] or BASELINE
+    manifest = page.runs[0].manifest
+    folder = files("continuum_analysis")
+    source = (folder / "report.html.j2").read_text(encoding="utf-8")
+    template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    html: str = template.render(
+        title=f"Continuum report: {page.name}",
+        verdicts=[(_load_words(jps, page), verdict(each)) for jps, each in page.summaries.items()],
+        warnings=[
+            _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each["warnings"]
+        ],
+        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(heading for _, heading, _ in shown)],
+        baseline=baseline,
+        rows=_table(page, shown),
+        detailed=_load_words(page.detailed, page).rstrip(": "),
+        several_seeds=len(summary["seeds"]) > 1,
+        figures=[{"figure": figure, "html": _html(figure, f"figure-{figure.name}")} for figure in figures_of(page)],
+        timeline=timeline_json(groups) if any(run.metrics.facts.machine for run in page.runs) else "",
+        facts=_facts(page.runs, summary, groups, capacity),
+        modelled=manifest.modelled,
+        notes=manifest.notes,
+        measures=_measures(summary),
+        comparisons=_comparisons(summary),
+        policies=list(summary["policies"]),
+        left_out={policy: row["unfinished"] + row["failed"] for policy, row in summary["policies"].items()},
+        manifest=_flat(summary["manifest"]) + _runs_manifest(page),
+        plotly=get_plotlyjs(),
+        script=(folder / "report.js").read_text(encoding="utf-8"),
+    )
+    return html
+
+
+def _load_words(jps: float | None, page: Page) -> str:
+    return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
+
+
+def _table(page: Page, shown: Sequence[tuple[str, str, str]]) -> list[list[str]]:
+    several = len(page.loads) > 1
+    rows = []
+    for jps, summary in page.summaries.items():
+        rows += [[f"{jps:g}", *row] if several else row for row in table_rows(summary, shown)]
+    return rows
+
+
+def _comparisons(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Each policy against the baseline on the same arrivals: ratio, difference, effect sizes, what they rest on."""
+    return [
+        (policy, *_comparison(row))
+        for policy, row in summary["policies"].items()
+        if policy != summary["baseline"] and row["ratio_to_vllm"] is not None
+    ]
+
+
+def _comparison(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratio = row["ratio_to_vllm_interval"]
+    spread = ratio or row["ratio_to_vllm_bootstrap_interval"] or row["ratio_to_vllm_within_one_arrival_sequence"]
+    kind = "over seeds" if ratio else "one arrival sequence only"
+    used, all_programs = row["paired_programs"]
+    return (
+        f"{row['ratio_to_vllm']:.2f}",
+        f"{spread[0]:.2f} to {spread[1]:.2f}, {kind}" if spread else "-",
+        _with_bounds("{:.1f}", row["difference_to_vllm_s"], row["difference_to_vllm_interval_s"]),
+        _with_bounds("{:.0%}", row["sooner_than_vllm_share"], row["sooner_than_vllm_interval"]),
+        "-" if row["effect_size_to_vllm"] is None else f"{row['effect_size_to_vllm']:.1f}",
+        f"{used:,} of {all_programs:,}",
+    )
+
+
+def _with_bounds(form: str, value: float, interval: Sequence[float] | None) -> str:
+    bounds = f" ({form.format(interval[0])} to {form.format(interval[1])})" if interval else ""
+    return form.format(value) + bounds
+
+
+def _runs_manifest(page: Page) -> list[tuple[str, str]]:
+    """What the runs' own manifests add: where each is, its router where it has one, its options and its command."""
+    return [
+        (f"runs.{run.path.name}.{name}", value)
+        for runs in page.loads.values()
+        for run in runs
+        for name, value in _flat(_of_run(run))
+    ]
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    manifest, router = run.manifest, {"router": run.router} if run.router else {}
+    return {**router, "seed": manifest.seed, "policy_options": manifest.policy_options, "command": manifest.command}
+
+
+def _html(figure: Figure, name: str) -> str:
+    config = {"displayModeBar": False, "responsive": True}
+    return str(figure.plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
+
+
+def _measures(summary: Mapping[str, Any]) -> list[tuple[str, str, str, list[str]]]:
+    """Every metric: name, unit, formula, and a cell for each policy, with its interval where there is one."""
+    policies = summary["policies"].values()
+    return [(m.name, m.unit, m.formula, [_measure_cell(row, m.name) for row in policies]) for m in METRICS]
+
+
+def _measure_cell(row: Mapping[str, Any], name: str) -> str:
+    value, interval = row[name], row["intervals"][name]
+    if value is None:
+        return "-"
+    spread = f" ({_number(interval[0])} to {_number(interval[1])})" if interval and interval[0] < interval[1] else ""
+    return _number(value) + spread
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def kv_tokens(runs: Sequence[Run]) -> int | None:
+    """Tokens the KV pools of all replicas hold, where the manifest says."""
+    manifest = runs[0].manifest
+    tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
+    return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
+
+
+def _replicas(runs: Sequence[Run]) -> str:
+    """Empty where there is one."""
+    number = runs[0].manifest.engine_options.get("replicas") or 1
+    routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
+    return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
+
+
+def _facts(
+    runs: Sequence[Run], summary: Mapping[str, Any], groups: Groups, capacity: int | None
+) -> list[tuple[str, str]]:
+    """What a sceptical reader asks first; what the manifest does not say is left out."""
+    manifest = runs[0].manifest
+    work, hardware = manifest.workload, manifest.hardware
+    steps = hardware.get("step_times", {})
+    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
+    seeds = ", ".join(map(str, summary["seeds"]))
+    facts = [
+        ("Workload", _join([work.get("name"), kind])),
+        ("Programs", _join([work.get("programs")])),
+        ("Turns", _join([work.get("turns")])),
+        ("Tokens reading", _join([work.get("tokens_reading")])),
+        ("Arrivals", _join([work.get("arrivals"), f"{work['jps']} programs/s" if "jps" in work else None])),
+        ("Tool times", _join([work.get("tool_times")])),
+        ("Seeds", seeds),
+        ("Engine", manifest.engine),
+        ("Model", _join([hardware.get("model")])),
+        ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
+        ("Replicas", _replicas(runs)),
+        ("Step times", _join([steps.get("kind"), steps.get("source")])),
+    ]
+    if capacity:
+        facts += [
+            ("KV pool", f"{capacity:,} tokens"),
+            ("Distance to the knee", _knee(groups, capacity, summary["baseline"])),
+        ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _join(parts: Sequence[object]) -> str:
+    return ", ".join(str(part) for part in parts if part is not None)
+
+
+def _parallel(number: object) -> str | None:
+    return None if number in (None, 1) else f"tensor parallel over {number}"
+
+
+def _knee(groups: Groups, capacity: int, baseline: str | None) -> str:
+    """Live context against the pool, in the baseline where it ran."""
+    policy = baseline or next(iter(groups))
+    run = shown_run(groups, policy) or groups[policy][0]
+    need = demand(run.metrics.facts.machine)
+    mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
+    side = (
+        "below the knee, where policies should agree" if peak <= 1.0 else "beyond the knee, where seeds differ widely"
+    )
+    return (
+        f"live context fills {mean:.0%} of the pool on average and {peak:.0%} at its peak under {policy}, seed "
+        f"{run.manifest.seed}: {side}"
+    )
+
+
+def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
+    """Nested manifest entries as dotted names."""
+    if isinstance(data, Mapping):
+        return [row for key, value in data.items() for row in _flat(value, f"{name}.{key}" if name else str(key))]
+    if isinstance(data, list | tuple):
+        return [(name, ", ".join(map(str, data)))] if data else []
+    return [(name, str(data))]

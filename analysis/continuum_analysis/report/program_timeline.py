@@ -1,0 +1,184 @@
+"""Programs on a time axis: queue, prefill, decode, tool, pin. Data for the page's own drawing, and a still of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.records.misses import CAUSES, Return
+from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
+from continuum_analysis.report.figure_kit import Figure, Groups, seed_note, short, shown_run, style
+
+KINDS: dict[str, tuple[str, float, float]] = {
+    "tool": ("#8c8c8c", -0.06, 0.12),
+    "pin": ("#CC79A7", 0.32, 0.14),
+    "queue": ("#D55E00", -0.28, 0.56),
+    "prefill": ("#0072B2", -0.28, 0.56),
+    "decode": ("#009E73", -0.28, 0.56),
+}
+"""Colour of each kind of time, where its bar starts from the middle of the row, and how high it is: told apart by
+place and height too."""
+
+MOST_TURNS = 60_000
+"""In the page, over all policies; beyond that only every second, third ... program is in it, and the page says so."""
+STILL_ROWS = 20
+
+
+def timeline_data(groups: Groups) -> dict[str, Any]:
+    """What report.js draws: for each policy the programs of one run, times in whole milliseconds."""
+    runs = [run for policy in groups if (run := shown_run(groups, policy))]
+    turns = sum(len(program.turns) for run in runs for program in run.metrics.facts.machine)
+    step = max(1, -(-turns // MOST_TURNS))
+    tools = sorted({turn.tool or "" for run in runs for p in run.metrics.facts.machine for turn in p.turns})
+    return {
+        "kinds": {kind: {"colour": c, "offset": o, "height": h} for kind, (c, o, h) in KINDS.items()},
+        "causes": [*CAUSES, "first sight"],
+        "tools": tools,
+        "step": step,
+        "runs": [_run_data(run, step, {tool: number for number, tool in enumerate(tools)}) for run in runs],
+    }
+
+
+def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
+    programs = run.metrics.facts.machine
+    start_s = programs[0].arrive_s if programs else 0.0
+    why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
+    return {
+        "policy": run.arm,
+        "seed": run.manifest.seed,
+        "total": len(programs),
+        "end": _ms(max((p.finish_s for p in programs), default=0.0) - start_s),
+        "programs": [
+            [p.program_id, p.state, _ms(p.arrive_s - start_s), _ms(p.jct_s), _ms(p.bubble_s), _turns(p, why, tools)]
+            for p in programs[::step]
+        ],
+    }
+
+
+def _turns(
+    program: ProgramTimes, why: dict[tuple[str, int], Return], tools: dict[str, int]
+) -> list[list[int | list[int]]]:
+    pins = {pin.turn: pin for pin in program.pins}
+    order = {cause: number for number, cause in enumerate(CAUSES)}
+    rows = []
+    for turn in program.turns:
+        found, pin = why.get((program.program_id, turn.index)), pins.get(turn.index)
+        cause = order[found.cause] if found else (len(order) if turn.index == 0 else -1)
+        facts = [turn.prompt_tokens, -1 if turn.hit_tokens is None else turn.hit_tokens, turn.output_tokens]
+        row: list[int | list[int]] = [
+            *_phases(program, turn),
+            *facts,
+            tools[turn.tool or ""],
+            cause,
+            *_pin(pin, program.finish_s),
+        ]
+        waits = [*turn.requeues, *_earlier_waits(turn)]
+        if waits:
+            row.append([_ms(t - program.arrive_s) for pair in waits for t in pair])
+        if turn.again_s is not None:
+            row.append(_ms(turn.again_s - turn.arrive_s))
+        rows.append(row)
+    return rows
+
+
+def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
+    """First arrival from the program's, then the last try's queue, prefill and decode; -1 where not recorded."""
+    first_s, finish_s = turn.first_token_s, turn.finish_s
+    start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
+    wait_s = None if turn.start_s is None else start_s - turn.last_arrive_s
+    prefill = -1 if first_s is None else _ms(first_s - start_s)
+    decode = -1 if finish_s is None else _ms(finish_s - (start_s if first_s is None else first_s))
+    return [_ms(turn.arrive_s - program.arrive_s), _ms(wait_s), prefill, decode]
+
+
+def _earlier_waits(turn: TurnTimes) -> list[tuple[float, float]]:
+    """All waits of the tries before the last."""
+    return [*turn.earlier_waits, *(pair for try_ in turn.earlier for pair in try_.requeues)]
+
+
+def _pin(pin: PinTimes | None, end_s: float) -> list[int]:
+    if pin is None:
+        return [-1, -1]
+    until_s = end_s if pin.until_s is None else pin.until_s
+    return [_ms(until_s - pin.since_s), _ms(pin.ttl_s)]
+
+
+def _ms(seconds: float | None) -> int:
+    return -1 if seconds is None else round(seconds * 1000)
+
+
+def timeline_json(groups: Groups) -> str:
+    """The data as JSON that may stand inside a script element."""
+    return json.dumps(timeline_data(groups), separators=(",", ":")).replace("<", "\\u003c")
+
+
+def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
+    """A program's time: kind, from, to, on the scheduler's clock. Waits after a preemption are queue, over decode; of a
+    try before the last only its waits are shown."""
+    for turn, after in zip(program.turns, [*program.turns[1:], None], strict=True):
+        start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
+        first_s = start_s if turn.first_token_s is None else turn.first_token_s
+        for since_s, until_s in _earlier_waits(turn):
+            yield "queue", since_s, until_s
+        yield "queue", turn.last_arrive_s, start_s
+        yield "prefill", start_s, first_s
+        if turn.finish_s is None:
+            continue
+        yield "decode", first_s, turn.finish_s
+        for since_s, until_s in turn.requeues:
+            yield "queue", since_s, until_s
+        if after is not None and after.arrive_s > turn.finish_s:
+            yield "tool", turn.finish_s, after.arrive_s
+    for pin in program.pins:
+        yield "pin", pin.since_s, program.finish_s if pin.until_s is None else pin.until_s
+
+
+def timeline_stills(groups: Groups) -> list[Figure]:
+    """A figure for each policy: its first programs, as the page shows them at first."""
+    return [_still(groups, policy, run) for policy in groups if (run := shown_run(groups, policy))]
+
+
+def _still(groups: Groups, policy: str, run: Run) -> Figure:
+    programs = run.metrics.facts.machine[:STILL_ROWS]
+    plot = go.Figure()
+    style(plot)
+    for kind, (colour, offset, height) in KINDS.items():
+        bars = _bars(programs, kind)
+        plot.add_bar(
+            y=[row for row, _, _ in bars],
+            base=[since_s for _, since_s, _ in bars],
+            x=[length_s for _, _, length_s in bars],
+            name=kind,
+            orientation="h",
+            offset=offset,
+            width=height,
+            marker={"color": colour},
+        )
+    plot.update_layout(height=90 + 22 * len(programs))
+    plot.update_xaxes(title="time, s", rangemode="tozero")
+    plot.update_yaxes(title="program, in order of arrival", range=[len(programs) + 0.5, 0.5])
+    rows = tuple((p.program_id, *_sums(p)) for p in programs)
+    headings = ("program", *KINDS)
+    text = f"The first {len(programs)} programs under {policy}." + seed_note(groups)
+    return Figure(f"timeline-{policy}", f"Programs over time: {policy}", text, plot, headings, rows)
+
+
+def _bars(programs: Sequence[ProgramTimes], kind: str) -> list[tuple[int, float, float]]:
+    start_s = programs[0].arrive_s if programs else 0.0
+    return [
+        (row, round(since_s - start_s, 3), round(until_s - since_s, 3))
+        for row, program in enumerate(programs, 1)
+        for name, since_s, until_s in segments(program)
+        if name == kind and until_s > since_s
+    ]
+
+
+def _sums(program: ProgramTimes) -> list[str]:
+    totals = dict.fromkeys(KINDS, 0.0)
+    for kind, since_s, until_s in segments(program):
+        totals[kind] += until_s - since_s
+    return [short(total) for total in totals.values()]

@@ -1,0 +1,132 @@
+"""Figures that look into single runs of a sweep: waiting by program, eta and T over time; and tool times of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from continuum_traces.run_dir import read_json
+from continuum_traces.schema import Program
+
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.sweep.plots import Line, Panel
+from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, runs_of, spread
+
+Table = tuple[list[str], list[list[str]]]
+MOST_POINTS = 150
+TOOLS_SHOWN = 6
+
+
+def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+    """Seconds each program waited, in order of arrival; runs of the lowest seed. The table is of all seeds."""
+    panels = []
+    for group, runs in _first_seed(sweep):
+        lines = []
+        for run in runs:
+            waits = [program.bubble_s for program in run.metrics.facts.programs]
+            known = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
+            lines.append(_plain(run.manifest.policy, [n for n, _ in known], [wait for _, wait in known]))
+        title = _title(sweep, group)
+        panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", tuple(lines), steps=True))
+    headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
+    rows = [
+        [
+            _title(sweep, g),
+            p,
+            str(len(row["seeds"])),
+            spread(row["bubble_mean_s"], None, 1),
+            spread(row["jct_mean_s"], None, 1),
+        ]
+        for g in sweep.groups
+        for p, row in g.policies.items()
+    ]
+    return panels, (headings, rows)
+
+
+def estimates_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+    """What the TTL model believed at each pin: T (mean queueing delay of evicted turns) and eta, by time."""
+    delay, eta, rows = [], [], []
+    for group, runs in _first_seed(sweep):
+        for run in runs:
+            pins = sorted(run.metrics.facts.pins, key=lambda pin: pin.since_s)
+            start_s = min((program.arrive_s for program in run.metrics.facts.everyone), default=0.0)
+            name = f"{_title(sweep, group)}, {run.manifest.policy}"
+            t = [(pin.since_s - start_s, pin.delay_estimate_s) for pin in pins if pin.delay_estimate_s is not None]
+            e = [(pin.since_s - start_s, pin.eta) for pin in pins if pin.eta is not None]
+            if not t or not e:
+                continue
+            delay.append(_plain(name, [x for x, _ in t], [y for _, y in t]))
+            eta.append(_plain(name, [x for x, _ in e], [y for _, y in e]))
+            cells = [f"{f(values):.3g}" for values in ([y for _, y in t], [y for _, y in e]) for f in (np.mean, np.max)]
+            rows.append([name, str(len(pins)), *cells, f"{t[-1][1]:.3g}", f"{e[-1][1]:.3g}"])
+    panels = [
+        Panel("T: queueing delay of evicted turns", "time, s", "s", tuple(delay), steps=True),
+        Panel("eta", "time, s", "", tuple(eta), steps=True),
+    ]
+    return panels, (
+        ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"],
+        rows,
+    )
+
+
+def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], Table]:
+    """Distribution of recorded tool times, by tool, and what share of its delay a tool's slowest tenth holds."""
+    panels, rows = [], []
+    for name, programs in workloads.items():
+        by_tool = _tool_times(programs)
+        everything = [seconds for times in by_tool.values() for seconds in times]
+        if not everything:
+            continue
+        ranked = sorted(by_tool.items(), key=lambda item: -sum(item[1]))[:TOOLS_SHOWN]
+        lines = tuple(_distribution(tool, times) for tool, times in [("all tools", everything), *ranked])
+        panels.append(Panel(name, "tool time, s", "share of calls", lines, steps=True, log_x=True))
+        rows += [_tool_row(name, tool, times, everything) for tool, times in [("all tools", everything), *ranked]]
+    headings = ["workload", "tool", "calls", "share of delay", "mean, s", "P50", "P99", "slowest tenth's share"]
+    return panels, (headings, rows)
+
+
+def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for program in programs:
+        for turn in program.turns:
+            for call in turn.tool_calls:
+                if call.duration_s is not None:
+                    found.setdefault(call.name, []).append(call.duration_s)
+    return found
+
+
+def _tool_row(workload: str, tool: str, times: Sequence[float], everything: Sequence[float]) -> list[str]:
+    ordered = np.sort(times)
+    slowest = ordered[-(len(ordered) // 10) :].sum() / ordered.sum() if len(ordered) >= 10 and ordered.sum() else None
+    quantiles = [f"{value:.2f}" for value in (ordered.mean(), *np.percentile(ordered, [50, 99]))]
+    share = f"{ordered.sum() / sum(everything):.1%}" if sum(everything) else "-"
+    return [workload, tool, str(len(ordered)), share, *quantiles, "-" if slowest is None else f"{slowest:.1%}"]
+
+
+def _distribution(tool: str, times: Sequence[float]) -> Line:
+    ordered = np.maximum(np.sort(times), 1e-3)  # the axis is logarithmic
+    return _plain(tool, ordered.tolist(), (np.arange(1, len(ordered) + 1) / len(ordered)).tolist())
+
+
+def _first_seed(sweep: Sweep) -> list[tuple[GroupSummary, list[Run]]]:
+    """The lowest seed's runs of each group."""
+    plan = read_json(sweep.path / SWEEP)
+    found = []
+    for summary, group in zip(sweep.groups, plan["groups"], strict=True):
+        lowest = min(cell["seed"] for cell in group["cells"])
+        cells = [cell for cell in group["cells"] if cell["seed"] == lowest]
+        found.append((summary, runs_of(sweep.path, {**group, "cells": cells})))
+    return found
+
+
+def _title(sweep: Sweep, group: GroupSummary) -> str:
+    axes = sweep.varying() or ["workload"]
+    words = [(axis, group.axes[axis]) for axis in axes if axis in group.axes]
+    return ", ".join(f"{axis} {value:g}" if isinstance(value, int | float) else str(value) for axis, value in words)
+
+
+def _plain(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
+    """A line without intervals, thinned to ``MOST_POINTS``."""
+    step = max(1, -(-len(x) // MOST_POINTS))
+    kept = [round(float(value), 4) for value in x[::step]], [round(float(value), 4) for value in y[::step]]
+    return Line(name, kept[0], kept[1], kept[1], kept[1])

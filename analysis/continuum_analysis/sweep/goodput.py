@@ -1,0 +1,115 @@
+"""Goodput found by search: per point and policy the mean over seeds, and its ratio to vllm's, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
+from continuum_analysis.compare.words import BASELINE
+from continuum_analysis.sweep.plots import Bar, Panel
+from continuum_analysis.sweep.tables import spread
+
+READING = (
+    "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
+    "the mean over seeds and what they range over. Limit: a multiple of vllm's mean JCT with nobody else there. Ratio: "
+    "this policy's goodput over vllm's; above 1 is better."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One search: the highest rate under the limit, of one policy, point and seed."""
+
+    axes: Mapping[str, Any]
+    policy: str
+    seed: int
+    limit_s: float
+    jps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """A policy's goodput at one point."""
+
+    axes: Mapping[str, Any]
+    policy: str
+    jps: Interval | None
+    """None: in some seed no rate reached the limit."""
+    by_seed: tuple[float, ...]
+    to_vllm: Interval | None
+    """None: in some seed no rate reached the limit, or vllm's was 0, as no rate kept within it."""
+    to_vllm_by_seed: tuple[float, ...]
+    """Empty where ``to_vllm`` is None."""
+    limit_s: float
+    """Mean over seeds."""
+
+
+def summarize_goodput(found: Sequence[Found]) -> list[Goodput]:
+    points = list(dict.fromkeys(_key(one) for one in found))
+    rows = []
+    for point in points:
+        here = [one for one in found if _key(one) == point]
+        base = {one.seed: one.jps for one in here if one.policy == BASELINE}
+        for policy in dict.fromkeys(one.policy for one in here):
+            rows.append(_row([one for one in here if one.policy == policy], base))
+    return rows
+
+
+def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
+    rates = tuple(one.jps for one in mine)
+    paired = [(one.jps, base[one.seed]) for one in mine if one.seed in base]
+    reached = all(isfinite(rate) for rate in rates)
+    ratio: Interval | None = None
+    ratios: tuple[float, ...] = ()
+    if paired and all(isfinite(a) and isfinite(b) and b > 0.0 for a, b in paired):
+        ratio = ratio_interval([a for a, _ in paired], [b for _, b in paired])
+        ratios = tuple(a / b for a, b in paired)
+    limit_s = sum(one.limit_s for one in mine) / len(mine)
+    mean = mean_interval(rates) if reached else None
+    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, ratios, limit_s)
+
+
+def _key(one: Found) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(value)) for name, value in one.axes.items())
+
+
+def goodput_table(rows: Sequence[Goodput]) -> tuple[list[str], list[list[str]]]:
+    headings = ["point", "limit, s", "policy", "goodput, programs/s", "by seed", "ratio to vllm"]
+    return headings, [_cells(row) for row in rows]
+
+
+def _cells(row: Goodput) -> list[str]:
+    return [
+        point_name(row.axes),
+        f"{row.limit_s:.1f}",
+        row.policy,
+        "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
+        ", ".join(f"{rate:.4g}" for rate in row.by_seed),
+        "-" if row.to_vllm is None else spread(row.to_vllm.mean, _bounds(row.to_vllm), 2, row.to_vllm_by_seed),
+    ]
+
+
+def point_name(axes: Mapping[str, Any]) -> str:
+    words = [f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in axes.items()]
+    return ", ".join(words).replace("limit ", "limit x")
+
+
+def goodput_panel(rows: Sequence[Goodput]) -> Panel:
+    """Bars: a group a point, a bar a policy."""
+    bars = tuple(
+        Bar(point_name(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
+        for row in rows
+        if row.jps is not None
+    )
+    return Panel("", "", "goodput, programs per second", (), bars=bars)
+
+
+def goodput_json(rows: Sequence[Goodput]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in rows]
+
+
+def _bounds(interval: Interval) -> list[float] | None:
+    return None if interval.low is None or interval.high is None else [interval.low, interval.high]

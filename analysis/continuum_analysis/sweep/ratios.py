@@ -1,0 +1,122 @@
+"""A sweep as ratios: each policy's JCT over another one's, point by point, and the geometric mean over the points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continuum_analysis.arm_styles import OFFLOAD
+from continuum_analysis.compare.intervals import Interval, ratio_interval
+from continuum_analysis.sweep.plots import Bar, Panel
+from continuum_analysis.sweep.tables import GroupSummary, Sweep, spread
+
+READING = (
+    "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Round brackets: "
+    "95% intervals over seeds (Fieller, paired). Of fewer than three seeds: the seeds themselves, in square brackets. "
+    "Marks: the ratio and what seeds range over; hollow: with offload. Arms with offload stand beside {base} with "
+    "offload where the point has it. The last rows are geometric means over the points."
+)
+PANELS = ("workload", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A policy beside the base at one point, over the seeds both ran."""
+
+    where: str
+    """Workload and GPU."""
+    point: str
+    """What else the grid says of it."""
+    policy: str
+    jct_s: float
+    to_base: Interval
+    by_seed: tuple[float, ...]
+    p95_to_base: Interval
+    p95_by_seed: tuple[float, ...]
+
+
+def sweep_ratios(sweep: Sweep, base: str) -> list[Ratio]:
+    """Every point's policies beside ``base``; arms with offload beside the base with offload, where it is there."""
+    where = {group.folder: _named(group.axes, PANELS) for group in sweep.groups}
+    numbers = {(where[group.folder], group.axes.get("num_programs")) for group in sweep.groups}
+    alike = len(numbers) == len(set(where.values()))  # each panel has its number of programs: no point need say it
+    axes = [axis for axis in sweep.varying() if axis not in PANELS and not (alike and axis == "num_programs")]
+    return [
+        ratio
+        for group in sweep.groups
+        for ratio in _of_group(group, where[group.folder], _named(group.axes, axes), base)
+    ]
+
+
+def _named(axes: Mapping[str, Any], shown: Sequence[str]) -> str:
+    """What is said of a point, axes it lacks left out; numbers need their axis' name."""
+    told = {name: axes[name] for name in shown if axes.get(name) is not None}
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in told.items()
+    )
+
+
+def _of_group(group: GroupSummary, where: str, point: str, base: str) -> Iterator[Ratio]:
+    for policy in group.policies:
+        with_tiers = f"{base}{OFFLOAD}"
+        beside = with_tiers if policy.endswith(OFFLOAD) and with_tiers in group.policies else base
+        jct, jcts = _over(group, policy, beside, "jct_mean_s")
+        p95, p95s = _over(group, policy, beside, "jct_p95_s")
+        if jct is not None and p95 is not None:
+            mean = group.by_seed(policy, "jct_mean_s").values()
+            yield Ratio(where, point, policy, sum(mean) / len(mean), jct, jcts, p95, p95s)
+
+
+def _over(group: GroupSummary, policy: str, base: str, metric: str) -> tuple[Interval | None, tuple[float, ...]]:
+    mine, theirs = group.by_seed(policy, metric), group.by_seed(base, metric)
+    seeds = sorted(set(mine) & set(theirs))
+    if not seeds:
+        return None, ()
+    ratio = ratio_interval([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    return ratio, tuple(mine[seed] / theirs[seed] for seed in seeds)
+
+
+def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[list[str]]]:
+    """A row a point and policy, then a row a policy over all points that have it."""
+    headings = ["workload", "point", "policy", "seeds", "JCT mean, s", f"JCT to {base}", f"P95 to {base}"]
+    rows = [
+        [
+            one.where,
+            one.point,
+            one.policy,
+            str(len(one.by_seed)),
+            f"{one.jct_s:.1f}",
+            _spread(one.to_base, one.by_seed),
+            _spread(one.p95_to_base, one.p95_by_seed),
+        ]
+        for one in ratios
+    ]
+    for policy in dict.fromkeys(one.policy for one in ratios):
+        mine = [one for one in ratios if one.policy == policy]
+        means = (_geometric([one.to_base.mean for one in mine]), _geometric([one.p95_to_base.mean for one in mine]))
+        rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", *(f"{mean:.3f}" for mean in means)])
+    return headings, rows
+
+
+def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
+    """A panel a workload and GPU: a row a point, a mark a policy."""
+    panels = []
+    for where in dict.fromkeys(one.where for one in ratios):
+        bars = tuple(
+            Bar(one.point, one.policy, one.to_base.mean, min(one.by_seed), max(one.by_seed))
+            for one in ratios
+            if one.where == where
+        )
+        panels.append(Panel(where, f"mean JCT to {base}", "", (), bars=bars, dots=True))
+    return panels
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def _spread(ratio: Interval, by_seed: Sequence[float]) -> str:
+    bounds = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+    return spread(ratio.mean, bounds, 3, by_seed)

@@ -1,0 +1,315 @@
+"""Programs of a real framework: they arrive by themselves, each in a process of its own, at most N at once.
+
+A worker has its next program's process loaded and its workspace laid out before the program arrives; one that arrives
+while all workers are busy waits for the first that is free, and for its process to load. The clock starts when the
+first workers are ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from continuum_agents.protocol import BATCH_LABEL, DOCKER, PROGRAM_LABEL, Done, Failed, Start, ToolEnded, TurnEnded
+
+from continuum_bench.agents.process import AgentDied, AgentProcess
+from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace
+
+READY_TIMEOUT_S = 300.0
+TEST_TIMEOUT_S = 300.0
+TIME_LIMIT = "TimeLimit"
+DIED = "AgentDied"
+ERROR = "Error"
+INTERRUPTED = "Interrupted"
+UNFINISHED = (DIED, ERROR, INTERRUPTED)
+"""Not the agent's own ends: such programs have no prediction, and are run again when the batch is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What all programs of a batch share."""
+
+    python: Path
+    module: str
+    environment: Mapping[str, str]
+    start: Start
+    """Filled in for each program."""
+    out: Path
+    workers: int
+    time_limit_s: float
+    answers: bool = False
+    """Programs end in an answer that their framework scores; they have no folder of code and no test."""
+
+    @property
+    def in_folders(self) -> bool:
+        """Programs work in folders of this machine; else in their images, or on no code."""
+        return not self.answers and self.start.environment != DOCKER
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A program and when it arrives, in seconds since the first workers were ready."""
+
+    task: Task
+    program_id: str
+    at_s: float | None
+    """None: when a worker is free for it and its process has loaded (fixed concurrency)."""
+
+
+@dataclass(slots=True)
+class ProgramRecord:
+    """One line of programs.jsonl. Seconds since the directory was begun, as in turns.jsonl."""
+
+    instance_id: str
+    program_id: str
+    arrival_s: float
+    start_s: float | None = None
+    """Its agent was given the task; later than its arrival where all workers were busy."""
+    end_s: float | None = None
+    status: str = ERROR
+    """The framework's own word (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
+    turns: int = 0
+    tools: tuple[str, ...] = ()
+    tool_s: float = 0.0
+    """Seconds of all tools together."""
+    passed: bool | None = None
+    """By the task's own test or the framework's scorer; None where it has none, or the program did not finish."""
+    error: str | None = None
+    submission: str = field(default="", repr=False)
+
+    @property
+    def finished(self) -> bool:
+        return self.status not in UNFINISHED
+
+
+class Sink(Protocol):
+    """Where records go."""
+
+    def offset_s(self) -> float:
+        """Seconds since the directory was begun."""
+
+    def ended(self, record: ProgramRecord) -> None:
+        """A program is over."""
+
+
+def batch_label(out: Path) -> str:
+    """A batch's name on its containers: that of its directory, whenever it runs."""
+    return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
+
+
+class Runner:
+    """Plays one batch. ``run`` once."""
+
+    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> None:
+        self._batch = batch
+        self._left = iter(arrivals)
+        self._sink = sink
+        self._say = say
+        self._workers = min(batch.workers, len(arrivals))
+        self._loading = asyncio.Semaphore(max(1, os.cpu_count() or 1))
+        self._began = asyncio.Event()
+        self._waiting_for = self._workers
+        self._zero_s = 0.0
+        self._processes: set[AgentProcess] = set()
+
+    async def run(self) -> None:
+        """All programs, to their ends. Cancelled, it ends those that run and leaves no process behind."""
+        workers = [asyncio.create_task(self._work(self._left)) for _ in range(self._workers)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def kill(self) -> None:
+        """At once: every process of every program."""
+        for process in list(self._processes):
+            process.kill()
+
+    async def _work(self, arrivals: Iterator[Arrival]) -> None:
+        first = True
+        for arrival in arrivals:  # one iterator for all workers: first come, first served
+            record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s or 0.0)
+            try:
+                await self._play(arrival, record, first)
+            except asyncio.CancelledError:
+                record.status = INTERRUPTED
+                if record.start_s is not None:
+                    self._end(record)
+                raise
+            first = False
+            self._end(record)
+
+    def _end(self, record: ProgramRecord) -> None:
+        record.end_s = record.end_s or self._sink.offset_s()
+        self._sink.ended(record)
+
+    async def _play(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
+        """From before its arrival to its end; what goes wrong is in the record."""
+        process: AgentProcess | None = None
+        try:
+            try:
+                async with self._loading:
+                    if self._batch.in_folders:
+                        await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
+                    process = await self._spawn(arrival)
+                    await process.wait_until_ready(READY_TIMEOUT_S)
+            finally:
+                if first:
+                    self._one_ready()
+            await self._until(arrival, record)
+            await self._converse(process, arrival, record)
+        except (TaskError, AgentDied) as error:
+            record.status = ERROR if isinstance(error, TaskError) else DIED
+            seen = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
+            record.error = f"{error}{seen}"
+            if record.start_s is None:
+                await self._until(arrival, record)
+        finally:
+            if process is not None:
+                await process.end()
+                self._processes.discard(process)
+        if record.finished and arrival.task.test is not None and self._batch.in_folders:
+            record.passed = await _passes(arrival.task.test, self._workspace(arrival))
+
+    async def _spawn(self, arrival: Arrival) -> AgentProcess:
+        batch, log = self._batch, self._batch.out / "logs" / f"{arrival.task.instance_id}.log"
+        process = await AgentProcess.spawn(batch.python, batch.module, batch.environment, log)
+        self._processes.add(process)
+        return process
+
+    def _workspace(self, arrival: Arrival) -> Path:
+        return self._batch.out / "workspaces" / arrival.task.instance_id
+
+    def _labels(self, arrival: Arrival) -> Iterator[tuple[str, str]]:
+        """Of its container."""
+        yield BATCH_LABEL, batch_label(self._batch.out)
+        yield PROGRAM_LABEL, arrival.program_id
+
+    def _one_ready(self) -> None:
+        self._waiting_for -= 1
+        if self._waiting_for <= 0 and not self._began.is_set():
+            self._zero_s = self._sink.offset_s()
+            self._began.set()
+
+    async def _until(self, arrival: Arrival, record: ProgramRecord) -> None:
+        """Its arrival."""
+        await self._began.wait()
+        now_s = self._sink.offset_s()
+        record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
+        await asyncio.sleep(max(0.0, record.arrival_s - now_s))
+
+    async def _converse(self, process: AgentProcess, arrival: Arrival, record: ProgramRecord) -> None:
+        start = replace(
+            self._batch.start,
+            program_id=arrival.program_id,
+            task=arrival.task.problem_statement,
+            image=arrival.task.image,
+            labels=tuple(f"{name}={value}" for name, value in self._labels(arrival)),
+            instance_id=arrival.task.instance_id,
+            workspace=str(self._workspace(arrival)),
+            run_dir=str(self._batch.out),
+            trajectory=str(self._batch.out / arrival.task.instance_id / f"{arrival.task.instance_id}.traj.json"),
+        )
+        record.start_s = self._sink.offset_s()
+        await process.begin(start)
+        try:
+            await asyncio.wait_for(_listen(process, record), self._batch.time_limit_s)
+        except asyncio.TimeoutError:
+            record.status = TIME_LIMIT
+            record.error = f"stopped after {self._batch.time_limit_s:g} s"
+            record.passed = False if self._batch.answers else None
+        finally:
+            record.end_s = self._sink.offset_s()  # its process takes a moment longer to go
+
+
+async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
+    """Until its last word.
+
+    Raises:
+        AgentDied: it never said one.
+    """
+    async for event in process.events():
+        if isinstance(event, TurnEnded):
+            record.turns += 1
+        elif isinstance(event, ToolEnded):
+            record.tools = (*record.tools, event.name)
+            record.tool_s = round(record.tool_s + event.seconds, 6)
+        elif isinstance(event, Done):
+            record.status, record.submission, record.passed = event.exit_status, event.submission, event.passed
+            return
+        elif isinstance(event, Failed):
+            record.status, record.error = ERROR, event.message
+            return
+    raise await process.died()
+
+
+async def _passes(test: str, workspace: Path) -> bool:
+    """Whether the task's test passes on what the agent left."""
+    process = await asyncio.create_subprocess_shell(
+        test,
+        cwd=workspace,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return await asyncio.wait_for(process.wait(), TEST_TIMEOUT_S) == 0
+    except asyncio.TimeoutError:
+        return False
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def play(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
+    """Run a batch to its end; False where a signal cut it short. The second signal kills at once."""
+    return asyncio.run(_guarded(batch, arrivals, sink, say))
+
+
+async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
+    runner = Runner(batch, arrivals, sink, say)
+    running = asyncio.create_task(runner.run())
+    signals = 0
+
+    def stop() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            say("stopping: programs that run are ended and their records kept; again kills at once")
+            running.cancel()
+        else:
+            runner.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await running
+    except asyncio.CancelledError:
+        return False
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        runner.kill()
+    return True
+
+
+class Clock:
+    """Seconds since a recorded directory was begun."""
+
+    def __init__(self, offset_s: Callable[[float], float]) -> None:
+        self._offset_s = offset_s
+
+    def __call__(self) -> float:
+        return self._offset_s(time.monotonic())  # noqa: TID251 - the recorder's own clock

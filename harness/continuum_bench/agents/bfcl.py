@@ -1,0 +1,191 @@
+"""``agent bfcl``: BFCL's web-search entries as a batch, and what BFCL's own evaluator says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from continuum_agents.recorded_web import RecordedWebError, read_web
+
+from continuum_bench.agents.run import AgentOptions, Results, Work, environment_of, run_batch
+from continuum_bench.agents.tasks import Task
+from continuum_bench.errors import BenchError
+from continuum_bench.show import print_notice
+
+ENTRIES = "BFCL_v4_web_search.json"
+CATEGORIES = {
+    "web_search_base": ("web_search_base",),
+    "web_search_no_snippet": ("web_search_no_snippet",),
+    "web_search": ("web_search_base", "web_search_no_snippet"),
+}
+"""BFCL's names; the third is the group of both."""
+LIVE = "live"
+KEY_VARIABLE = "SERPAPI_API_KEY"
+SCORER = "continuum_agents.bfcl_score"
+
+
+@dataclass(frozen=True, slots=True)
+class BfclOptions:
+    """What the user asked for beyond the options of every batch."""
+
+    web: str = LIVE
+    record_web: Path | None = None
+    tasks: Path | None = None
+    category: str = "web_search_base"
+    part: str = ":"
+    temperature: float = 0.001
+    prompting: bool = False
+
+
+def run_bfcl(options: BfclOptions, shared: dict[str, Any]) -> int:
+    """Play, record, score. As ``run_batch``."""
+    framework, python = environment_of("bfcl")
+    entries = (options.tasks or _installed_data(python)) / ENTRIES
+    config = _config(options)
+
+    def find_work() -> Work:
+        return Work(
+            tasks=read_entries(entries, options.category, options.part),
+            answers=True,
+            conclude=lambda results: _score(python, framework.variables(), results, options),
+            facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
+            config=config,
+        )
+
+    return run_batch(AgentOptions(**{**shared, "framework": framework.name, "tasks": entries}), find_work)
+
+
+def _installed_data(python: Path) -> Path:
+    """Where bfcl-eval keeps its entries."""
+    found = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
+    if not found:
+        raise BenchError(
+            f"{python.parents[1]}: no bfcl_eval in it; make it again: continuum-bench agent setup bfcl --anew"
+        )
+    return found[-1]
+
+
+# ------------------------------------------------------------------------------------------- the entries
+
+
+def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
+    """BFCL's entries as tasks, under the names BFCL gives them in that category.
+
+    Args:
+        path: lines in BFCL's format.
+        category: one of ``CATEGORIES``.
+        part: START:STOP of the lines.
+
+    Raises:
+        BenchError: naming file, line and field.
+    """
+    if category not in CATEGORIES:
+        raise BenchError(f"--category {category}: there are {', '.join(CATEGORIES)}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"--tasks {path.parent}: a folder with {ENTRIES} in it is needed: {error}") from error
+    entries = [_entry(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()][_slice(part)]
+    if not entries:
+        raise BenchError(f"--slice {part}: {path} has no entry there")
+    return [
+        Task(entry_id.replace("web_search", name), question)
+        for name in CATEGORIES[category]
+        for entry_id, question in entries
+    ]
+
+
+def _entry(where: str, line: str) -> tuple[str, str]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise BenchError(f"{where}: not JSON: {error}") from error
+    entry_id = data.get("id") if isinstance(data, dict) else None
+    if not (isinstance(entry_id, str) and entry_id.removeprefix("web_search_").isdecimal()):
+        raise BenchError(f"{where}: id: expected web_search_NUMBER")
+    if data.get("involved_classes") != ["WebSearchAPI"]:
+        raise BenchError(f'{where}: involved_classes: expected ["WebSearchAPI"]')
+    try:
+        question = data["question"][0][-1]["content"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise BenchError(f"{where}: question: expected a list of turns, each a list of messages") from error
+    return entry_id, str(question)
+
+
+def _slice(part: str) -> slice:
+    start, colon, stop = part.partition(":")
+    try:
+        if colon:
+            return slice(int(start) if start else None, int(stop) if stop else None)
+    except ValueError:
+        pass
+    raise BenchError(f"--slice {part}: expected START:STOP")
+
+
+# --------------------------------------------------------------------------------------- the agent's side
+
+
+def _config(options: BfclOptions) -> tuple[str, ...]:
+    """For the agents' processes; paths are absolute there."""
+    if options.web == LIVE and not os.environ.get(KEY_VARIABLE):
+        raise BenchError(f"--web live: searches through SerpAPI, whose key is to be in {KEY_VARIABLE}; or --web FILE")
+    if options.web != LIVE and options.record_web is not None:
+        raise BenchError("--record-web: records what --web live answers")
+    if not 0 <= options.temperature <= 2:
+        raise BenchError(f"--temperature {options.temperature:g}: from 0 to 2")
+    settings = {
+        "web": options.web if options.web == LIVE else str(_readable_web(Path(options.web)).absolute()),
+        "record_web": None if options.record_web is None else str(options.record_web.absolute()),
+        "data": None if options.tasks is None else str(options.tasks.absolute()),
+        "temperature": f"{options.temperature:g}",
+        "prompting": str(options.prompting),
+    }
+    return tuple(f"{name}={value}" for name, value in settings.items() if value is not None)
+
+
+def _readable_web(file: Path) -> Path:
+    try:
+        read_web(file)
+    except RecordedWebError as error:
+        raise BenchError(f"--web {error}") from error
+    return file
+
+
+def _web_facts(web: str) -> dict[str, str]:
+    if web == LIVE:
+        return {"kind": LIVE}
+    return {"kind": "recorded", "file": Path(web).name, "sha256": hashlib.sha256(Path(web).read_bytes()).hexdigest()}
+
+
+# ---------------------------------------------------------------------------------------------- the score
+
+
+def _score(python: Path, environment: Mapping[str, str], results: Results, options: BfclOptions) -> None:
+    """BFCL's files of results and scores, and its verdict."""
+    batch = {
+        "out": str(results.out),
+        "model": results.model,
+        "data": None if options.tasks is None else str(options.tasks.absolute()),
+        "prompting": options.prompting,
+    }
+    log = results.out / "logs" / "score.log"
+    with log.open("wb") as said:
+        scorer = subprocess.run(
+            [str(python), "-I", "-m", SCORER],
+            input=json.dumps(batch).encode(),
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, **environment},
+        )
+    if scorer.returncode:
+        print_notice(f"BFCL's scorer failed; {log} has what it said")
+        return
+    heads = scorer.stdout.splitlines()[-1]  # before it, what bfcl-eval prints while it is imported
+    for category, head in json.loads(heads).items():
+        print_notice(f"BFCL's scorer, {category}: {head['correct_count']} of {head['total_count']} right")

@@ -1,0 +1,411 @@
+"""``agent FRAMEWORK``: a batch of real agents against a server, into a run directory that can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from continuum_agents.environments import (
+    FRAMEWORKS,
+    AgentEnvironmentError,
+    Framework,
+    NoPython,
+    find_framework,
+    python_of,
+    set_up,
+)
+from continuum_agents.protocol import CHECK, LOCAL, Start, to_line
+from continuum_traces.run_dir import (
+    MANIFEST,
+    PROGRAMS,
+    TURNS,
+    read_json,
+    read_manifest,
+    read_turns,
+    write_json,
+    write_manifest,
+)
+from continuum_traces.schema import Manifest
+
+from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
+from continuum_bench.errors import BenchError
+from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.show import print_notice
+from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace, uses_rate
+from continuum_client.appender import Presence, SharedLines
+from continuum_client.dialects import DIALECTS
+from continuum_client.recorder import Recorder
+from continuum_client.recover import add_missing_turns
+from continuum_client.reply import Content
+
+PREDICTIONS = "preds.json"
+ANSWERS = "answers.json"
+LOCK = "batch.lock"
+WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What the user asked for."""
+
+    framework: str
+    tasks: Path
+    base_url: str
+    repos: Path | None = None
+    out: Path | None = None
+    model: str | None = None
+    jps: float = 0.13
+    arrivals: str = "poisson"
+    workers: int | None = None
+    """None: as many as a fixed concurrency asks for, else ``WORKERS``."""
+    time_limit_s: float = 900.0
+    seed: int = 0
+    config: tuple[str, ...] = ()
+    """The user's -c; none: the framework's own."""
+    step_limit: int | None = None
+    tool_limit_s: int | None = None
+    environment: str = LOCAL
+    dialect: str | None = None
+    content: str = "digest"
+    json_output: bool = False
+
+    @property
+    def at_once(self) -> int:
+        """Agent processes at a time."""
+        lanes = lanes_of(self.arrivals)
+        return lanes[0] if lanes is not None else self.workers or WORKERS
+
+
+def setup_environments(names: Sequence[str], anew: bool) -> int:
+    """Make the environments of these frameworks; all that this machine has a Python for where none is named."""
+    try:
+        for framework in [find_framework(name) for name in names or FRAMEWORKS]:
+            try:
+                set_up(framework, print_notice, anew)
+            except NoPython as error:
+                if names:
+                    raise
+                print_notice(f"left out: {error}")
+    except AgentEnvironmentError as error:
+        raise BenchError(str(error)) from error
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a batch is to do, and what becomes of it."""
+
+    tasks: list[Task]
+    answers: bool = False
+    """Programs answer a question; the others change code in a folder."""
+    conclude: Callable[[Results], None] | None = None
+    """Called when all is recorded, also after Ctrl-C."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the workload, for the manifest."""
+    config: tuple[str, ...] = ()
+    """The framework's configuration, where the harness makes it and the user cannot."""
+
+
+def run_agents(options: AgentOptions) -> int:
+    """Play tasks on code: see ``run_batch``."""
+    tasks = read_tasks(options.tasks, options.repos)
+    return run_batch(options, lambda: Work(tasks, conclude=lambda done: write_fixes(done.out, tasks, done.predictions)))
+
+
+def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
+    """Play, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C.
+
+    Args:
+        options: the user's.
+        find_work: reads what is to be done, once all else is known to be in order.
+    """
+    framework, python = environment_of(options.framework)
+    _check(options)
+    work = find_work()
+    endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
+    start = _start(options, endpoint, work.config)
+    if options.config:
+        said = f"-c {' -c '.join(options.config)}"
+        run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
+    out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+    manifest = _manifest(options, framework, endpoint, start, work)
+    with Results(out, manifest, start, framework.distribution, work.answers) as results:
+        arrivals = _arrivals(options, work.tasks, results)
+        finished = len(work.tasks) - len(arrivals)
+        again = f", {finished} finished before" if finished else ""
+        rate = pace(options.arrivals, options.jps)
+        print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
+        complete = True
+        if arrivals:
+            batch = Batch(
+                python=python,
+                module=framework.runner,
+                environment=framework.variables(),
+                start=start,
+                out=out,
+                workers=options.at_once,
+                time_limit_s=options.time_limit_s,
+                answers=work.answers,
+            )
+            complete = play(batch, arrivals, results, print_notice)
+        if work.conclude is not None:
+            work.conclude(results)
+    _show(results, options.json_output)
+    if not complete:
+        return 130
+    return 0 if all(record.finished for record in results.records) else 1
+
+
+def environment_of(name: str) -> tuple[Framework, Path]:
+    try:
+        framework = find_framework(name)
+        return framework, python_of(framework)
+    except AgentEnvironmentError as error:
+        raise BenchError(str(error)) from error
+
+
+def run_in(framework: Framework, python: Path, module: str, *arguments: str, say: str, words: str = "") -> str:
+    """Run a program of ours in a framework's environment; what it wrote to stdout.
+
+    Args:
+        framework, python: as ``environment_of`` gives them.
+        module: the program.
+        arguments: the program's.
+        say: what the user asked for, for the error.
+        words: the program's stdin.
+
+    Raises:
+        BenchError: it failed; with the last line of what it said.
+    """
+    done = subprocess.run(
+        [str(python), "-I", "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        input=words,
+        env={**os.environ, **framework.variables()},
+    )
+    if done.returncode:
+        raise BenchError(f"{say}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+    return done.stdout
+
+
+def _check(options: AgentOptions) -> None:
+    if not (options.jps > 0 and np.isfinite(options.jps)):
+        raise BenchError(f"--jps {options.jps:g}: programs per second must be above 0")
+    if options.workers is not None and options.workers < 1:
+        raise BenchError(f"--workers {options.workers}: must be at least 1")
+    if options.workers is not None and options.workers != options.at_once:
+        raise BenchError(f"--workers {options.workers}, --arrivals {options.arrivals}: give one of them")
+    if not options.time_limit_s > 0:
+        raise BenchError(f"--time-limit {options.time_limit_s:g}: must be above 0")
+    if options.arrivals.startswith("recorded"):
+        raise BenchError(f"--arrivals {options.arrivals}: tasks have no recorded arrivals")
+    if options.content not in ("none", "digest", "full"):
+        raise BenchError(f"--content {options.content}: there are none, digest, full")
+    arrival_times(options.arrivals)
+
+
+def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
+    """What every program is told; its own id, task and folders are filled in later."""
+    dialect = options.dialect or endpoint.dialect.name
+    if dialect not in DIALECTS:
+        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+    return Start(
+        program_id="",
+        task="",
+        workspace="",
+        base_url=endpoint.base_url,
+        model=options.model or endpoint.models[0],
+        run_dir="",
+        trajectory="",
+        dialect=dialect,
+        content=options.content,
+        config=config or options.config or find_framework(options.framework).config,
+        step_limit=options.step_limit,
+        tool_limit_s=options.tool_limit_s,
+        environment=options.environment,
+    )
+
+
+def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
+    """Programs still to be run, in a random order that a resumed batch has too."""
+    rng = np.random.default_rng(options.seed)
+    order = list(tasks)
+    rng.shuffle(cast(Any, order))
+    left = [task for task in order if task.instance_id not in results.predictions]
+    return [
+        Arrival(task, results.new_program_id(task.instance_id), at_s)
+        for task, at_s in zip(left, _times(options, rng, left), strict=True)
+    ]
+
+
+def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
+    """When each arrives, in seconds; None: as soon as a worker is free for it."""
+    lanes = lanes_of(options.arrivals)
+    if lanes is not None:
+        number, ramp_s = lanes
+        return [place * ramp_s / number if place < number else None for place in range(len(tasks))]
+    if not tasks:
+        return []
+    return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
+
+
+def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, work: Work) -> Manifest:
+    return Manifest(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=("continuum-bench", *sys.argv[1:]),
+        continuum_version=version("continuum-ttl"),
+        versions={
+            "python": platform.python_version(),
+            framework.distribution: framework.pinned_version,
+            "vllm": endpoint.vllm_version or "not said",
+        },
+        engine="endpoint",
+        policy=endpoint.policy,
+        policy_options=dict(endpoint.state.get("policy_options", {})),
+        seed=options.seed,
+        workload={
+            "name": f"agent {framework.name}",
+            "file": options.tasks.name,
+            "sha256": hashlib.sha256(options.tasks.read_bytes()).hexdigest(),
+            "programs": len(work.tasks),
+            "synthetic": False,
+            **({"jps": options.jps} if uses_rate(options.arrivals) else {}),
+            "arrivals": options.arrivals,
+            "last_step": "known when the last request is sent at the step limit only; else told afterwards",
+            **work.facts,
+        },
+        hardware=endpoint.hardware(start.model),
+        engine_options={
+            **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
+            **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
+            **{"workers": options.at_once, "time_limit_s": options.time_limit_s},
+        },
+        modelled=endpoint.modelled,
+        notes=(f"server: {endpoint.base_url}",),
+    )
+
+
+class Results:
+    """A batch's directory: programs.jsonl, preds.json, and what the agents' own processes record beside them.
+
+    Where programs answer questions, answers.json takes the place of preds.json. A context manager: all agents
+    must be gone at its end, which comes after an error too.
+
+    Raises:
+        BenchError: the directory holds something else, or another batch is running there.
+    """
+
+    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
+        self.out = out
+        self.model = start.model
+        self.records: list[ProgramRecord] = []
+        _claim(out, manifest)
+        self._lock = Presence(out / LOCK)
+        if not self._lock.alone:
+            raise BenchError(f"--out {out}: another batch is running there")
+        for name in ("logs",) if answers else ("logs", "workspaces"):
+            (out / name).mkdir(exist_ok=True)
+        self._recorder = Recorder(out, cast(Content, start.content), source)
+        self._clock = Clock(self._recorder.offset_s)
+        self._programs = SharedLines(out / PROGRAMS)
+        self._answers = answers
+        self._file = out / (ANSWERS if answers else PREDICTIONS)
+        self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
+        self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
+
+    def new_program_id(self, instance_id: str) -> str:
+        """The instance's name, with a number where an earlier, unfinished program had it: ids are never used twice."""
+        number, name = 1, instance_id
+        while name in self._ids:
+            number += 1
+            name = f"{instance_id}#{number}"
+        self._ids.add(name)
+        return name
+
+    def offset_s(self) -> float:
+        return self._clock()
+
+    def ended(self, record: ProgramRecord) -> None:
+        """A program is over: its line, and its prediction where it finished."""
+        self.records.append(record)
+        line = {name: value for name, value in asdict(record).items() if name != "submission"}
+        self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        if record.finished:
+            self.predictions[record.instance_id] = self._prediction(record)
+            write_json(self._file, self.predictions)
+        turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
+        why = f" ({record.error})" if record.error else ""
+        tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
+        print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
+
+    def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
+        """In SWE-bench's format; or an answer and whether it is right."""
+        if self._answers:
+            return {"status": record.status, "answer": record.submission, "passed": record.passed}
+        return {
+            "model_name_or_path": self.model,
+            "instance_id": record.instance_id,
+            "model_patch": record.submission,
+        }
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """What killed processes left out of the trace is added; the directory is free for another batch."""
+        try:
+            add_missing_turns(self.out)
+        finally:
+            self._programs.close()
+            self._lock.close()
+
+
+def _claim(out: Path, manifest: Manifest) -> None:
+    """The directory is made, or is an earlier part of the same batch."""
+    if (out / MANIFEST).exists():
+        name = read_manifest(out).workload.get("name")
+        if name != manifest.workload["name"]:
+            raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
+    write_manifest(out, manifest)
+
+
+def _show(results: Results, as_json: bool) -> None:
+    """The batch in numbers."""
+    records = [record for record in results.records if record.finished]
+    times = [(record.end_s or 0.0) - record.arrival_s for record in records]
+    tested = [record for record in records if record.passed is not None]
+    summary = {
+        "out": str(results.out),
+        "programs": len(results.records),
+        "status": dict(Counter(record.status for record in results.records)),
+        "turns": sum(record.turns for record in results.records),
+        "mean_s": round(float(np.mean(times)), 3) if times else None,
+        "tested": len(tested),
+        "passed": sum(bool(record.passed) for record in tested),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+        return
+    counts = ", ".join(f"{count} {status}" for status, count in cast(dict[str, int], summary["status"]).items())
+    mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
+    passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
+    print_notice(f"{summary['programs']} programs: {counts or 'none left to run'}{mean}{passed}")

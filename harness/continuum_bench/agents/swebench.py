@@ -1,0 +1,136 @@
+"""``agent mini-swe`` beyond folders of code: SWE-bench's tasks through ``datasets``, sandboxes, containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
+
+from continuum_bench.agents.batch import batch_label
+from continuum_bench.agents.run import AgentOptions, Results, Work, environment_of, run_batch, run_in
+from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
+from continuum_bench.errors import BenchError
+from continuum_bench.show import print_notice
+
+TASKS = "tasks.jsonl"
+LOADER = "continuum_agents.swebench"
+CONTAINERS = "continuum_agents.containers"
+PLACES = (LOCAL, BUBBLEWRAP, DOCKER)
+
+
+@dataclass(frozen=True, slots=True)
+class SwebenchOptions:
+    """What the user asked for beside the batch's options; as in ``mini-extra swebench``."""
+
+    tasks: Path | None = None
+    subset: str | None = None
+    split: str = "dev"
+    slice_spec: str = ""
+    filter_spec: str = ""
+    shuffle: bool = False
+    pull: bool = True
+
+
+def run_mini_swe(options: SwebenchOptions, shared: dict[str, Any]) -> int:
+    """Play tasks of a file or of a dataset. As ``run_batch``."""
+    _check(options, shared["environment"])
+    agent = _Agent()
+    batch = AgentOptions(**{**shared, "framework": "mini-swe", "tasks": options.tasks or Path(TASKS)})
+    if options.subset is not None:
+        out = batch.out or Path("runs") / f"mini-swe-{datetime.now():%Y%m%d-%H%M%S}"
+        batch = replace(batch, out=out, tasks=agent.load(options, out))
+    tasks = read_tasks(batch.tasks, batch.repos)
+    in_docker = batch.environment == DOCKER
+    if in_docker:
+        _check_images(batch.tasks, tasks)
+
+    def prepare() -> Work:
+        if in_docker:
+            agent.clean(batch.out)
+            if options.pull:
+                agent.pull(tasks)
+        return Work(tasks, conclude=conclude, facts=_facts(options))
+
+    def conclude(done: Results) -> None:
+        write_fixes(done.out, tasks, done.predictions)
+        if in_docker:
+            agent.clean(done.out)
+
+    return run_batch(batch, prepare)
+
+
+def _check(options: SwebenchOptions, environment: str) -> None:
+    if (options.tasks is None) == (options.subset is None):
+        raise BenchError("give --tasks FILE or --subset NAME, one of them")
+    if environment not in PLACES:
+        raise BenchError(f"--environment {environment}: there are {', '.join(PLACES)}")
+    if environment == BUBBLEWRAP and shutil.which(_bwrap()) is None:
+        raise BenchError(f"--environment bubblewrap: there is no {_bwrap()}; Debian: apt-get install bubblewrap")
+
+
+def clean_containers() -> int:
+    """Remove the containers of every batch, also of one that runs."""
+    _Agent().run(CONTAINERS, "clean")
+    return 0
+
+
+def _bwrap() -> str:
+    return os.environ.get("MSWEA_BUBBLEWRAP_EXECUTABLE", "bwrap")
+
+
+def _check_images(file: Path, tasks: list[Task]) -> None:
+    without = [task.instance_id for task in tasks if task.image is None]
+    if without:
+        raise BenchError(f"{file}: {without[0]}: image: missing; --environment docker runs each task in its image")
+
+
+def _facts(options: SwebenchOptions) -> dict[str, Any]:
+    if options.subset is None:
+        return {}
+    chosen = {"slice": options.slice_spec, "filter": options.filter_spec, "shuffle": options.shuffle}
+    return {
+        "subset": options.subset,
+        "split": options.split,
+        **{name: value for name, value in chosen.items() if value},
+    }
+
+
+class _Agent:
+    """Programs of ours in mini-swe-agent's environment."""
+
+    def __init__(self) -> None:
+        self._framework, self._python = environment_of("mini-swe")
+
+    def load(self, options: SwebenchOptions, out: Path) -> Path:
+        """The dataset's tasks as a file in ``out``."""
+        chosen = ["--subset", str(options.subset), "--split", options.split]
+        chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
+        found = self.run(LOADER, *chosen, *(["--shuffle"] if options.shuffle else []), say=f"--subset {options.subset}")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / TASKS).write_text(found, encoding="utf-8")
+        except OSError as error:
+            raise BenchError(f"--out {out}: {error.strerror}") from error
+        return out / TASKS
+
+    def pull(self, tasks: list[Task]) -> None:
+        """Images that are not here yet, before anything is timed."""
+        self._tell(self.run(CONTAINERS, "pull", *dict.fromkeys(task.image for task in tasks if task.image)))
+
+    def clean(self, out: Path | None) -> None:
+        """What an earlier, killed run of this directory left, or this one."""
+        if out is not None:
+            self._tell(self.run(CONTAINERS, "clean", batch_label(out)))
+
+    def run(self, module: str, *arguments: str, say: str = "docker") -> str:
+        """As ``run_in``."""
+        return run_in(self._framework, self._python, module, *arguments, say=say)
+
+    def _tell(self, said: str) -> None:
+        for line in said.splitlines():
+            print_notice(line)

@@ -1,0 +1,198 @@
+"""Tasks for real agents: a JSON-lines file in SWE-bench's words or Multi-SWE-bench's, a folder for each program."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from continuum_bench.errors import BenchError
+
+FIXES = "fix_patches.jsonl"
+_IMAGES = ("image", "image_name", "docker_image")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+_GIT = ("git", "-c", "user.name=continuum", "-c", "user.email=continuum@localhost", "-c", "commit.gpgsign=false")
+_AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empty", "-m", "as given"))
+
+
+class TaskError(Exception):
+    """A task that cannot be begun: its program fails, the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One line of the file."""
+
+    instance_id: str
+    problem_statement: str
+    folder: Path | None = None
+    """Code the agent works on, copied for it; None: the task names none."""
+    test: str | None = None
+    """Shell command that passes (status 0) where the task is solved."""
+    repository: str | None = None
+    """ORG/REPO; needed where ``folder`` is a clone to be checked out at ``commit``."""
+    commit: str | None = None
+    """What the code is to be; None: as it is in ``folder``."""
+    number: int | None = None
+    """Of the pull request, in Multi-SWE-bench."""
+    image: str | None = None
+    """Docker image that has the code."""
+
+
+def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
+    """Tasks of a file, in its order.
+
+    Args:
+        path: the file.
+        repos: folder with clones of the repositories that tasks name, ORG/REPO or ORG__REPO.
+
+    Raises:
+        BenchError: naming file, line and field.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"--tasks {path}: cannot read: {error}") from error
+    tasks = list(_tasks(path, lines, repos))
+    if not tasks:
+        raise BenchError(f"--tasks {path}: no task in it")
+    return tasks
+
+
+def _tasks(path: Path, lines: list[str], repos: Path | None) -> Iterator[Task]:
+    seen: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        task = _task(f"{path}:{number}", line, path.parent, repos)
+        if task.instance_id in seen:
+            raise BenchError(f"{path}:{number}: instance_id: {task.instance_id!r} is there already")
+        seen.add(task.instance_id)
+        yield task
+
+
+def _task(where: str, line: str, base: Path, repos: Path | None) -> Task:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise BenchError(f"{where}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise BenchError(f"{where}: expected an object")
+    if "org" in data:
+        data = _as_swe_bench(where, data)
+    instance_id = _text(where, data, "instance_id")
+    if not _ID.match(instance_id):
+        raise BenchError(f"{where}: instance_id: {instance_id!r}: letters, digits, dot, dash, underscore; at most 200")
+    folder = base / _text(where, data, "folder") if data.get("folder") is not None else None
+    repository = _optional(where, data, "repo")
+    if folder is None and repository is not None and repos is not None:
+        folder = _clone(repos, repository)
+    return Task(
+        instance_id,
+        _text(where, data, "problem_statement"),
+        None if folder is None else folder.resolve(),
+        _optional(where, data, "test"),
+        repository,
+        None if data.get("folder") is not None else _optional(where, data, "base_commit"),
+        data.get("number"),
+        next((_text(where, data, name) for name in _IMAGES if data.get(name) is not None), None),
+    )
+
+
+def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
+    """A line of Multi-SWE-bench's in SWE-bench's words: the issue is the first that the pull request resolves."""
+    org, repo, number = _text(where, data, "org"), _text(where, data, "repo"), data.get("number")
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise BenchError(f"{where}: number: expected a whole number")
+    issues, base = data.get("resolved_issues"), data.get("base")
+    if not isinstance(issues, list) or not issues or not isinstance(issues[0], dict):
+        raise BenchError(f"{where}: resolved_issues: expected a list with an issue in it")
+    if not isinstance(base, dict):
+        raise BenchError(f"{where}: base: expected an object with sha")
+    said = (issues[0].get(part) for part in ("title", "body"))
+    return {
+        "instance_id": data.get("instance_id") or f"{org}__{repo}-{number}",
+        "problem_statement": "\n\n".join(part.strip() for part in said if isinstance(part, str) and part.strip()),
+        "repo": f"{org}/{repo}",
+        "base_commit": _text(f"{where}: base", base, "sha"),
+        "number": number,
+        **{name: data[name] for name in ("folder", "test") if name in data},
+    }
+
+
+def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]) -> None:
+    """Predictions in Multi-SWE-bench's form, of the tasks that came in it."""
+    lines = []
+    for task in tasks:
+        if task.number is not None and task.repository is not None and task.instance_id in predictions:
+            org, _, repo = task.repository.partition("/")
+            patch = predictions[task.instance_id]["model_patch"]
+            lines.append(json.dumps({"org": org, "repo": repo, "number": task.number, "fix_patch": patch}) + "\n")
+    if lines:
+        (out / FIXES).write_text("".join(lines), encoding="utf-8")
+
+
+def _clone(repos: Path, repository: str) -> Path:
+    """Where a repository's clone is, or should be."""
+    flat = repos / repository.replace("/", "__")
+    return flat if flat.is_dir() else repos / repository
+
+
+def _optional(where: str, data: dict[str, Any], name: str) -> str | None:
+    return _text(where, data, name) if data.get(name) is not None else None
+
+
+def _text(where: str, data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BenchError(f"{where}: {name}: expected text")
+    return value
+
+
+def prepare_workspace(task: Task, workspace: Path) -> None:
+    """A fresh copy of the task's code, committed as given, so that ``git diff`` is the agent's work.
+
+    Raises:
+        TaskError: there is no such folder or commit, or no git.
+    """
+    if task.folder is None:
+        named = f" or give --repos, a folder with a clone of {task.repository}" if task.repository else ""
+        raise TaskError(f'the task names no folder: add "folder", the path of the code to work on{named}')
+    if not task.folder.is_dir():
+        hint = f"; git clone https://github.com/{task.repository} {task.folder}" if task.commit else ""
+        raise TaskError(f"folder {task.folder}: there is none{hint}")
+    try:
+        if workspace.exists():
+            shutil.rmtree(workspace)
+        if task.commit is None:
+            _copied(task.folder, workspace)
+        else:
+            _checked_out(task.folder, task.commit, workspace)
+    except subprocess.CalledProcessError as error:
+        raise TaskError(f"git failed: {error.stderr.decode(errors='replace').strip()[-300:]}") from error
+    except OSError as error:
+        raise TaskError(f"workspace {workspace}: {error}") from error
+
+
+def _copied(folder: Path, workspace: Path) -> None:
+    ignored = shutil.ignore_patterns(".git", "__pycache__", ".pytest_cache")
+    shutil.copytree(folder, workspace, symlinks=True, ignore=ignored)
+    for arguments in _AS_GIVEN:
+        _git(workspace, *arguments)
+
+
+def _checked_out(clone: Path, commit: str, workspace: Path) -> None:
+    """The commit alone: what came later would give the solution away."""
+    workspace.mkdir(parents=True)
+    _git(workspace, "init", "-q")
+    _git(workspace, "fetch", "-q", "--depth", "1", f"file://{clone}", commit)
+    _git(workspace, "checkout", "-q", "--detach", "FETCH_HEAD")
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    subprocess.run([*_GIT, *arguments], cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)

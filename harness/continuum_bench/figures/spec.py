@@ -1,0 +1,80 @@
+"""The papers' experiments as files: ``figures/NAME.yaml`` each, with a quick and a full grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from continuum_bench.errors import BenchError
+from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
+
+Kind = Literal["lines", "ratios", "queue", "estimates", "tools", "overhead", "goodput"]
+"""lines: a sweep's metric against an axis. ratios: mean JCT to ``continuum``'s, point by point. queue: waiting by
+program. estimates: eta and T over time. tools: tool times of traces. overhead: cost of a scheduling step. goodput:
+bisection over the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """One experiment."""
+
+    name: str
+    title: str
+    paper: str
+    """The figure or table it stands beside."""
+    claim: str
+    """What was published, in a sentence."""
+    kind: Kind
+    minutes: Mapping[str, float]
+    """A guess on two cores: quick, full."""
+    grid: Mapping[str, Any]
+    quick: Mapping[str, Any]
+    full: Mapping[str, Any]
+    traces: Mapping[str, Any]
+    """Over quick or full where the user's own traces are played: loads that suit long coding agents on an A100."""
+    plot: Mapping[str, Any]
+    goodput: Mapping[str, Any]
+    """Kind goodput: ``tolerance`` of the search, and the limits of quick and of full."""
+
+    def sweep(self, mode: str, traces: Sequence[Path], overrides: Sequence[str] = ()) -> Grid:
+        """The grid to play.
+
+        Raises:
+            BenchError: an override that does not fit, a trace that is not there.
+        """
+        raw = {**self.grid, **(self.full if mode == "full" else self.quick), "plot": dict(self.plot)}
+        where = f"figure {self.name}"
+        if traces:
+            raw.pop("cases", None)
+            raw = {**raw, **self.traces, "workload": [str(path.absolute()) for path in traces]}
+        given = dict(read_override(text) for text in overrides)
+        return grid_of(put_over(raw, given), where, Path(), f"figure-{self.name}", tuple(given))
+
+
+def figure_names() -> list[str]:
+    found = (files("continuum_bench") / "figures").iterdir()
+    return sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml"))
+
+
+def load_figure(name: str) -> FigureSpec:
+    """The experiment of that name.
+
+    Raises:
+        BenchError: there is none, or its file lacks a field.
+    """
+    if name not in figure_names():
+        raise BenchError(f"figure {name}: there are {', '.join(figure_names())}")
+    raw = yaml.safe_load((files("continuum_bench") / "figures" / f"{name}.yaml").read_text(encoding="utf-8"))
+    further = {word: raw.pop(word, {}) for word in ("quick", "full", "traces", "plot", "goodput")}
+    try:
+        spec = FigureSpec(name=name, kind=raw.pop("kind", "lines"), **raw, **further)
+    except TypeError as error:
+        raise BenchError(f"figures/{name}.yaml: {error}") from error
+    if spec.kind not in get_args(Kind):
+        raise BenchError(f"figures/{name}.yaml: kind: {spec.kind!r}; there are {', '.join(get_args(Kind))}")
+    return spec

@@ -1,0 +1,92 @@
+"""``continuum-bench profile``: prefill and decode times of a GPU's tables or of a live server, as a small file."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.profile import (
+    DecodePoint,
+    Fit,
+    PrefillPoint,
+    Profile,
+    make_profile,
+    write_profile,
+)
+
+from continuum_bench.errors import BenchError
+
+DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in (512, 4096, 16384)]
+
+
+def write_profile_file(
+    out: Path,
+    base_url: str | None,
+    served_model: str | None,
+    repeats: int,
+    gpu: str,
+    model: str,
+    tp: int,
+    overhead: float,
+) -> int:
+    """Measure, fit, write, and say how well the curves fit."""
+    if repeats < 1:
+        raise BenchError(f"--repeats {repeats}: must be at least 1")
+    if not out.absolute().parent.is_dir():
+        raise BenchError(f"--out {out}: no such directory: {out.absolute().parent}")
+    profile = _from_server(base_url, served_model, repeats) if base_url else _from_tables(gpu, model, tp, overhead)
+    write_profile(out, profile)
+    typer.echo(_show("prefill seconds of n tokens", profile.prefill))
+    if profile.decode is not None:
+        typer.echo(_show("decode step seconds", profile.decode))
+    typer.echo(f"written to {out}; use it with serve --profile, or swebench/replay --profile")
+    return 0
+
+
+def _from_tables(gpu: str, model: str, tp: int, overhead: float) -> Profile:
+    """What the modelled step times say, in the same form."""
+    times, longest = load_step_times(gpu, model, tp, overhead), find_model(model).max_context_tokens
+    lengths = [1024 * 2**power for power in range(20) if 1024 * 2**power <= longest]
+    capacity = kv_capacity(gpu, model, tp)
+    return make_profile(
+        source=f"{times.provenance.kind} of {times.provenance.gpu} x {tp}: {times.provenance.source}",
+        model=times.provenance.model,
+        created=_now(),
+        prefill=[PrefillPoint(n, times.prefill_s(n)) for n in lengths],
+        decode=[DecodePoint(b, c, times.step_s((), b, b * c)) for b, c in DECODE_GRID],
+        kv_tokens=capacity.tokens,
+        block_size=capacity.block_size,
+        notes=("modelled, not measured on a server",),
+    )
+
+
+def _from_server(base_url: str, served_model: str | None, repeats: int) -> Profile:
+    from continuum_bench.live.endpoint import look_at  # noqa: PLC0415 - aiohttp is needed for servers only
+    from continuum_bench.live.profile import measure  # noqa: PLC0415
+
+    api_key = os.environ.get("OPENAI_API_KEY") or None
+    endpoint = look_at(base_url, api_key)
+    model = served_model or endpoint.models[0]
+    found = measure(endpoint, model, api_key, repeats, lambda text: typer.echo(text, err=True))
+    return make_profile(
+        source=f"{endpoint.base_url}, vLLM {endpoint.vllm_version or 'or another server'}",
+        model=model,
+        created=_now(),
+        prefill=found.prefill,
+        decode=found.decode,
+        kv_tokens=found.kv_tokens,
+        block_size=found.block_size,
+        notes=("times to the first token include the request's own latency, which is the constant c",),
+    )
+
+
+def _show(what: str, fit: Fit) -> str:
+    terms = ", ".join(f"{name} = {value:.4g}" for name, value in fit.coefficients.items())
+    return f"{what}: {terms}; worst point {fit.worst_relative_residual:.1%} off"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,217 @@
+"""``analyze``, ``report``, ``compare``: recorded files in, words, tables and pages out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from continuum_analysis.compare.runs import (
+    Run,
+    by_load,
+    load_all,
+    load_runs,
+    name_routers,
+    read_run_metrics,
+    summarize_runs,
+)
+from continuum_analysis.compare.self_check import self_check
+from continuum_analysis.compare.words import verdict
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.records.misses import cause_rows
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
+from rich.console import Console
+from rich.table import Table
+
+from continuum_bench.show import print_notice, print_summary, print_verdict
+
+
+def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
+    runs = _runs(paths)
+    if as_json:
+        data = {
+            str(run.path): {
+                **run.metrics.values,
+                "pins_by_ending": run.metrics.pins_by_ending,
+                "misses": [dict(row) for row in cause_rows(run.metrics.facts.returns)],
+                "unfinished": run.metrics.unfinished,
+                "failed": run.metrics.failed,
+                "errors_by_kind": run.metrics.errors_by_kind,
+                **_verdicts(run.path),
+            }
+            for run in runs
+        }
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        return 0
+    for run in runs:
+        _print_metrics(run)
+    return 0
+
+
+def _runs(paths: Sequence[Path]) -> list[Run]:
+    """Every run there, whole or cut short, each read once."""
+    folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
+    for folder in folders:
+        if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
+            print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
+    return name_routers([read_run_metrics(folder) for folder in folders])
+
+
+def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
+    """``passed``: of real agents, whose programs were tested, by program; empty for other runs."""
+    verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
+    return {"passed": verdicts} if verdicts else {}
+
+
+def _print_metrics(run: Run) -> None:
+    measured = run.metrics
+    table = Table(title=str(run.path), title_justify="left")
+    for heading in ("metric", "value", "unit", "what it is"):
+        table.add_column(heading)
+    for metric in METRICS:
+        value = measured.values[metric.name]
+        table.add_row(metric.name, "-" if value is None else f"{value:.6g}", metric.unit, metric.formula)
+    Console(highlight=False).print(table)
+    if measured.errors_by_kind:
+        print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
+    if measured.pins_by_ending:
+        print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
+    for verdicts in _verdicts(run.path).values():
+        failing = ", ".join(name for name, passed in verdicts.items() if not passed)
+        said = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
+        print_notice(f"{said}; these do not: {failing}" if failing else said)
+    if measured.unfinished:
+        print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
+    if measured.failed:
+        print_notice(f"failed programs: {', '.join(measured.failed)}")
+
+
+def show_misses(paths: Sequence[Path]) -> int:
+    """Why returning turns hit or missed, a table a run."""
+    for run in _runs(paths):
+        rows = cause_rows(run.metrics.facts.returns)
+        if not rows:
+            print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
+            continue
+        table = Table(title=f"{run.path}: {len(run.metrics.facts.returns)} returning turns", title_justify="left")
+        for heading in ("cause", "turns", "share", "tokens again", "mean wait, s", "late, median s"):
+            table.add_column(heading, justify="left" if heading == "cause" else "right", no_wrap=True)
+        table.add_column("meaning")
+        for row in rows:
+            table.add_row(row["cause"], str(row["turns"]), *_miss_cells(row), row["meaning"])
+        Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
+    return 0
+
+
+def _miss_cells(row: Mapping[str, Any]) -> list[str]:
+    wait, late = row["wait_mean_s"], row["late_p50_s"]
+    seconds = ["-" if value is None else f"{value:.2f}" for value in (wait, late)]
+    return [f"{row['share']:.1%}", f"{row['lost_tokens']:,}", *seconds]
+
+
+def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None) -> int:
+    """A table of runs for another program: see ``continuum_analysis.tables``."""
+    from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
+
+    if name not in TABLES:
+        raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
+    return _wrote(write_table(TABLES[name](_runs(paths)), form, out), out)
+
+
+def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
+    """A page for each directory, or one page of them all where ``out`` names it."""
+    from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
+
+    written = [write_joint_report(paths, out)] if out is not None else [_report_of(path) for path in paths]
+    for page in written:
+        print_notice(f"report: {page}")
+    if images:
+        from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
+
+        for group in [list(paths)] if out is not None else [[path] for path in paths]:
+            folder = (out.parent if out is not None else group[0]) / "images"
+            print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
+    return 0
+
+
+def _report_of(path: Path) -> Path:
+    """Of an experiment, or of a sweep with its tables and plot."""
+    if (path / SWEEP).exists():
+        from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
+
+        sweep = read_sweep(path)
+        write_tables(sweep)
+        return write_sweep_report(sweep)
+    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
+
+    return write_report(path)
+
+
+def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
+    """Runs of all the directories side by side: seeds merged, a table for each load."""
+    summaries = _summaries(paths)
+    if as_json:
+        data = [{"jps": jps, **summary} for jps, summary in summaries.items()]
+        sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
+        return 0
+    for jps, summary in summaries.items():
+        caption = ", ".join(map(str, paths))
+        print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
+        for warning in summary["warnings"]:
+            print_notice(f"warning: {warning}")
+        print_verdict(verdict(summary))
+    return 0
+
+
+def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
+    from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
+
+    summaries = _summaries(paths)
+    table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
+    return _wrote(write_table(table, form, out), out)
+
+
+def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
+    """How often the comparison sees a difference where there is none."""
+    if per_comparison < 2:
+        raise AnalysisError(f"--pairs {per_comparison}: an interval needs at least 2")
+    rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
+        return 0
+    table = Table(title=f"{path}: a policy against itself", title_justify="left")
+    for heading in ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval"):
+        table.add_column(heading, justify="left" if heading in ("policy", "pairs", "95% interval") else "right")
+    for rate in rates:
+        counts = (
+            str(rate.separate),
+            str(rate.alarms),
+            f"{rate.rate:.1%}",
+            f"{rate.claims:.1%}",
+            f"{rate.no_interval:.1%}",
+        )
+        table.add_row(rate.policy, rate.pairs, rate.method, *counts)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
+    print_notice(
+        "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
+        "same runs. An honest 95% interval alarms in 5.0%; claims: alarms that the verdict would not call equal to 1%"
+    )
+    return 0
+
+
+def _summaries(paths: Sequence[Path]) -> dict[float | None, dict[str, Any]]:
+    loads = by_load(load_all(paths))
+    whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
+    return {jps: summarize_runs(whole, runs) for jps, runs in loads.items()}
+
+
+def _wrote(text: str, out: Path | None) -> int:
+    sys.stdout.write(text)
+    if out is not None:
+        print_notice(f"table: {out}")
+    return 0

@@ -1,0 +1,158 @@
+"""Goodput: per point of a grid and policy the highest JPS whose mean JCT stays under a multiple of vllm's unloaded one.
+
+Every try is a cell of a sweep, so that a search is resumed as a sweep is. Arrivals at another rate are the same
+sequence drawn wider or closer; each seed is a search of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+from continuum_analysis.metrics import analyze_run
+from continuum_analysis.sweep.goodput import Found
+
+from continuum_bench.sweep.grid import Arm, Grid, Point
+from continuum_bench.sweep.plan import SweepCell, group_of
+from continuum_bench.sweep.run import Players, play_missing
+from continuum_bench.sweep.store import SweepStore
+from continuum_bench.virtual.pool import Outcome
+
+UNLOADED_JPS = 1e-5
+"""A program a day: two hardly ever meet."""
+MOST_STEPS = 24
+BASE = Arm("vllm", "vllm")
+
+Search = Generator[float, float, float]
+
+
+def search(start_jps: float, limit_s: float, tolerance: float) -> Search:
+    """Yields rates, is sent the mean JCT at each, returns the highest rate within the limit.
+
+    The mean JCT grows with the rate but for noise; what is returned lies under the limit, and a rate at most
+    ``1 + tolerance`` times as high above it. ``inf``: so few programs that no rate reaches the limit.
+    """
+    low, high, jps = 0.0, inf, _short(start_jps)
+    for _ in range(MOST_STEPS):
+        if (yield jps) <= limit_s:
+            low = jps
+        else:
+            high = jps
+        if high == inf:
+            jps = _short(2 * low)
+        elif low == 0.0:
+            jps = _short(high / 2)
+        elif high / low <= 1 + tolerance:
+            return low
+        else:
+            jps = _short(sqrt(low * high))
+    return inf if high == inf else low
+
+
+def _short(jps: float) -> float:
+    """Four digits: a cell's name says its rate exactly."""
+    return float(f"{jps:.4g}")
+
+
+@dataclass(slots=True)
+class _Running:
+    """A search under way."""
+
+    point: Point
+    arm: Arm
+    seed: int
+    factor: float
+    limit_s: float
+    steps: Search
+    wanted: float
+    result: float | None = None
+
+    def go_on(self, mean_s: float) -> None:
+        """Take what was measured at ``wanted``."""
+        try:
+            self.wanted = self.steps.send(mean_s)
+        except StopIteration as found:
+            self.result = found.value
+
+    @property
+    def found(self) -> Found:
+        axes = {name: value for name, value in self.point.axes.items() if name != "jps"} | {"limit": self.factor}
+        return Found(axes, self.arm.label, self.seed, self.limit_s, inf if self.result is None else self.result)
+
+
+class GoodputStudy:
+    """All searches of a figure, in step: each round plays one cell of each.
+
+    Args:
+        grid: its points give workload, engine, and as ``jps`` where to start; its arms and seeds are searched.
+        factors: limits as multiples of vllm's unloaded mean JCT.
+        tolerance: how near the two sides of the limit must be.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        store: SweepStore,
+        players: Players,
+        factors: Sequence[float],
+        tolerance: float,
+        command: Sequence[str],
+    ) -> None:
+        self._grid, self._store, self._players = grid, store, players
+        self._factors, self._tolerance, self._command = factors, tolerance, command
+        self._cells: list[SweepCell] = []
+        self.outcome = Outcome()
+
+    def run(self, created: str, quiet: bool) -> list[Found]:
+        """What every search found; an empty list where Ctrl-C or a failed cell stopped it (``outcome`` says)."""
+        unloaded = self._unloaded(created, quiet)
+        if unloaded is None:
+            return []
+        searches = [
+            self._start(point, arm, seed, factor, unloaded[number, seed])
+            for factor in self._factors
+            for number, point in enumerate(self._grid.points)
+            for seed in point.seeds
+            for arm in point.arms
+        ]
+        while live := [one for one in searches if one.result is None]:
+            cells = [self._cell(one.point, one.wanted, one.arm, one.seed) for one in live]
+            means = self._play(list({cell.name: cell for cell in cells}.values()), created, quiet)
+            if means is None:
+                return []
+            for one, cell in zip(live, cells, strict=True):
+                one.go_on(means[cell.name])
+        return [one.found for one in searches]
+
+    def _unloaded(self, created: str, quiet: bool) -> dict[tuple[int, int], float] | None:
+        """vllm's mean JCT with nobody else there, by point and seed."""
+        where = [(n, point, seed) for n, point in enumerate(self._grid.points) for seed in point.seeds]
+        cells = [self._cell(point, UNLOADED_JPS, BASE, seed) for _, point, seed in where]
+        means = self._play(cells, created, quiet)
+        if means is None:
+            return None
+        return {(n, seed): means[cell.name] for (n, _, seed), cell in zip(where, cells, strict=True)}
+
+    def _start(self, point: Point, arm: Arm, seed: int, factor: float, unloaded_s: float) -> _Running:
+        steps = search(point.options.jps, factor * unloaded_s, self._tolerance)
+        return _Running(point, arm, seed, factor, factor * unloaded_s, steps, next(steps))
+
+    def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> SweepCell:
+        options = replace(point.options, jps=jps)
+        at = replace(point, axes={**point.axes, "jps": jps}, options=options)
+        return SweepCell(group_of(at, self._grid, self._store.path, self._command), arm, seed)
+
+    def _play(self, cells: Sequence[SweepCell], created: str, quiet: bool) -> Mapping[str, float] | None:
+        """Mean JCT by cell; None where not all of them are there."""
+        known = {cell.name for cell in self._cells}
+        self._cells += [cell for cell in cells if cell.name not in known]
+        self._store.write_plan(self._grid, self._cells, self._command, created)
+        outcome = play_missing(self._store, self._grid, cells, self._players, quiet)
+        self.outcome.done += outcome.done
+        self.outcome.failed |= outcome.failed
+        self.outcome.interrupted |= outcome.interrupted
+        if outcome.failed or outcome.interrupted:
+            return None
+        means = {cell.name: analyze_run(self._store.path / cell.name).values["jct_mean_s"] for cell in cells}
+        return {name: inf if mean is None else float(mean) for name, mean in means.items()}

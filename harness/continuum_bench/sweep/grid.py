@@ -1,0 +1,302 @@
+"""A sweep's grid: from YAML (or ``--set AXIS=A,B``) to points and arms. Every error names the file and the field."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
+
+from continuum_bench.errors import BenchError
+from continuum_bench.options import DEFAULT_POLICIES, RunOptions
+from continuum_bench.workload.arrivals import arrival_times, lanes_of
+from continuum_bench.workload.tool_times import tool_times
+
+WORKLOADS = ("swebench", "bfcl", "openhands")
+ENGINES = ("virtual", "emulated", "cpu", "gpu")
+OF_THE_RUN = ("traces", "form", "policy", "policy_option", "seed", "seeds", "jobs", "out", "no_report", "json_output")
+"""Run options that are no axis: a sweep has its own word for them, or sets them itself."""
+AXES: dict[str, Any] = {name: hint for name, hint in get_type_hints(RunOptions).items() if name not in OF_THE_RUN}
+"""Run options a grid may range over, and their types."""
+ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
+"""Axes that a sweep's servers do not have."""
+READERS: Mapping[str, Callable[[str], object]] = {"arrivals": arrival_times, "tool_times": tool_times}
+"""Axes whose values are forms of their own; what reads one refuses it as ``--option VALUE: why``."""
+WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A policy with its options, under the name it has in tables."""
+
+    label: str
+    policy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of the grid: all arms and seeds are played on it."""
+
+    axes: Mapping[str, Any]
+    """What the grid says of it, by axis; ``workload`` among them."""
+    options: RunOptions
+    workload: str
+    """swebench, bfcl, openhands; or the name of a trace."""
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    name: str
+    engine: Literal["virtual", "emulated", "cpu", "gpu"]
+    points: tuple[Point, ...]
+    serve: Mapping[str, Any]
+    """Live engines: further options of ``continuum-bench serve``."""
+    plot: Mapping[str, Any]
+    """What is drawn: ``analysis`` reads it (``continuum_analysis.sweep.plots.Plot``)."""
+
+    @property
+    def cells(self) -> int:
+        return sum(len(point.arms) * len(point.seeds) for point in self.points)
+
+
+def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
+    """A grid from a YAML file, ``overrides`` (``AXIS=A,B``) put over it.
+
+    Raises:
+        BenchError: a fault, with its file and field.
+    """
+    raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
+    if path is None and not overrides:
+        raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
+    given = dict(read_override(text) for text in overrides)
+    # What the command line says holds for every case.
+    if "cases" in raw and given and isinstance(raw["cases"], list):
+        raw["cases"] = [
+            {k: v for k, v in case.items() if k not in given} for case in raw["cases"] if isinstance(case, dict)
+        ]
+    return grid_of({**raw, **given}, where, folder, path.stem if path else "sweep")
+
+
+def read_override(text: str) -> tuple[str, Any]:
+    """``AXIS=A,B`` as the axis and its value or values."""
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
+    parts = [yaml.safe_load(part) for part in values.split(",")]
+    return name.strip().replace("-", "_"), parts if len(parts) > 1 else parts[0]
+
+
+def _load(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"{path}: cannot read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BenchError(f"{path}: not a text file") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise BenchError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    if not isinstance(found, dict):
+        raise BenchError(f"{path}: expected a mapping of axes to values")
+    return found
+
+
+def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
+    """The grid of a mapping already read. ``fixed`` axes (the command line's) hold in every case.
+
+    Raises:
+        BenchError: naming ``where`` and the field.
+    """
+    _known_words(raw, where)
+    engine = raw.get("engine", "virtual")
+    if engine not in ENGINES:
+        raise BenchError(f"{where}: engine: {engine!r}; there are {', '.join(ENGINES)}")
+    for word in ("serve", "plot"):
+        if not isinstance(raw.get(word, {}), dict):
+            raise BenchError(f"{where}: {word}: expected a mapping")
+    common = {key: value for key, value in raw.items() if key not in ("name", "engine", "cases", "serve", "plot")}
+    points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
+    for point in points:
+        _plays_on(engine, point, where)
+    return Grid(
+        name=str(raw.get("name", name)),
+        engine=engine,
+        points=tuple(points),
+        serve=dict(raw.get("serve", {})),
+        plot=dict(raw.get("plot", {})),
+    )
+
+
+def _plays_on(engine: str, point: Point, where: str) -> None:
+    """Refuse what the engine would leave out in silence."""
+    arrivals = point.options.arrivals
+    if engine == "virtual":
+        if lanes_of(arrivals) is not None:
+            raise BenchError(f"{where}: arrivals: {arrivals} needs a server; give engine {', '.join(ENGINES[1:])}")
+        return
+    given = [name for name in ONLY_VIRTUAL if name in point.axes]
+    given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]
+    if given:
+        raise BenchError(
+            f"{where}: {given[0]}: for engine virtual; a sweep starts one server, without tiers, for a cell"
+        )
+
+
+def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
+    """``given`` put over ``raw`` but for ``fixed`` words; seed and seeds say the same thing and replace each other."""
+    kept = {word: value for word, value in given.items() if word not in fixed}
+    other = {"seed": "seeds", "seeds": "seed"}
+    fixed_seeds = bool(set(other) & set(fixed))
+    kept = {word: value for word, value in kept.items() if not (word in other and fixed_seeds)}
+    gone = {other[word] for word in other if word in kept and other[word] not in kept}
+    return {word: value for word, value in {**raw, **kept}.items() if word not in gone}
+
+
+def _known_words(raw: Mapping[Any, Any], where: str) -> None:
+    for word in raw:
+        if word not in WORDS:
+            raise BenchError(f"{where}: {word}: unknown; a grid has {', '.join(WORDS)}")
+
+
+def _cases(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    cases = raw.get("cases", [{}])
+    if not isinstance(cases, list) or not cases:
+        raise BenchError(f"{where}: cases: expected a list of mappings")
+    for number, case in enumerate(cases):
+        at = f"{where}: cases[{number}]" if "cases" in raw else where
+        if not isinstance(case, dict):
+            raise BenchError(f"{at}: expected a mapping of axes to values")
+        for word in case:
+            if word in ("name", "engine", "cases", "serve", "plot") or word not in WORDS:
+                raise BenchError(
+                    f"{at}: {word}: unknown in a case; there are policy, seed, seeds, workload, {', '.join(AXES)}"
+                )
+        yield case, at
+
+
+def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]:
+    arms, seeds = _arms(raw, where), _seeds(raw, where)
+    axes: dict[str, list[Any]] = {"workload": _workloads(raw, where, folder)}
+    for name in AXES:
+        if name in raw:
+            axes[name] = [_typed(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
+    for name, read in READERS.items():
+        for value in axes.get(name, ()):
+            _readable(read, value, f"{where}: {name}")
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        traces = point["workload"] if isinstance(point["workload"], Path) else None
+        options = replace(RunOptions(traces=traces), **{k: v for k, v in point.items() if k != "workload"})
+        name = traces.name.split(".")[0] if traces else str(point["workload"])
+        yield Point({**point, "workload": name}, options, name, arms, seeds)
+
+
+def _readable(read: Callable[[str], object], value: str, where: str) -> None:
+    """Refuse a form that ``read`` knows not."""
+    try:
+        read(value)
+    except BenchError as error:
+        raise BenchError(f"{where}: {str(error).partition(' ')[2]}") from error
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise BenchError(f"{where}: an empty list")
+    for number, one in enumerate(values):
+        if one in values[:number]:
+            raise BenchError(f"{where}: {one!r} is there twice")
+    return values
+
+
+def _typed(name: str, value: Any, where: str) -> Any:
+    """``value`` as the run option's type; int where float is wanted, nothing else is turned."""
+    wanted = AXES[name]
+    kinds = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+    if value is None and type(None) in kinds:
+        return None
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if not any(type(value) is kind for kind in kinds):
+        names = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise BenchError(f"{where}: {value!r} is not {names}")
+    return value
+
+
+def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
+    """Bundled names as they are; anything else is a trace file, beside the grid or where the command runs."""
+    found: list[str | Path] = []
+    for value in _listed(raw.get("workload", "swebench"), f"{where}: workload"):
+        if value in WORKLOADS:
+            found.append(value)
+            continue
+        beside = [path for path in (folder / str(value), Path(str(value))) if path.exists()]
+        if not beside:
+            raise BenchError(f"{where}: workload: {value!r} is no file, nor one of {', '.join(WORKLOADS)}")
+        found.append(beside[0])
+    names = [path.name.split(".")[0] for path in found if isinstance(path, Path)]
+    if len(set(names)) < len(names):
+        raise BenchError(f"{where}: workload: two traces of one name ({', '.join(names)})")
+    return found
+
+
+def _seeds(raw: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    if "seed" in raw and "seeds" in raw:
+        raise BenchError(f"{where}: seeds: give seed (which) or seeds (how many), not both")
+    if "seed" in raw:
+        return tuple(_whole(value, 0, f"{where}: seed") for value in _listed(raw["seed"], f"{where}: seed"))
+    numbers = _listed(raw.get("seeds", 1), f"{where}: seeds")
+    return tuple(range(_whole(numbers[0] if len(numbers) == 1 else numbers, 1, f"{where}: seeds")))
+
+
+def _whole(value: Any, least: int, where: str) -> int:
+    if type(value) is not int or value < least:
+        raise BenchError(f"{where}: {value!r} is not a whole number of at least {least}")
+    return int(value)
+
+
+def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
+    at = f"{where}: policy"
+    given = _listed(raw.get("policy", list(DEFAULT_POLICIES)), at)
+    arms = tuple(_arm(value, f"{at}[{number}]" if len(given) > 1 else at) for number, value in enumerate(given))
+    labels = [arm.label for arm in arms]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise BenchError(f"{at}: {label!r} is there twice; give one of them a label")
+    return arms
+
+
+def _arm(value: Any, where: str) -> Arm:
+    """A policy's name, or ``{policy: NAME, options: {...}, label: TEXT}``."""
+    if isinstance(value, str):
+        value = {"policy": value}
+    if not isinstance(value, dict) or not isinstance(value.get("policy"), str):
+        raise BenchError(f"{where}: expected a policy's name, or policy, options and label")
+    unknown = sorted(set(value) - {"policy", "options", "label"})
+    if unknown:
+        raise BenchError(f"{where}: {unknown[0]}: unknown; an arm has policy, options, label")
+    options, label = value.get("options", {}), value.get("label")
+    if not isinstance(options, dict):
+        raise BenchError(f"{where}: options: expected a mapping")
+    try:
+        read = read_options(find_policy(value["policy"].removesuffix("+offload")), options)
+    except PolicyError as error:
+        raise BenchError(f"{where}: {error}") from error
+    extra = ",".join(f"{key}={option}" for key, option in read.items())
+    name = str(label or (f"{value['policy']}({extra})" if extra else value["policy"]))
+    if "/" in name or name.startswith("."):
+        raise BenchError(f"{where}: label: {name!r} names a folder: no slash, no leading dot")
+    return Arm(name, value["policy"], read)

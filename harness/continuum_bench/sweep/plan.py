@@ -1,0 +1,104 @@
+"""From a grid to cells: which runs there are, where each lives, and what must be equal for runs to stand side by side.
+
+A group is a point of the grid: one workload on one engine at one rate, a directory of runs like any experiment's. Its
+name ends in a digest of all that decides its numbers (workload and its file's digest, hardware, engine options,
+versions), so that a changed grid adds cells and never mixes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from continuum_server.step_times.catalog import find_model
+from continuum_traces.schema import Manifest
+
+from continuum_bench.sweep.grid import Arm, Grid, Point
+from continuum_bench.virtual.engine_options import check_engine_options, engine_of
+from continuum_bench.virtual.experiment import Cell, Experiment, manifest_of
+from continuum_bench.workload.load import Workload
+from continuum_bench.workload.of_options import workload_of
+
+DIGEST_CHARS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A point of the grid with what its runs need."""
+
+    folder: str
+    point: Point
+    workload: Workload
+    experiment: Experiment
+    """Its ``out`` is the sweep's directory; ``engine`` is None where the cells are played on a server."""
+    description: Any
+    """``EngineDescription``; None where the cells are played on a server."""
+
+    def manifest(self, arm: Arm, seed: int) -> Manifest:
+        """Of one run."""
+        made = manifest_of(self.experiment, self.description, arm.label, arm.options, seed, "")
+        return made if arm.label == arm.policy else replace(made, notes=(*made.notes, f"policy {arm.policy}"))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCell:
+    """One run of a sweep."""
+
+    group: Group
+    arm: Arm
+    seed: int
+
+    @property
+    def run_name(self) -> str:
+        return f"{self.arm.label}-seed{self.seed}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.group.folder}/{self.run_name}"
+
+    @property
+    def cost(self) -> int:
+        """Turns to play: what the time left is guessed from."""
+        return int(self.group.workload.facts["turns"])
+
+    @property
+    def bench_cell(self) -> Cell:
+        return Cell(self.arm.policy, dict(self.arm.options), self.seed)
+
+
+def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
+    """Every cell once, seeds outermost: what is there after an interruption is paired.
+
+    Raises:
+        BenchError, TraceError, EngineError, StepTimesError: a point that cannot be played.
+    """
+    groups = [group_of(point, grid, out, command) for point in grid.points]
+    seeds = sorted({seed for point in grid.points for seed in point.seeds})
+    cells: dict[str, SweepCell] = {}
+    for seed in seeds:
+        for group in groups:
+            if seed in group.point.seeds:
+                for cell in (SweepCell(group, arm, seed) for arm in group.point.arms):
+                    cells.setdefault(cell.name, cell)  # cases may meet in a point: it belongs to the first
+    return list(cells.values())
+
+
+def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Group:
+    options = point.options
+    check_engine_options(options)
+    workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
+    virtual = grid.engine == "virtual"
+    engine, description = engine_of(options) if virtual else (None, None)
+    experiment = Experiment((), workload, options.jps, engine, out, tuple(command))
+    if description is not None:
+        made = manifest_of(experiment, description, "", {}, 0, "")
+        decides = [made.workload, made.hardware, made.engine_options, made.versions, made.continuum_version]
+    else:
+        decides = [grid.engine, workload.facts, asdict(options), dict(grid.serve)]
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
+    folder = f"{point.workload}-jps{options.jps:g}-{digest[:DIGEST_CHARS]}"
+    return Group(folder, point, workload, experiment, description)

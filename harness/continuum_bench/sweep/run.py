@@ -1,0 +1,81 @@
+"""Playing what is missing of a sweep, on whatever it is to be played on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from continuum_analysis.metrics import analyze_run
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_traces.run_dir import RunDirError
+
+from continuum_bench.sweep.grid import Grid
+from continuum_bench.sweep.on_servers import play_live
+from continuum_bench.sweep.plan import SweepCell
+from continuum_bench.sweep.show import SweepDisplay
+from continuum_bench.sweep.store import SweepStore
+from continuum_bench.virtual.experiment import CellTask
+from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
+
+
+@dataclass(frozen=True, slots=True)
+class Players:
+    """What plays the cells."""
+
+    jobs: int | None = None
+    """At once; None: all cores here, all CPUs of a cluster."""
+    ray_address: str | None = None
+    """None: processes of this machine."""
+
+
+def play_missing(store: SweepStore, grid: Grid, cells: Sequence[SweepCell], players: Players, quiet: bool) -> Outcome:
+    """Play the cells that are not done; each is put in its place when it is whole.
+
+    Raises:
+        BenchError: no Ray, or no such cluster.
+        RunDirError: nowhere to write.
+    """
+    todo = [cell for cell in cells if not store.is_done(cell)]
+    by_name = {cell.name: cell for cell in todo}
+    with SweepDisplay(todo, len(cells) - len(todo), quiet) as display:
+        if not todo:
+            return Outcome()
+        folders = {cell.name: store.begin(cell) for cell in todo}
+        spoiled: dict[str, str] = {}
+
+        def on_report(report: Report) -> None:
+            result = ""
+            if report.state == "done":
+                try:
+                    result = _keep(store, by_name[report.cell], folders[report.cell])
+                except (RunDirError, AnalysisError) as error:
+                    spoiled[report.cell] = str(error)
+                    report = replace(report, state="failed", error=str(error))
+            display.update(report, result)
+
+        outcome = _player(grid, [(cell, folders[cell.name]) for cell in todo], players)(on_report)
+    outcome.done = [name for name in outcome.done if name not in spoiled]
+    for name, error in {**outcome.failed, **spoiled}.items():
+        log = store.keep_log(by_name[name], folders[name])
+        outcome.failed[name] = error if log is None else f"{error} (details in {log})"
+    return outcome
+
+
+def _keep(store: SweepStore, cell: SweepCell, folder: Path) -> str:
+    """Put it in its place; what the display says of it."""
+    mean = analyze_run(store.complete(cell, folder)).values["jct_mean_s"]
+    return "no program finished" if mean is None else f"{mean:.1f} s"
+
+
+def _player(grid: Grid, cells: Sequence[tuple[SweepCell, Path]], players: Players) -> Callable[[Listener], Outcome]:
+    if grid.engine != "virtual":
+        return lambda on_report: play_live(cells, grid.engine, grid.serve, on_report)
+    tasks = [CellTask(cell.group.experiment, cell.bench_cell, cell.name, folder) for cell, folder in cells]
+    if players.ray_address is not None:
+        from continuum_bench.sweep.on_ray import play_on_ray  # noqa: PLC0415 - Ray is an extra
+
+        address = players.ray_address
+        return lambda on_report: play_on_ray(tasks, address, players.jobs, on_report)
+    return lambda on_report: play_here(tasks, players.jobs or os.cpu_count() or 1, on_report)

@@ -1,0 +1,134 @@
+"""``traces ...``: import, make, fit, look at, check, convert."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from math import inf
+from pathlib import Path
+from typing import cast, get_args
+
+from continuum_traces.exporters import EXPORTERS, export
+from continuum_traces.importers.registry import read_any
+from continuum_traces.jsonl import validate, write_programs
+from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
+from continuum_traces.scheduler_timestamps import read_preview, write_preview
+from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
+from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, profile_to_json, synthesize
+from rich.console import Console
+from rich.table import Table
+
+from continuum_bench.errors import BenchError
+from continuum_bench.show import print_notice
+
+
+def import_traces(source: Path, target: Path, form: str | None) -> int:
+    programs = list(read_any(source, form))
+    if not programs:
+        raise BenchError(f"{source}: no programs in it (a source without token counts gives none)")
+    written = write_programs(target, programs, source=source.name)
+    print_notice(f"{written} programs written to {target}")
+    return 0
+
+
+def synth_traces(target: Path, profile: str, num_programs: int, seed: int, reading: str, length_scale: float) -> int:
+    if seed < 0:
+        raise BenchError(f"--seed {seed}: must not be negative")
+    if not 0 < length_scale < inf:
+        raise BenchError(f"--length-scale {length_scale:g}: must be above 0")
+    loaded = load_profile(profile)
+    programs = synthesize(loaded, num_programs, seed, _reading(reading), length_scale)
+    note = f"{num_programs} programs, seed {seed}, {reading} reading, lengths x {length_scale:g}"
+    write_programs(target, programs, source=f"synthetic:{loaded.name}", note=note, synthetic=True)
+    print_notice(f"{note}: written to {target}")
+    return 0
+
+
+def fit_profile(source: Path, target: Path, name: str, reading: str, form: str | None) -> int:
+    write_json(target, profile_to_json(fit(read_any(source, form), name, _reading(reading))))
+    print_notice(f"profile written to {target}")
+    return 0
+
+
+def _reading(text: str) -> Reading:
+    if text not in get_args(Reading):
+        raise BenchError(f"--tokens-reading {text}: there are context and cumulative")
+    return cast(Reading, text)
+
+
+def validate_trace(source: Path) -> int:
+    faults = validate(source)
+    for fault in faults:
+        sys.stdout.write(f"{fault}\n")
+    print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
+    return 2 if faults else 0
+
+
+def show_stats(source: str, form: str | None, as_json: bool) -> int:
+    found = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
+    if as_json:
+        sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+        return 0
+    published = next((row for name, row in TABLE_2.items() if name in source.lower()), None)
+    console = Console(highlight=False)
+    console.print(_overview(source, found, published))
+    console.print(_tool_table(found))
+    if found.unknown_durations:
+        print_notice(f"{found.unknown_durations} tool calls have no recorded duration and count as 0")
+    return 0
+
+
+def _overview(source: str, found: TraceStats, published: Published | None) -> Table:
+    kind = "synthetic" if found.synthetic else "recorded"
+    table = Table(
+        title=f"{source}: {found.programs} programs, {found.turns_total} turns ({kind})", title_justify="left"
+    )
+    for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
+        table.add_column(heading, justify="left" if heading.startswith("per") else "right")
+
+    def row(name: str, own: MeanStd, theirs: MeanStd | None) -> None:
+        paper = (f"{theirs.mean:,.6g}", f"{theirs.std:,.6g}") if theirs else ("-", "-")
+        table.add_row(name, f"{own.mean:,.6g}", f"{own.std:,.6g}", *paper)
+
+    row("turns", found.turns, published.turns if published else None)
+    row("time between turns, ms", found.gap_ms, published.gap_ms if published else None)
+    row("tokens, final context", found.tokens_context, published.tokens if published else None)
+    row("tokens, summed over turns", found.tokens_cumulative, published.tokens if published else None)
+    row("generated tokens per turn", found.output_tokens, None)
+    table.caption = f"slowest tenth of the gaps holds {found.slowest_tenth_share:.1%} of the time between turns"
+    if found.sharing_a_prefix:
+        table.caption += f"\n{found.sharing_a_prefix} programs share a prefix, {found.shared_prefix_tokens:,.0f} tokens"
+    return table
+
+
+def _tool_table(found: TraceStats) -> Table:
+    table = Table(title="tools, most time first", title_justify="left")
+    for heading in ("tool", "calls", "share of time", "mean ms", "p50", "p90", "p99", "its slowest tenth holds"):
+        table.add_column(heading, justify="left" if heading == "tool" else "right")
+    for tool in found.tools[:12]:
+        times = (f"{v:,.4g}" for v in (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
+        table.add_row(
+            tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *times, f"{tool.slowest_tenth_share:.1%}"
+        )
+    return table
+
+
+def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
+    """Between formats; ``preview`` and ``native`` are the two forms of scheduler_timestamps."""
+    if to == "preview":
+        if not source.is_dir() and source.name != EVENTS:
+            raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
+        written = write_preview(target, read_events(source if source.is_dir() else source.parent))
+        print_notice(f"{written.events} events; {written.dropped_facts} facts the preview's form has no place for")
+    elif to == "native":
+        rows = read_preview(source)
+        write_rows(create(target) / EVENTS, rows)
+    elif to == "continuum":
+        return import_traces(source, target, form)
+    elif to in EXPORTERS:
+        export(target, read_any(source, form), to)
+    else:
+        raise BenchError(f"--to {to}: there are continuum, {', '.join(EXPORTERS)}, preview, native")
+    print_notice(f"written to {target}")
+    return 0

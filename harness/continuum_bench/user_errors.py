@@ -1,0 +1,24 @@
+"""Errors that are the user's to mend: shown as one line."""
+
+from __future__ import annotations
+
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_server.policy.catalog import PolicyError
+from continuum_server.step_times.model import StepTimesError
+from continuum_server.virtual.config import EngineError
+from continuum_server.vllm_plugin.versions import PluginError
+from continuum_traces.jsonl import TraceError
+from continuum_traces.run_dir import RunDirError
+
+from continuum_bench.errors import BenchError
+
+USER_ERRORS = (
+    AnalysisError,
+    BenchError,
+    EngineError,
+    PluginError,
+    PolicyError,
+    StepTimesError,
+    TraceError,
+    RunDirError,
+)

@@ -1,0 +1,115 @@
+"""``swebench``, ``bfcl``, ``openhands``, ``replay``: from options to a table and a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from continuum_analysis.compare.runs import write_summary
+from continuum_analysis.compare.words import verdict
+from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
+from continuum_server.step_times.catalog import find_gpu, find_model
+
+from continuum_bench.errors import BenchError
+from continuum_bench.options import DEFAULT_POLICIES, RunOptions
+from continuum_bench.policy_options import read_policy_options
+from continuum_bench.show import print_notice, print_summary, print_verdict
+from continuum_bench.virtual.display import Display
+from continuum_bench.virtual.engine_options import check_engine_options, engine_of
+from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
+from continuum_bench.virtual.pool import Outcome
+from continuum_bench.workload.arrivals import pace
+from continuum_bench.workload.of_options import workload_of
+
+
+def run_policies(name: str, options: RunOptions) -> int:
+    """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
+    policies = _policies(options.policy, options.offload)
+    policy_options = read_policy_options(options.policy_option or [], policies)
+    check_engine_options(options)
+    model = find_model(options.model)
+    find_gpu(options.gpu)
+    workload = workload_of(name, options, model.max_context_tokens)
+    engine, description = engine_of(options)
+    seeds = range(options.seed, options.seed + options.seeds)
+    out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    experiment = Experiment(
+        cells=tuple(cells_for(policies, policy_options, list(seeds))),
+        workload=workload,
+        jps=options.jps,
+        engine=engine,
+        out=out,
+        command=tuple(["continuum-bench", *sys.argv[1:]]),
+        jobs=options.jobs or os.cpu_count() or 1,
+    )
+    prepare(experiment, description)
+    if not options.json_output:
+        print_notice(_announcement(experiment))
+    with Display(experiment, quiet=options.json_output) as display:
+        outcome = run(experiment, display.update)
+    return _conclude(experiment, outcome, options)
+
+
+def _announcement(experiment: Experiment) -> str:
+    runs, at_once = len(experiment.cells), min(experiment.jobs, len(experiment.cells))
+    programs = f"{experiment.workload.facts['programs']} programs"
+    return f"{runs} runs of {programs}, {at_once} at a time, into {experiment.out}; vLLM takes some seconds to load"
+
+
+def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
+    for cell, error in outcome.failed.items():
+        print_notice(f"error: {cell}: {error} (details in {experiment.out / cell / 'engine.log'})")
+    if outcome.done:
+        summary = write_summary(experiment.out)
+        if not options.no_report:
+            _write_report(experiment.out)
+        _print(summary, experiment, outcome, options)
+    if outcome.interrupted:
+        print_notice(f"stopped; {len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}")
+        return 130
+    return 1 if outcome.failed else 0
+
+
+def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+    if options.json_output:
+        sys.stdout.write(json.dumps({**summary, "out": str(experiment.out)}, indent=2) + "\n")
+        return
+    facts = experiment.workload.facts
+    kind = "synthetic" if facts["synthetic"] else "recorded"
+    tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
+    print_summary(
+        summary,
+        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
+        f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
+    )
+    print_verdict(verdict(summary))
+    if not options.no_report:
+        print_notice(f"report: {experiment.out / 'report.html'}")
+
+
+def _machines(options: RunOptions) -> str:
+    each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
+    return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
+
+
+def _write_report(out: Path) -> None:
+    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
+
+    write_report(out)
+
+
+def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
+    """Arms by name; with tiers and no arm that asks for them, every policy's arm with them."""
+    names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
+    if not names:
+        raise BenchError(f"--policy: names no policy; there are: {', '.join(POLICIES)}")
+    for name in names:
+        find_policy(name)
+    if offload is not None and not any(split_arm(name)[1] for name in names):
+        names = [name + OFFLOAD for name in names]
+    return list(dict.fromkeys(names))

@@ -1,0 +1,58 @@
+"""From a command's options to the virtual engine's configuration."""
+
+from __future__ import annotations
+
+from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
+from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
+
+from continuum_bench.errors import BenchError
+from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
+from continuum_bench.options import RunOptions
+
+
+def check_engine_options(options: RunOptions) -> None:
+    read_guards(pins_yield_to=options.pins_yield_to)
+    check_at_least({"jobs": options.jobs, "block_size": options.block_size}, {"jobs": 1, "block_size": 1})
+    check_modelled_gpu(options.gpu_memory_utilization, options.step_overhead_ms)
+
+
+def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
+    """The engine's configuration, with the tiers that arms named ``+offload`` get, and its part of the manifest.
+
+    Raises:
+        BenchError: no such tiers.
+        EngineError, StepTimesError, UnsupportedVllm: options that cannot work, hardware nobody knows, no vLLM.
+    """
+    try:
+        offload = read_offload(options.offload or default_preset(options.gpu), options.gpu)
+    except OffloadError as error:
+        raise BenchError(f"--offload {error}") from error
+    config = EngineConfig(
+        gpu=options.gpu,
+        model=options.model,
+        tensor_parallel=options.tp,
+        max_num_seqs=options.max_num_seqs,
+        chunk_tokens=options.chunk_tokens,
+        block_size=options.block_size,
+        kv_blocks=options.kv_blocks,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        step_overhead_ms=options.step_overhead_ms,
+        pins_yield_to=options.pins_yield_to,
+        offload=offload,
+        profile=str(options.profile) if options.profile else None,
+        replicas=options.replicas,
+        router=options.router,
+        replica_death=_death(options.kill_replica),
+    )
+    return config, describe(config)
+
+
+def _death(given: str | None) -> tuple[int, float] | None:
+    """``REPLICA@SECOND`` as numbers."""
+    if given is None:
+        return None
+    index, _, second = given.partition("@")
+    try:
+        return int(index), float(second)
+    except ValueError as error:
+        raise BenchError(f"--kill-replica {given}: expected REPLICA@SECOND, for example 1@600") from error

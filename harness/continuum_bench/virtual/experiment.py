@@ -1,0 +1,127 @@
+"""Policies side by side: one process a run, the same arrivals for all, a directory of runs out."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from continuum_server.policy.catalog import POLICIES, split_arm
+from continuum_traces.run_dir import create, write_manifest
+from continuum_traces.schema import Manifest
+
+from continuum_bench.virtual.pool import ENGINE_MODULE, Listener, Outcome, Report, play_here
+from continuum_bench.workload.load import Workload, arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a policy and a seed."""
+
+    policy: str
+    """Of the arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
+    options: Mapping[str, Any]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}-seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    cells: tuple[Cell, ...]
+    workload: Workload
+    jps: float
+    engine: Any
+    """``continuum_server.virtual.config.EngineConfig``."""
+    out: Path
+    command: tuple[str, ...] = ()
+    jobs: int = 2
+
+
+def prepare(experiment: Experiment, description: Any) -> None:
+    """Make the directories and write every manifest before anything runs.
+
+    Raises:
+        RunDirError: a directory that exists already or cannot be written.
+    """
+    create(experiment.out)
+    for cell in experiment.cells:
+        folder = create(experiment.out / cell.name)
+        write_manifest(folder, manifest_of(experiment, description, cell.policy, cell.options, cell.seed, ""))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
+    write_manifest(experiment.out, manifest_of(experiment, description, policies, {}, experiment.cells[0].seed, now))
+
+
+def manifest_of(
+    experiment: Experiment, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
+) -> Manifest:
+    if all(arm in POLICIES for arm in policy.split(",")):
+        description = description.without_offload()
+    return Manifest(
+        created=created,
+        command=experiment.command,
+        continuum_version=version("continuum-ttl"),
+        versions=description.versions,
+        engine="virtual",
+        policy=policy,
+        policy_options=dict(options),
+        seed=seed,
+        workload=experiment.workload.facts,
+        hardware=description.hardware,
+        engine_options=description.engine_options,
+        modelled=description.modelled,
+        notes=("programs are repeated with fresh tokens",) if experiment.workload.repeats > 1 else (),
+    )
+
+
+def run(experiment: Experiment, on_report: Listener) -> Outcome:
+    """Run every cell, at most ``jobs`` at once. Ctrl-C stops what runs and keeps what is done."""
+    tasks = [CellTask(experiment, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
+    return play_here(tasks, experiment.jobs, on_report)
+
+
+@dataclass(frozen=True, slots=True)
+class CellTask:
+    """One cell of an experiment on its way into ``folder``."""
+
+    experiment: Experiment
+    cell: Cell
+    name: str
+    folder: Path
+
+    def play(self, tell: Listener) -> None:
+        """Body of a run's process. Its own output goes to engine.log."""
+        log = os.open(self.folder / "engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        total = int(self.experiment.workload.facts["programs"])
+        try:
+            self.simulate(lambda now: tell(Report(self.name, now.virtual_s, now.programs_done, total, now.pins_held)))
+        except Exception as error:  # noqa: BLE001 - the process's edge: the run fails and the parent says why
+            traceback.print_exc()
+            tell(Report(self.name, state="failed", error=str(error) or type(error).__name__))
+        else:
+            tell(Report(self.name, programs_done=total, programs_total=total, state="done"))
+
+    def simulate(self, on_progress: Callable[[Any], None] | None = None) -> None:
+        """Play it in this process."""
+        engine = import_module(ENGINE_MODULE)
+        experiment, cell = self.experiment, self.cell
+        plays = arrivals(experiment.workload, experiment.jps, cell.seed)
+        jobs = [engine.Job(play.program, play.arrival_s, play.salt) for play in plays]
+        policy, offloaded = split_arm(cell.policy)
+        config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
+        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)
+
+
+def cells_for(policies: Sequence[str], options: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> list[Cell]:
+    return [Cell(policy, dict(options.get(policy, {})), seed) for seed in seeds for policy in policies]

@@ -1,0 +1,115 @@
+"""When programs arrive: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:FACTOR``, ``recorded``. Open loop, seeded.
+
+And ``concurrency:N``, a closed loop: when programs arrive is the server's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from continuum_traces.schema import Program
+
+from continuum_bench.errors import BenchError
+
+Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
+Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
+
+CLOSED = "concurrency"
+FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S]"
+
+
+def arrival_times(spec: str) -> Times:
+    """Seconds from the start of the run, one for each program in the order they are played.
+
+    poisson     exponential gaps of mean 1/jps
+    constant    equal gaps of 1/jps
+    gamma:CV    gamma gaps of mean 1/jps and coefficient of variation CV; above 1 is burstier than poisson
+    ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
+    recorded    the trace's own offsets, scaled so that their mean rate is jps
+    recorded:S  the trace's own offsets, S times as fast; jps does not count
+    concurrency:N[:R]  all 0: N at a time, the next when one ends (``lanes_of``); jps does not count
+
+    Raises:
+        BenchError: an unknown form, a number out of range; and for ``recorded``, at the call, a program without offset.
+    """
+    name, _, value = spec.partition(":")
+    if spec == "poisson":
+        return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
+    if spec == "constant":
+        return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
+    if spec == "recorded":
+        return _recorded
+    if name == CLOSED:
+        lanes_of(spec)
+        return lambda rng, jps, programs: np.zeros(len(programs))
+    if name == "recorded":
+        speed = _number(spec, value, 0.0)
+        return lambda rng, jps, programs: _offsets(programs) / speed
+    if name == "gamma":
+        shape = 1.0 / _number(spec, value, 0.0) ** 2
+        return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
+    if name == "ramp":
+        factor = _number(spec, value, 1.0)
+        return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
+    raise BenchError(f"--arrivals {spec}: there are {FORMS}")
+
+
+def lanes_of(spec: str) -> tuple[int, float] | None:
+    """(programs at a time, seconds over which the first ones start) of ``concurrency:N[:R]``; None for other forms.
+
+    Raises:
+        BenchError: not such numbers.
+    """
+    name, *values = spec.split(":")
+    if name != CLOSED:
+        return None
+    try:
+        number, ramp_s = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
+    except (IndexError, ValueError):
+        number, ramp_s = 0, 0.0
+    if len(values) > 2 or number < 1 or not 0 <= ramp_s < float("inf"):
+        raise BenchError(f"--arrivals {spec}: expected {CLOSED}:PROGRAMS or {CLOSED}:PROGRAMS:RAMP_SECONDS")
+    return number, ramp_s
+
+
+def uses_rate(spec: str) -> bool:
+    """Whether --jps counts."""
+    return not spec.startswith(("recorded:", CLOSED))
+
+
+def pace(spec: str, jps: float) -> str:
+    """In words."""
+    return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
+
+
+def _number(spec: str, value: str, above: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not (number > above and np.isfinite(number)):
+        raise BenchError(f"--arrivals {spec}: expected a number above {above:g} after the colon")
+    return number
+
+
+def _ramp(
+    rng: np.random.Generator, jps: float, count: int, factor: float
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    rates = np.linspace(jps / factor, jps * factor, count)
+    return np.cumsum(rng.exponential(1.0, count) / rates)
+
+
+def _recorded(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
+    offsets = _offsets(programs)
+    span = offsets.max()
+    return offsets * ((len(programs) - 1) / jps / span) if span > 0 else offsets
+
+
+def _offsets(programs: Sequence[Program]) -> Seconds:
+    """Seconds after the first."""
+    missing = next((program.program_id for program in programs if program.arrival_s is None), None)
+    if missing is not None:
+        raise BenchError(f"--arrivals recorded: program {missing!r} has no arrival_s in the trace")
+    offsets: Seconds = np.array([program.arrival_s for program in programs], float)
+    return offsets - float(offsets.min())

@@ -1,0 +1,149 @@
+"""What a user of this project can see, as JSON: commands and options, files of a run, wire forms, metric names.
+
+``python tests/golden/surface.py`` writes the golden files beside this script anew. Do that only when what users see is
+meant to change, and say so in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from continuum_bench.cli import app
+from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
+from continuum_traces.schema import Tags
+
+from continuum_client.dialects import DIALECTS
+from continuum_client.tagging import tag_body, tag_headers
+
+HERE = Path(__file__).parent
+RUN = ["swebench", "--num-programs", "4", "--jps", "0.5", "--kv-blocks", "8192", "--no-report"]
+POLICIES = "vllm,program-fcfs,static-ttl,continuum,working-set"
+TAGS = Tags(
+    program_id="p-1",
+    is_last_step=True,
+    pred_tool="bash",
+    pred_tool_s=1.5,
+    pred_tool_p90_s=9.0,
+    last_func_call="ls",
+    last_tool_duration_s=0.25,
+    parent_id="p-0",
+    turn_id="t-7",
+)
+
+
+def commands() -> dict[str, Any]:
+    """Every command's options: names, type, default, whether it repeats, the panel of ``--help``."""
+    found: dict[str, Any] = {}
+
+    def visit(path: str, command: Any) -> None:
+        if hasattr(command, "commands"):
+            for name, inner in command.commands.items():
+                visit(f"{path} {name}".strip(), inner)
+        else:
+            found[path] = {option.name: _option(option) for option in command.params if option.name != "help"}
+
+    visit("", typer.main.get_command(app))
+    return found
+
+
+def _option(option: Any) -> str:
+    """One line: ``--jps float =0.13 [Workload]``."""
+    names = "/".join([*option.opts, *option.secondary_opts])
+    repeats = "..." if getattr(option, "multiple", False) or option.nargs != 1 else ""
+    kind = getattr(option.bare_type(), "__name__", option.bare_type())
+    default = "required" if option.required else f"={option.default!s}"
+    least = getattr(option, "min", None)
+    bound = "" if least is None else f" >={least}"
+    return f"{names} {kind}{repeats} {default}{bound} [{getattr(option, 'rich_help_panel', None)}]"
+
+
+def run_files() -> dict[str, Any]:
+    """Files of a small experiment, the keys of each, and the measured numbers of ``summary.json``."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "continuum_bench", *RUN, "--policy", POLICIES, "--out", str(out)]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "COLUMNS": "200"})
+        files = sorted(path for path in out.rglob("*") if path.is_file())
+        return {
+            "files": [str(path.relative_to(out)) for path in files],
+            "keys": {name: sorted(keys) for name, keys in sorted(_keys_of_files(files).items())},
+            "numbers": _numbers(json.loads((out / "summary.json").read_text())),
+        }
+
+
+def _keys_of_files(files: list[Path]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in files:
+        if path.suffix == ".json":
+            found.setdefault(path.name, set()).update(_keys(json.loads(path.read_text())))
+        elif path.suffix == ".jsonl":
+            for line in path.read_text().splitlines():
+                found.setdefault(path.name, set()).update(_keys(json.loads(line)))
+        elif path.suffix == ".csv":
+            found.setdefault(path.name, set()).update(path.read_text().splitlines()[0].split(","))
+    return found
+
+
+def _keys(value: Any, path: str = "") -> set[str]:
+    """Paths of all keys; names of policies, runs and counted things stand for themselves."""
+    if isinstance(value, Mapping):
+        found = {f"{path}.{key}".lstrip(".") for key in value}
+        return found.union(*(_keys(inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items()))
+    if isinstance(value, list):
+        return set().union(*(_keys(inner, f"{path}[]") for inner in value))
+    return set()
+
+
+def _numbers(value: Any, path: str = "") -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {key: n for name, inner in value.items() for key, n in _numbers(inner, f"{path}.{name}").items()}
+    if isinstance(value, list):
+        return {key: n for at, inner in enumerate(value) for key, n in _numbers(inner, f"{path}[{at}]").items()}
+    is_measured = isinstance(value, (int, float)) and not isinstance(value, bool) and "scheduler_time" not in path
+    return {path.lstrip("."): float(f"{value:.9g}")} if is_measured else {}
+
+
+def wire() -> dict[str, Any]:
+    """Headers and the body's additions of one fully tagged request, for each dialect and route."""
+    routes = ("/chat/completions", "/completions", "/responses")
+    bodies = {
+        name: {route: tag_body(TAGS, dialect, route, 64) for route in routes} for name, dialect in DIALECTS.items()
+    }
+    return {"headers": tag_headers(TAGS), "bodies": bodies}
+
+
+def metrics() -> dict[str, str]:
+    """Families of ``/metrics`` under a policy that has them all, and the kind of each; before any request came."""
+    state: dict[str, Any] = defaultdict(int, {"pins": [], "metrics": defaultdict(int, Metrics().to_json())})
+    return dict(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M))
+
+
+SURFACES: dict[str, Callable[[], dict[str, Any]]] = {
+    "commands": commands,
+    "run_files": run_files,
+    "wire": wire,
+    "metrics": metrics,
+}
+
+
+def golden(name: str) -> dict[str, Any]:
+    return dict(json.loads((HERE / f"{name}.json").read_text()))
+
+
+def as_json(surface: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(surface)))
+
+
+if __name__ == "__main__":
+    for name, surface in SURFACES.items():
+        (HERE / f"{name}.json").write_text(json.dumps(surface(), indent=1) + "\n")
