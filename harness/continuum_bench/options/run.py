@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 from continuum_server import defaults
-from continuum_server.policy.core import Guards, PinsYieldTo
+from continuum_server.policy.program_table import Guards, PinsYieldTo
 
 from continuum_bench.options.declare import (
     ABOVE_ZERO,

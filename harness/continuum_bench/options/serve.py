@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from continuum_server import defaults
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 
 from continuum_bench.options.declare import at_least
 from continuum_bench.options.run import EngineOptions, GpuOptions, Model, PolicyOption, ServedModel

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from continuum_server import defaults
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
@@ -146,7 +146,7 @@ class EngineShape:
         return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
 
     @property
-    def deep_token_s(self) -> float:
+    def ssd_token_s(self) -> float:
         """Seconds to bring it from the SSD up to DRAM first."""
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
