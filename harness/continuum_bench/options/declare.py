@@ -15,7 +15,9 @@ from typing import Any, ClassVar, cast, get_type_hints
 
 from typer.models import OptionInfo
 
-from continuum_bench.errors import BenchError
+
+class OptionError(Exception):
+    """An option with a value that it cannot have; the message names the option and says what it can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Options:
     """Base of all dataclasses of options. A value outside its limit cannot be constructed.
 
     Raises:
-        BenchError: the value of an option is outside its limit.
+        OptionError: the value of an option is outside its limit.
     """
 
     panel: ClassVar[str | None] = None
@@ -87,12 +89,12 @@ def extras_of(hint: Any) -> tuple[Any, ...]:
 
 def check(name: str, value: Any, hint: Any) -> None:
     """Raises:
-    BenchError: the value is outside the limit that stands beside its type.
+    OptionError: the value is outside the limit that stands beside its type.
     """
     for limit in extras_of(hint):
         if isinstance(limit, Limit) and value is not None and not limit.holds(value):
             shown = f"{value:g}" if isinstance(value, float) else value
-            raise BenchError(f"{spelling(name, hint)} {shown}: {limit.words}")
+            raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
 
 
 def spelling(name: str, hint: Any) -> str:

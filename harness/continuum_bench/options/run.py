@@ -17,6 +17,7 @@ from continuum_bench.options.declare import (
     POSITIVE,
     SHARE,
     Limit,
+    OptionError,
     Options,
     at_least,
     one_of,
@@ -228,7 +229,10 @@ class LiveOptions(Options):
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
 
 
-def needs_a_server(options: RunOptions, live: LiveOptions) -> str | None:
-    """The first given option that works only against a live server, or None."""
+def check_no_server_needed(options: RunOptions, live: LiveOptions) -> None:
+    """Raises:
+    OptionError: an option is given that works only against a live server.
+    """
     concurrency = [f"--arrivals {options.arrivals}"] if options.arrivals.startswith("concurrency") else []
-    return next(iter(live.changed() + concurrency), None)
+    for name in live.changed() + concurrency:
+        raise OptionError(f"{name}: needs --base-url")

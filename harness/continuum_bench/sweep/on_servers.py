@@ -15,7 +15,7 @@ from continuum_server.launcher import Server, ServerConfig, ServerError
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import EngineOptions, WorkloadOptions
 from continuum_bench.options.serve import ServeOptions
-from continuum_bench.server_config import server_config
+from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
