@@ -32,10 +32,11 @@ from continuum_bench.errors import BenchError
 from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.policy.core import Guards
 from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats

@@ -20,10 +20,11 @@ from typing import Any
 
 from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from cross_check import MODEL, theirs
 from vllm.v1.core.sched.scheduler import Scheduler
 

@@ -11,7 +11,7 @@ import pytest
 from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.virtual.config import EngineError, EngineShape
-from continuum_server.virtual.loop import Job, VirtualLoop, plays_of
+from continuum_server.virtual.loop import VirtualLoop, plays_of
 from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
@@ -19,6 +19,7 @@ from continuum_server.virtual.routers import ROUTERS, Arrival, Door
 from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
