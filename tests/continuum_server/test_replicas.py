@@ -124,6 +124,16 @@ def test_a_replica_that_dies_loses_no_program(router: str, jobs: list[Job], at_s
     assert all(e.t <= at_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
 
 
+def test_a_replica_that_dies_aborts_its_requests_in_the_order_they_came() -> None:
+    """Not in the order of a set of their ids, which differs from process to process."""
+    jobs = [Job(program(f"p{i}", turns=2, output=100), 0.01 * i) for i in range(16)]
+    events = Outcome(jobs, "round-robin", replicas=2, policy="vllm", death=(0, 0.5)).events
+    lost = [event.request_id for event in events if event.status == "abort"]
+    assert len(lost) > 4
+    arrived = [event.request_id for event in events if event.event == "arrive" and event.replica == 0]
+    assert lost == [request_id for request_id in arrived if request_id in lost]
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 @given(jobs=workloads())
 @settings(max_examples=8)

@@ -220,7 +220,8 @@ class VirtualLoop:
     def abandon(self) -> list[Play]:
         """The engine dies: everything in it is aborted, and handed back as it was before the turn was sent."""
         lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
-        self._scheduler.finish_requests(list(self._plays), RequestStatus.FINISHED_ABORTED)
+        for request_id in self._plays:  # one by one: vLLM makes a set of several, whose order differs between processes
+            self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         self._scheduler.release_all("shutdown")
         self._plays.clear()
         self._events.clear()
