@@ -40,7 +40,6 @@ def run_policies(name: str, options: RunOptions) -> int:
     experiment = Experiment(
         cells=tuple(cells_for(policies, policy_options, list(seeds))),
         workload=workload,
-        jps=options.jps,
         engine=engine,
         out=out,
         command=tuple(["continuum-bench", *sys.argv[1:]]),
@@ -83,7 +82,7 @@ def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome,
     tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
         summary,
-        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
+        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], options.jps)}, "
         f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))
