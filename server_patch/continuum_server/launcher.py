@@ -29,7 +29,7 @@ from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.recorder import check_folder
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times

@@ -1,7 +1,8 @@
 """The plugin: vLLM's scheduler with a policy beside it. ``--scheduler-cls continuum_server.vllm_plugin.scheduler.make``
 
-The stock scheduler does all the work. Around four of its methods this one reports what happened to the pure core
-(``policy.core``) and carries out what comes back: hold these blocks, give those back. Decisions are not made here.
+The stock scheduler does all the work. Around four of its methods this one reports what happened to the program table
+(``policy.program_table``) and carries out what comes back: hold these blocks, give those back. Decisions are not made
+here.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
-from continuum_server.policy.core import Core, Pin
 from continuum_server.policy.facts import Machine, ProgramState, Step, Stored, TurnState
+from continuum_server.policy.program_table import Pin, ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.preemption import Preemption
@@ -64,8 +65,8 @@ class ProgramSchedulerMixin(Scheduler):
         super().__init__(*args, **kwargs)
         touch_points.refuse_what_cannot_work(self)
         self._settings = read_settings(self.vllm_config.additional_config)
-        self.core = self._new_core()
-        policy = self.core.policy
+        self.table = self._new_table()
+        policy = self.table.policy
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
@@ -94,7 +95,7 @@ class ProgramSchedulerMixin(Scheduler):
         self._preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self._with_room_from_pins)
 
-    def _new_core(self) -> Core:
+    def _new_table(self) -> ProgramTable:
         settings = self._settings
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
         machine = Machine(
@@ -108,7 +109,7 @@ class ProgramSchedulerMixin(Scheduler):
             block_size=self.block_size,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        return Core(policy, settings.guards, kv_tokens, self.block_size)
+        return ProgramTable(policy, settings.guards, kv_tokens, self.block_size)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -144,10 +145,10 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _before_step(self, now_s: float) -> None:
         self.release_expired()
-        if self.core.policy.steps:
+        if self.table.policy.steps:
             self._obey(now_s)
         idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
-        for turn in self.core.overdue(now_s, idle):
+        for turn in self.table.overdue(now_s, idle):
             if self._ranked is not None:
                 self._ranked.rank_again(turn.request_id)
         if self._preemption is not None:
@@ -182,7 +183,7 @@ class ProgramSchedulerMixin(Scheduler):
         if turn is None:
             return
         touch_points.release_blocks(self, self._held.pop(turn.program.program_id, []))
-        self.core.drop(turn)
+        self.table.drop(turn)
         if self._ranked is not None:
             self._ranked.rank_again(request_id)
 
@@ -193,8 +194,8 @@ class ProgramSchedulerMixin(Scheduler):
         self._held.clear()
         self._loads.clear()
         self._turn_of.clear()
-        self.core = self._new_core()
-        self.core.act_soon(always=True)
+        self.table = self._new_table()
+        self.table.act_soon(always=True)
         self._order_is_void = True  # not now: vLLM may be between looking at the queue's head and taking it
 
     # ------------------------------------------------------------------------------- what happened
@@ -208,13 +209,13 @@ class ProgramSchedulerMixin(Scheduler):
         if rejected:
             self.note_rejected(rejected)
         turn = self._new_turn(request, read.tags, caller, now_s)
-        self.core.arrive(turn, now_s)
+        self.table.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
 
     def _new_turn(self, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
         tagged = tags.program_id is not None
         blocks = touch_points.block_hashes(request)
-        program = self.core.program_for(
+        program = self.table.program_for(
             tags.program_id or request.request_id,
             now_s,
             tags.parent_id,
@@ -227,7 +228,7 @@ class ProgramSchedulerMixin(Scheduler):
             request_id=request.request_id,
             arrival_s=now_s,
             prompt_tokens=request.num_prompt_tokens,
-            sequence=self.core.next_sequence(),
+            sequence=self.table.next_sequence(),
             is_last=bool(tags.is_last_step),
             tool_hint=tags.pred_tool,
             tool_hint_s=tags.pred_tool_s,
@@ -243,20 +244,20 @@ class ProgramSchedulerMixin(Scheduler):
         return turn
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is None:
             return
         reloaded, since_s = self._loads.pop(request_id, (0, now_s))
-        first = self.core.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
+        first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
-        pin = self.core.pins.get(turn.program.program_id)
+        pin = self.table.pins.get(turn.program.program_id)
         if pin is not None:  # the turn holds the blocks itself by now: never a moment unheld
             self._unpin(pin, now_s, "hit")
 
     def _reloads(self, request_id: str, blocks: int, now_s: float) -> None:
         """Its KV is on its way from a lower tier; it starts when that is there."""
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is not None:
             tokens = blocks * self.block_size
             self._loads[request_id] = tokens, now_s
@@ -264,15 +265,15 @@ class ProgramSchedulerMixin(Scheduler):
 
     def preempted(self, request_id: str, now_s: float) -> None:
         """It lost its place; told once, before or after the step that says so."""
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is not None and turn.running:
-            self.core.preempt(turn, now_s)
+            self.table.preempt(turn, now_s)
             self._emit(now_s, "preempt", turn)
-            if self._ranked is not None and not self.core.policy.classes_first:
+            if self._ranked is not None and not self.table.policy.classes_first:
                 self._ranked.rank_again(request_id)
 
     def _finished(self, request: Request) -> None:
-        turn = self.core.turn(request.request_id)
+        turn = self.table.turn(request.request_id)
         if turn is None:
             return
         now_s = self.clock()
@@ -291,30 +292,30 @@ class ProgramSchedulerMixin(Scheduler):
         if well:
             self._finished_well(request, turn, tool, now_s)
         else:
-            self.core.abort(turn)
+            self.table.abort(turn)
             self._unpin_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.core.siblings(turn.program) if turn.is_last else []
+        siblings = self.table.siblings(turn.program) if turn.is_last else []
         full = touch_points.full_blocks(self, request)
         ids = touch_points.block_ids(full)
         stored = self._stored(request)
         # the request holds its blocks until it is freed: never a moment unheld
         self._unpin_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
+        hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
         if hold is not None and full:
             touch_points.hold_blocks(self, full)
             self._held[turn.program.program_id] = full
-            pin = self.core.pin(turn, now_s, hold.ttl_s, ids)
+            pin = self.table.pin(turn, now_s, hold.ttl_s, ids)
             estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
             self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
         for program in siblings:
             self._unpin_program(program, now_s, "last")
-            self.core.end_program(program)
+            self.table.end_program(program)
 
     def _stored(self, request: Request) -> Stored | None:
         """What lower tiers hold of it; where they cannot be asked but their speed is known: all."""
-        if self.core.policy.machine.swap_token_s is None:
+        if self.table.policy.machine.swap_token_s is None:
             return None
         found = touch_points.stored_chunks(self, request)
         if found is None:
@@ -332,10 +333,10 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _obey(self, now_s: float) -> None:
         """Ask the policy before a step, and do what it says."""
-        tokens = touch_points.batch_tokens(self) if self.core.policy.wants_batch else 0
-        orders = self.core.step(Step(now_s, tokens))
+        tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
+        orders = self.table.step(Step(now_s, tokens))
         for program in orders.release:
-            pin = self.core.pins.get(program.program_id)
+            pin = self.table.pins.get(program.program_id)
             if pin is not None and pin.program is program:
                 self._unpin(pin, now_s, "expired")
         if self._ranked is not None:
@@ -348,7 +349,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Let go of pins past their deadline; the time it is."""
         now_s = self.clock()
         if self._held:
-            for pin in self.core.expired(now_s):
+            for pin in self.table.expired(now_s):
                 self._unpin(pin, now_s, "expired")
         return now_s
 
@@ -358,26 +359,26 @@ class ProgramSchedulerMixin(Scheduler):
         Args:
             namespace: of the API key that says so; another key's program of that name is another program.
         """
-        programs = self.core.programs_of(program_id, namespace)
-        held = [program for program in programs if self.core.has_pin(program.program_id)]
+        programs = self.table.programs_of(program_id, namespace)
+        held = [program for program in programs if self.table.has_pin(program.program_id)]
         for program in programs:
             self._unpin_program(program, self.clock(), "last")
-            self.core.end_program(program)
+            self.table.end_program(program)
         return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
-        for pin in list(self.core.pins.values()):
+        for pin in list(self.table.pins.values()):
             self._unpin(pin, self.clock(), reason)
 
     def _unpin_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
-        pin = self.core.pins.get(program.program_id)
+        pin = self.table.pins.get(program.program_id)
         if pin is not None:
             self._unpin(pin, now_s, reason)
 
     def _unpin(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
         program = pin.program
         touch_points.release_blocks(self, self._held.pop(program.program_id, []))
-        self.core.unpin(program.program_id)
+        self.table.unpin(program.program_id)
         self._tell(SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens))
         if self._ranked is not None and reason != "hit":
             for turn in program.in_engine:
@@ -403,11 +404,11 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _victims(self, request: Request, arguments: dict[str, Any]) -> list[Pin]:
         """Pins to release one by one until the request fits; none where all of them together do not make room."""
-        turn = self.core.turn(request.request_id)
+        turn = self.table.turn(request.request_id)
         must = touch_points.is_running(request) or not (self.running or touch_points.loads_in_flight(self))
         if turn is None:  # vLLM's alone: pins are in nobody's way where the engine would stand still
-            return list(self.core.pins.values()) if must else []
-        victims = list(self.core.victims(turn, must))
+            return list(self.table.pins.values()) if must else []
+        victims = list(self.table.victims(turn, must))
         return victims if must or self._enough(request, arguments, victims) else []
 
     def _enough(self, request: Request, arguments: dict[str, Any], victims: Sequence[Pin]) -> bool:
@@ -423,20 +424,20 @@ class ProgramSchedulerMixin(Scheduler):
         return self.wall.run("rank of a request", request.request_id, self._key_of, request)
 
     def _key_of(self, request: Request) -> tuple[int, Rank] | None:
-        turn = self.core.turn(request.request_id)
+        turn = self.table.turn(request.request_id)
         if turn is None:
             return None
         if turn.overdue:
             return OVERDUE, (float(turn.sequence),)
-        rank = self.core.policy.rank(turn)
+        rank = self.table.policy.rank(turn)
         if rank is None:
             return HELD_BACK, ()
         rank = tuple(map(float, rank))
-        if not self.core.policy.classes_first:
+        if not self.table.policy.classes_first:
             return REST, rank
         if touch_points.is_preempted(request):
             return PREEMPTED, rank
-        return (PINNED if self.core.has_pin(turn.program.program_id) else REST), rank
+        return (PINNED if self.table.has_pin(turn.program.program_id) else REST), rank
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
         ids = turn.program.name, turn.index, turn.request_id

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from continuum_server.policy.core import GuardError, Guards
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.policy.limits import LimitError, Range, check_fields
+from continuum_server.policy.program_table import GuardError, Guards
 
 SECTION = "continuum"
 
