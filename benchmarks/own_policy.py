@@ -31,7 +31,8 @@ import numpy as np
 from continuum_bench.errors import BenchError
 from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
 from continuum_server.policy.core import Guards
-from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler

@@ -33,9 +33,9 @@ from continuum_server.policy.core import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.recorder import check_folder
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
-from continuum_server.virtual.config import fit_decode, fit_prefill
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.versions import check_version
 

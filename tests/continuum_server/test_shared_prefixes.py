@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.core import Guards
-from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
@@ -42,20 +44,7 @@ def table_from_json(data: Mapping[str, Any]) -> Table:
     """
     if data.get("format") != FORMAT:
         raise StepTimesError(f"step-time table of format {data.get('format')!r}; this version reads {FORMAT!r}")
-
-    def rows(name: str) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(row) for row in data[name])
-
-    return Table(
-        shared_tokens=tuple(data["shared_tokens"]),
-        shared_ms=tuple(data["shared_ms"]),
-        chunk_tokens=tuple(data["chunk_tokens"]),
-        chunk_prefix_tokens=tuple(data["chunk_prefix_tokens"]),
-        chunk_attention_ms=rows("chunk_attention_ms"),
-        decode_batch=tuple(data["decode_batch"]),
-        decode_context_tokens=tuple(data["decode_context_tokens"]),
-        decode_attention_ms=rows("decode_attention_ms"),
-    )
+    return msgspec.convert(data, Table)
 
 
 class _Line:
