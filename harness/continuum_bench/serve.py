@@ -13,15 +13,9 @@ from typing import Any
 import typer
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
 from continuum_server.fleet import Fleet
-from continuum_server.launcher import (
-    STOCK,
-    Server,
-    ServerConfig,
-    ServerError,
-    client_line,
-    longest_request,
-    model_name,
-)
+from continuum_server.launcher import Server, client_line
+from continuum_server.server_command import longest_request, model_name
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards

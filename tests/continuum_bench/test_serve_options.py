@@ -10,7 +10,9 @@ import pytest
 from continuum_bench.cli import app
 from continuum_server import recorder
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import ServerConfig, command_of, free_ports, longest_request
+from continuum_server.ports import free_ports
+from continuum_server.server_command import command_of, longest_request
+from continuum_server.server_config import ServerConfig
 from typer.testing import CliRunner
 
 runner = CliRunner()

