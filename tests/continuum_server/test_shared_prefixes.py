@@ -77,7 +77,7 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     core, most_pins = scheduler.core, 0
     while not loop.idle:
         loop.advance()
-        held = {block.block_id for blocks in scheduler._held.values() for block in blocks}
+        held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
         assert core.pinned_tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(core.pins))
     assert most_pins == 20

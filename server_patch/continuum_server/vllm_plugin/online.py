@@ -103,7 +103,7 @@ class Online:
         if operation == "release":
             return {"released": self._scheduler.release_program(argument["program_id"], argument.get("namespace"))}
         if operation == "reject":
-            self._scheduler.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
+            self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}
         raise ValueError(f"unknown operation {operation!r}")
 
@@ -114,7 +114,7 @@ class Online:
         """
         scheduler = self._scheduler
         core, now_s = scheduler.core, self._clock()
-        scheduler.release_expired()
+        scheduler.held.release_expired(now_s)
         policy = core.policy.state()
         return {
             "policy": core.policy.name,
@@ -144,7 +144,7 @@ class Online:
             "programs_inside": policy.get("programs_inside"),
             "programs_outside": policy.get("programs_outside"),
             "metrics": self._metrics.to_json(),
-            "tags_rejected": scheduler.tags_rejected,
+            "tags_rejected": scheduler.tags.rejected,
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }
