@@ -20,7 +20,7 @@ from continuum_traces.run_dir import RunDirError, read_json
 from continuum_server.bound_process import BoundProcess
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, check_port, free_ports
-from continuum_server.recorder import check_folder
+from continuum_server.record_file import check_folder
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
 

@@ -19,7 +19,7 @@ from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.programs import name_of
-from continuum_server.recorder import Recorder
+from continuum_server.recorder import EventRecorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
@@ -151,13 +151,13 @@ class Online:
 
     # ----------------------------------------------------------------------------- files
 
-    def _make_recorder(self) -> Recorder | None:
+    def _make_recorder(self) -> EventRecorder | None:
         preview = os.environ.get("RUN_OUTPUT_DIR") or None
         folder = self._settings.record_path or preview
         if not folder:
             return None
         try:
-            return Recorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
+            return EventRecorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
         except RunDirError as error:
             logger.warning("continuum: no record is kept: %s", error)
             return None

@@ -64,7 +64,8 @@ def read_section(additional_config: Any, section: str, kind: type[T], refused: t
     """
     given = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
     try:
-        return _read(kind, given, section, Range())
+        made: T = _read(kind, given, section, Range())
+        return made
     except ValueError as error:
         raise refused(f"additional-config {error}") from error
 
