@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from continuum_bench.errors import BenchError
 from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop

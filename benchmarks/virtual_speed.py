@@ -34,13 +34,13 @@ CONFIG = EngineConfig(gpu="a100-80gb", model=MODEL)
 class Stock(Scheduler):
     """vLLM's scheduler alone, dressed in what the loop asks of one."""
 
-    class _Core:
+    class _NoPrograms:
         pins: dict[str, Any] = {}  # noqa: RUF012
 
         def next_deadline_s(self) -> None:
             return None
 
-    core: Any = _Core()
+    table: Any = _NoPrograms()
 
 
 class Timed:

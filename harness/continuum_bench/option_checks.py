@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from continuum_server.policy.core import GuardError, Guards
+from continuum_server.policy.program_table import GuardError, Guards
 
 from continuum_bench.errors import BenchError
 

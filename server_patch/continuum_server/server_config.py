@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 
 EngineName = Literal["gpu", "emulated", "cpu"]
 STOCK = "stock"

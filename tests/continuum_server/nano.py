@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.loop import Job, VirtualLoop
@@ -70,7 +70,7 @@ def build(
         guards or Guards(),
         PrefillCurve(0.0, 1e-4, 0.01, "test"),
         swap_token_s=shape.swap_token_s,
-        deep_token_s=shape.deep_token_s,
+        deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
     )
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
@@ -101,8 +101,8 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
         loop.advance()
     played = Played(scheduler, loop, turns, events)
     assert played.free_blocks() == free, "blocks leaked"
-    assert not scheduler.core.pins
-    assert scheduler.core.pinned_tokens == 0
+    assert not scheduler.table.pins
+    assert scheduler.table.pinned_tokens == 0
     assert scheduler.kv_cache_manager.reset_prefix_cache()  # fails while any block is referred to
     return played
 

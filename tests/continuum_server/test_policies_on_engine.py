@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import Machine, PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -303,4 +303,4 @@ def test_a_server_refuses_bounds(policy: str) -> None:
 def test_only_bounds_are_shown_the_future() -> None:
     for policy in EVERY:
         scheduler, _ = build([Job(program("a"), 0.0)], policy, {})
-        assert (scheduler.core.policy.oracle is not None) == (POLICIES[policy].label == "bound")
+        assert (scheduler.table.policy.oracle is not None) == (POLICIES[policy].label == "bound")

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineError, EngineShape
 from continuum_server.virtual.loop import Job, VirtualLoop, plays_of
 from continuum_server.virtual.offload import Offload, Tier
@@ -66,7 +66,7 @@ class Outcome:
         for scheduler, blocks in zip(schedulers, free, strict=True):
             scheduler.release_all("shutdown")
             assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == blocks, "blocks leaked"
-            assert not scheduler.core.pins
+            assert not scheduler.table.pins
             assert scheduler.kv_cache_manager.reset_prefix_cache()
 
     def places(self) -> dict[str, list[int | None]]:

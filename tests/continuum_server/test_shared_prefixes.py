@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import Job, VirtualLoop
@@ -74,10 +74,10 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     turns = (Turn(1600, 24, tool_calls=(ToolCall("ls", 0.05),)), Turn(20, 8))
     jobs = [Job(Program(f"p{i}", turns, shared_prefix_id="s", shared_prefix_tokens=1600), 0.0) for i in range(20)]
     scheduler, loop = loop_of(jobs, policy, 600, **options)
-    core, most_pins = scheduler.core, 0
+    table, most_pins = scheduler.table, 0
     while not loop.idle:
         loop.advance()
         held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
-        assert core.pinned_tokens == len(held) * scheduler.block_size
-        most_pins = max(most_pins, len(core.pins))
+        assert table.pinned_tokens == len(held) * scheduler.block_size
+        most_pins = max(most_pins, len(table.pins))
     assert most_pins == 20

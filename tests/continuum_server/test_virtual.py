@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Job
 from continuum_server.virtual.oracle import ForeseeingScheduler
@@ -102,14 +102,14 @@ def test_event_skipping_skips() -> None:
 class Stock(Scheduler):
     """vLLM's scheduler alone, dressed in what the loop asks of one."""
 
-    class _NoCore:
+    class _NoPrograms:
         pins: dict[str, Any] = {}  # noqa: RUF012
         pinned_tokens = 0
 
         def next_deadline_s(self) -> None:
             return None
 
-    core: Any = _NoCore()
+    table: Any = _NoPrograms()
 
     def attach(self, clock: Any, sink: Any) -> None:
         return
@@ -181,12 +181,12 @@ def test_last_steps_hold_nothing() -> None:
 def test_abort_releases_what_the_program_held() -> None:
     """A client that goes away while its turn waits leaves no pin behind."""
     scheduler, loop = build([Job(program("a", turns=3, tool_s=0.2), 0.0)], "static-ttl", {"ttl_s": 50.0})
-    while not scheduler.core.pins:
+    while not scheduler.table.pins:
         loop.advance()
     while not scheduler.requests:
         loop.advance()
     scheduler.finish_requests(list(scheduler.requests), RequestStatus.FINISHED_ABORTED)
-    assert not scheduler.core.pins
+    assert not scheduler.table.pins
     assert scheduler.kv_cache_manager.reset_prefix_cache()
 
 
@@ -239,7 +239,7 @@ def test_a_run_has_a_step_cap() -> None:
     scheduler, loop = build([Job(program("a", output=100), 0.0)], "vllm", {}, max_calls=3)
     with pytest.raises(EngineError, match="gave up after 3"):
         loop.run()
-    assert isinstance(scheduler.core, Core)
+    assert isinstance(scheduler.table, ProgramTable)
 
 
 def test_hints_of_an_in_process_caller_are_read_and_xargs_outweigh_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from continuum_server.policy.base import Policy
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import ProgramState, TurnFinish
+from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.virtual.loop import Job, VirtualLoop
 from continuum_server.vllm_plugin.output_tools import OutputTools
@@ -23,9 +23,9 @@ DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "
 
 OF_POLICY = (
     *("turn_arrived", "rank", "turn_started", "turn_preempted", "turn_finished", "turn_lost", "program_finished"),
-    *("victim_rank", "step", "gives_way"),
+    *("victim_rank", "step", "preemption_victims"),
 )
-OF_CORE = (
+OF_TABLE = (
     *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program", "siblings"),
     *("step", "overdue", "pin", "unpin", "has_pin", "expired", "victims"),
 )
@@ -98,7 +98,7 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     )
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
-    faults.patch(monkeypatch, Core, OF_CORE)
+    faults.patch(monkeypatch, ProgramTable, OF_TABLE)
     faults.patch(monkeypatch, Programs, OF_PROGRAMS)
     scheduler.sink = FaultySink(faults)
     scheduler.output_tool = faults.wrap(lambda request: "ls")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
 from continuum_server.launcher import Server
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.server_config import EngineName, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError

@@ -62,7 +62,7 @@ class Policy:
     wants_batch: ClassVar[bool] = False
     """True: ``step`` is told the batch's context, which takes a look at every running request."""
     preempts: ClassVar[bool] = False
-    """True: ``gives_way`` is asked where the first waiting request does not fit; ``steps`` must be true too."""
+    """True: ``preemption_victims`` is asked when the first waiting request does not fit. Needs ``steps``."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Where the guards leave it to the policy."""
     oracle: Oracle | None = None
@@ -129,13 +129,13 @@ class Policy:
         """What is to be done before the engine schedules (where ``steps``)."""
         return NO_ORDERS
 
-    def wake_s(self) -> float | None:
-        """The instant after which ``step`` or ``gives_way`` may answer something new though nothing happened.
+    def next_event_s(self) -> float | None:
+        """The instant after which ``step`` or ``preemption_victims`` may answer something new though nothing happened.
 
         Never later than that instant; earlier only costs time. None: there is none.
         """
         return None
 
-    def gives_way(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
+    def preemption_victims(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
         """Running turns that may be taken out of the batch so that ``asker`` fits, the first to go first."""
         return ()

@@ -145,7 +145,7 @@ class EngineShape:
         return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
 
     @property
-    def deep_token_s(self) -> float:
+    def ssd_token_s(self) -> float:
         """Seconds to bring it from the SSD up to DRAM first."""
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
 
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
@@ -68,7 +68,7 @@ def simulate(
         ),
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
-        deep_token_s=shape.deep_token_s,
+        deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
         decode=decode_of(config, times),
     )
@@ -93,7 +93,7 @@ def simulate(
         leaked = sum(one.close() for one in replicas)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
-    learned = [found for one in replicas if (found := one.scheduler.core.policy.export_statistics())]
+    learned = [found for one in replicas if (found := one.scheduler.table.policy.export_statistics())]
     if learned:
         write_json(out / FILE, learned[0] if len(replicas) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in replicas))

@@ -160,7 +160,7 @@ class VirtualLoop:
         return not (self._plays or self._events)
 
     def progress(self) -> Progress:
-        pins = len(self._scheduler.core.pins)
+        pins = len(self._scheduler.table.pins)
         return Progress(self.now_s, self.programs_done, self._jobs_total, self.turns_done, pins)
 
     def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
@@ -274,7 +274,7 @@ class VirtualLoop:
         self.scheduler_time.update(self._scheduler, output, result)
         if self.transfers is not None and not self.transfers.quiet:
             return  # the next call may find something new at once
-        deadline_s = self._scheduler.core.next_deadline_s()
+        deadline_s = self._scheduler.table.next_deadline_s()
         self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))
         if self.transfers is not None:
             self._idle_until_s = min(self._idle_until_s, self.transfers.next_s())
@@ -420,7 +420,7 @@ class VirtualLoop:
 
     def _fit_events(self, decodes: int, context_tokens: int, steps: int) -> int:
         """Steps that start before the next arrival or end of a transfer and not after the next pin deadline."""
-        deadline_s = self._scheduler.core.next_deadline_s()
+        deadline_s = self._scheduler.table.next_deadline_s()
         news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
         if self.transfers is not None:
             news_s = min(news_s, self.transfers.next_s())

@@ -68,6 +68,6 @@ class TraceOracle:
 
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
     """Give a bound its oracle; every other policy gets nothing."""
-    policy = scheduler.core.policy
+    policy = scheduler.table.policy
     if policy.label == "bound":
         policy.oracle = TraceOracle(jobs, times, policy.machine)

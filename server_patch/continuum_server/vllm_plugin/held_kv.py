@@ -1,6 +1,6 @@
 """KV held between turns: references on the blocks of finished requests, taken and given back.
 
-Which KV is held, for how long and who may take it is decided in ``policy.core``.
+Which KV is held, for how long and who may take it is decided in ``policy.program_table``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from continuum_traces.schema import SchedulerEvent, UnpinReason
 from vllm.v1.request import Request
 
-from continuum_server.policy.core import Pin
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.program_table import Pin
 from continuum_server.vllm_plugin import touch_points
 
 
@@ -30,7 +30,7 @@ class HeldKv:
         self.blocks[program.program_id] = blocks
 
     def forget(self, program: ProgramState) -> None:
-        """Give back the program's blocks without asking the core, which may have failed."""
+        """Give back the program's blocks without asking the program table, which may have failed."""
         touch_points.release_blocks(self._scheduler, self.blocks.pop(program.program_id, []))
 
     def forget_all(self) -> None:
@@ -39,24 +39,24 @@ class HeldKv:
         self.blocks.clear()
 
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        """End a pin: give back its blocks, and tell the core and the record."""
+        """End a pin: give back its blocks, and tell the program table and the record."""
         scheduler, program = self._scheduler, pin.program
         self.forget(program)
-        scheduler.core.unpin(program.program_id)
+        scheduler.table.unpin(program.program_id)
         scheduler.tell(SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens))
         if reason != "hit":
             scheduler.rank_again(program.in_engine)
 
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
         """End the program's pin, if it has one."""
-        pin = self._scheduler.core.pins.get(program.program_id)
+        pin = self._scheduler.table.pins.get(program.program_id)
         if pin is not None:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
         """End the pins that are past their deadline."""
         if self.blocks:
-            for pin in self._scheduler.core.expired(now_s):
+            for pin in self._scheduler.table.expired(now_s):
                 self.release(pin, now_s, "expired")
 
     # ------------------------------------------------------------------------------- room for requests
@@ -85,12 +85,12 @@ class HeldKv:
 
         They must end where vLLM would otherwise preempt this running request, or where nothing runs.
         """
-        scheduler, core = self._scheduler, self._scheduler.core
-        turn = core.turn(request.request_id)
+        scheduler, table = self._scheduler, self._scheduler.table
+        turn = table.turn(request.request_id)
         must = touch_points.is_running(request) or not (scheduler.running or touch_points.loads_in_flight(scheduler))
         if turn is None:  # the policy does not know this request: pins end for it only where they must
-            return list(core.pins.values()) if must else ()
-        victims = list(core.victims(turn, must))
+            return list(table.pins.values()) if must else ()
+        victims = list(table.victims(turn, must))
         return victims if must or self._would_fit(request, arguments, victims) else ()
 
     def _would_fit(self, request: Request, arguments: dict[str, Any], victims: Sequence[Pin]) -> bool:

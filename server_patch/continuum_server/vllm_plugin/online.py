@@ -55,13 +55,13 @@ class Online:
         self._metrics = Metrics()
         self._clock = AnchoredClock()
         self._recorder = self._make_recorder()
-        self._statistics = StatisticsFile(self._statistics_path(), scheduler.core.policy, self._clock)
+        self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
         scheduler.attach(self._clock, self)
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
             resumed = self._recorder.resumed
-            scheduler.core.resume_turns(resumed.next_turn, resumed.turn_numbers)
+            scheduler.table.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)
@@ -113,13 +113,13 @@ class Online:
         Pins are those of one namespace, where it is given; all other numbers are of everybody's programs together.
         """
         scheduler = self._scheduler
-        core, now_s = scheduler.core, self._clock()
+        table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
-        policy = core.policy.state()
+        policy = table.policy.state()
         return {
-            "policy": core.policy.name,
+            "policy": table.policy.name,
             "policy_options": self._settings.policy_options,
-            "guards": asdict(core.guards),
+            "guards": asdict(table.guards),
             "now_s": now_s,
             "pins": [
                 {
@@ -129,13 +129,13 @@ class Online:
                     "since_s": pin.since_s,
                     "expires_in_s": pin.deadline_s - now_s,
                 }
-                for pin in core.pins.values()
+                for pin in table.pins.values()
                 if namespace is None or pin.program.namespace == namespace
             ],
-            "pinned_tokens": core.pinned_tokens,
-            "pinned_blocks": core.pinned_tokens // scheduler.block_size,
+            "pinned_tokens": table.pinned_tokens,
+            "pinned_blocks": table.pinned_tokens // scheduler.block_size,
             "free_blocks": touch_points.free_block_count(scheduler),
-            "programs": core.program_count,
+            "programs": table.program_count,
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "delay_s": policy.get("delay_s"),

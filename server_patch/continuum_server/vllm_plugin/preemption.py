@@ -15,7 +15,7 @@ from continuum_server.vllm_plugin import touch_points
 
 
 class Preemption:
-    """Carries out a policy's ``gives_way`` for a ``ProgramSchedulerMixin``."""
+    """Carries out a policy's ``preemption_victims`` for a ``ProgramSchedulerMixin``."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -36,15 +36,15 @@ class Preemption:
         full = touch_points.batch_is_full(scheduler)
         if not (refused or full) or not scheduler.waiting:
             return
-        asker = scheduler.core.turn(scheduler.waiting.peek_request().request_id)
+        asker = scheduler.table.turn(scheduler.waiting.peek_request().request_id)
         if asker is None or (refused is not None and refused[0] != asker.request_id):
             return
-        turns = [scheduler.core.turn(request.request_id) for request in scheduler.running]
-        victims = scheduler.core.policy.gives_way(asker, [turn for turn in turns if turn is not None], now_s)
+        turns = [scheduler.table.turn(request.request_id) for request in scheduler.running]
+        victims = scheduler.table.policy.preemption_victims(asker, [turn for turn in turns if turn is not None], now_s)
         self._wanted = refused[1] if refused is not None else 0
         self._chosen = self._enough(victims, full)
         if self._chosen:
-            scheduler.core.act_soon()
+            scheduler.table.act_soon()
 
     def _enough(self, victims: Any, full: bool) -> list[Request]:
         """As many of the victims, from the first on, as make room; none if all together do not."""

@@ -1,7 +1,8 @@
 """The plugin: vLLM's scheduler with a policy beside it. ``--scheduler-cls continuum_server.vllm_plugin.scheduler.make``
 
-vLLM's scheduler does all the work. Around four of its methods this subclass reports to ``policy.core`` what happened,
-and carries out what the core answers: hold these blocks, give those back. No decision is made here.
+vLLM's scheduler does all the work. Around four of its methods this subclass reports to the program table
+(``policy.program_table``) what happened, and carries out what the table answers: hold these blocks, give those back. No
+decision is made here.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
-from continuum_server.policy.core import Core
 from continuum_server.policy.facts import Machine, Step, Stored, TurnState
+from continuum_server.policy.program_table import ProgramTable
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
 from continuum_server.vllm_plugin.preemption import Preemption
@@ -60,8 +61,8 @@ class ProgramSchedulerMixin(Scheduler):
         super().__init__(*args, **kwargs)
         touch_points.refuse_what_cannot_work(self)
         self._settings = read_settings(self.vllm_config.additional_config)
-        self.core = self._new_core()
-        policy = self.core.policy
+        self.table = self._new_table()
+        policy = self.table.policy
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
@@ -77,7 +78,7 @@ class ProgramSchedulerMixin(Scheduler):
         self.tags = TagReader()
         self.held = HeldKv(self)
         self._turn_of: dict[str, TurnState] = {}
-        """By request id: kept outside the core, so that it is still known after the core failed."""
+        """By request id: kept outside the program table, so that it is still known after the table failed."""
         self._loads: dict[str, tuple[int, float]] = {}
         """Requests whose KV is being loaded from a lower tier: how many tokens, and since when."""
         self._order_is_void = False
@@ -88,7 +89,7 @@ class ProgramSchedulerMixin(Scheduler):
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
-    def _new_core(self) -> Core:
+    def _new_table(self) -> ProgramTable:
         settings = self._settings
         kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
         machine = Machine(
@@ -102,7 +103,7 @@ class ProgramSchedulerMixin(Scheduler):
             block_size=self.block_size,
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        return Core(policy, settings.guards, kv_tokens, self.block_size)
+        return ProgramTable(policy, settings.guards, kv_tokens, self.block_size)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -139,10 +140,10 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _before_step(self, now_s: float) -> None:
         self.held.release_expired(now_s)
-        if self.core.policy.steps:
+        if self.table.policy.steps:
             self._obey(now_s)
         idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
-        self.rank_again(self.core.overdue(now_s, idle))
+        self.rank_again(self.table.overdue(now_s, idle))
         if self.preemption is not None:
             self.preemption.carry_out(now_s)
 
@@ -175,7 +176,7 @@ class ProgramSchedulerMixin(Scheduler):
         if turn is None:
             return
         self.held.forget(turn.program)
-        self.core.drop(turn)
+        self.table.drop(turn)
         self.rank_again([turn])
 
     def _start_over(self) -> None:
@@ -183,8 +184,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.forget_all()
         self._loads.clear()
         self._turn_of.clear()
-        self.core = self._new_core()
-        self.core.act_soon(always=True)
+        self.table = self._new_table()
+        self.table.act_soon(always=True)
         # the queue is reordered before the next step: vLLM may now be between peeking at its head and popping it
         self._order_is_void = True
 
@@ -193,23 +194,23 @@ class ProgramSchedulerMixin(Scheduler):
     def _arrived(self, request: Request) -> None:
         now_s = self.clock()
         tags, caller = self.tags.read(request)
-        turn = self._turn_of[request.request_id] = make_turn(self.core, request, tags, caller, now_s)
-        self.core.arrive(turn, now_s)
+        turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s)
+        self.table.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is None:
             return
         reloaded, since_s = self._loads.pop(request_id, (0, now_s))
-        first = self.core.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
+        first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
         self.held.release_program(turn.program, now_s, "hit")  # by now the running turn holds the blocks itself
 
     def _reloads(self, request_id: str, blocks: int, now_s: float) -> None:
         """vLLM began to load the request's KV from a lower tier; the request starts when the KV is there."""
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is not None:
             tokens = blocks * self.block_size
             self._loads[request_id] = tokens, now_s
@@ -217,15 +218,15 @@ class ProgramSchedulerMixin(Scheduler):
 
     def preempted(self, request_id: str, now_s: float) -> None:
         """A running request lost its place in the batch. vLLM's output names it again if the policy preempted it."""
-        turn = self.core.turn(request_id)
+        turn = self.table.turn(request_id)
         if turn is not None and turn.running:
-            self.core.preempt(turn, now_s)
+            self.table.preempt(turn, now_s)
             self._emit(now_s, "preempt", turn)
-            if not self.core.policy.classes_first:
+            if not self.table.policy.classes_first:
                 self.rank_again([turn])
 
     def _finished(self, request: Request) -> None:
-        turn = self.core.turn(request.request_id)
+        turn = self.table.turn(request.request_id)
         if turn is None:
             return
         now_s = self.clock()
@@ -244,29 +245,29 @@ class ProgramSchedulerMixin(Scheduler):
         if well:
             self._finished_well(request, turn, tool, now_s)
         else:
-            self.core.abort(turn)
+            self.table.abort(turn)
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.core.siblings(turn.program) if turn.is_last else []
+        siblings = self.table.siblings(turn.program) if turn.is_last else []
         full = touch_points.full_blocks(self, request)
         ids = touch_points.block_ids(full)
         stored = self._stored(request)
         # the old pin may end first: the request itself still holds its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        hold = self.core.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
+        hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
         if hold is not None and full:
             self.held.hold(turn.program, full)
-            pin = self.core.pin(turn, now_s, hold.ttl_s, ids)
+            pin = self.table.pin(turn, now_s, hold.ttl_s, ids)
             estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
             self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
         for program in siblings:
             self.held.release_program(program, now_s, "last")
-            self.core.end_program(program)
+            self.table.end_program(program)
 
     def _stored(self, request: Request) -> Stored | None:
         """What lower tiers hold of the request's KV. Tiers that cannot be asked are taken to hold all of it."""
-        if self.core.policy.machine.swap_token_s is None:
+        if self.table.policy.machine.swap_token_s is None:
             return None
         found = touch_points.stored_chunks(self, request)
         if found is None:
@@ -276,10 +277,10 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _obey(self, now_s: float) -> None:
         """Ask the policy what to do before a step, and do it."""
-        tokens = touch_points.batch_tokens(self) if self.core.policy.wants_batch else 0
-        orders = self.core.step(Step(now_s, tokens))
+        tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
+        orders = self.table.step(Step(now_s, tokens))
         for program in orders.release:
-            pin = self.core.pins.get(program.program_id)
+            pin = self.table.pins.get(program.program_id)
             if pin is not None and pin.program is program:
                 self.held.release(pin, now_s, "expired")
         self.rank_again(orders.rank_again)
@@ -292,15 +293,15 @@ class ProgramSchedulerMixin(Scheduler):
         Args:
             namespace: of the client's API key; another key's program with the same id is another program.
         """
-        programs = self.core.programs_of(program_id, namespace)
-        held = [program for program in programs if self.core.has_pin(program.program_id)]
+        programs = self.table.programs_of(program_id, namespace)
+        held = [program for program in programs if self.table.has_pin(program.program_id)]
         for program in programs:
             self.held.release_program(program, self.clock(), "last")
-            self.core.end_program(program)
+            self.table.end_program(program)
         return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
-        for pin in list(self.core.pins.values()):
+        for pin in list(self.table.pins.values()):
             self.held.release(pin, self.clock(), reason)
 
     # ------------------------------------------------------------------------------------- queue
@@ -316,20 +317,20 @@ class ProgramSchedulerMixin(Scheduler):
         return self.wall.run("rank of a request", request.request_id, self._key_of, request)
 
     def _key_of(self, request: Request) -> tuple[int, Rank] | None:
-        turn = self.core.turn(request.request_id)
+        turn = self.table.turn(request.request_id)
         if turn is None:
             return None
         if turn.overdue:
             return OVERDUE, (float(turn.sequence),)
-        rank = self.core.policy.rank(turn)
+        rank = self.table.policy.rank(turn)
         if rank is None:
             return HELD_BACK, ()
         rank = tuple(map(float, rank))
-        if not self.core.policy.classes_first:
+        if not self.table.policy.classes_first:
             return REST, rank
         if touch_points.is_preempted(request):
             return PREEMPTED, rank
-        return (PINNED if self.core.has_pin(turn.program.program_id) else REST), rank
+        return (PINNED if self.table.has_pin(turn.program.program_id) else REST), rank
 
     # ------------------------------------------------------------------------------------- events
 

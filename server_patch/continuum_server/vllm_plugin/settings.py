@@ -7,9 +7,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.policy.limits import Range, check_fields, hints_of
+from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
 

@@ -9,8 +9,8 @@ from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
-from continuum_server.policy.core import Core
 from continuum_server.policy.facts import TurnState
+from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, read_caller
@@ -48,10 +48,10 @@ class TagReader:
                 logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)
 
 
-def make_turn(core: Core, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
+def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
     """The request as the next turn of its program; without a program id it is a program of its own."""
     blocks = touch_points.block_hashes(request)
-    program = core.program_for(
+    program = table.program_for(
         tags.program_id or request.request_id,
         now_s,
         tags.parent_id,
@@ -64,7 +64,7 @@ def make_turn(core: Core, request: Request, tags: Tags, caller: Caller, now_s: f
         request_id=request.request_id,
         arrival_s=now_s,
         prompt_tokens=request.num_prompt_tokens,
-        sequence=core.next_sequence(),
+        sequence=table.next_sequence(),
         is_last=bool(tags.is_last_step),
         tool_hint=tags.pred_tool,
         tool_hint_s=tags.pred_tool_s,

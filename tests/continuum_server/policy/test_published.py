@@ -48,7 +48,7 @@ def test_v1_starts_with_the_default() -> None:
 def test_v1_takes_the_tools_own_bound_once_it_has_enough() -> None:
     driver = Driver("continuum-v1", min_samples=3, longest_tool_s=0.0, turn_weight=0.0)
     driver.gaps("slow", 8.0, 8.0, 8.0)
-    policy = driver.core.policy
+    policy = driver.table.policy
     assert isinstance(policy, ContinuumV1)
     assert policy.bound_s("slow") == pytest.approx(8.0)
     assert driver.turn("a", "slow") == pytest.approx(4.0 / 8.0)

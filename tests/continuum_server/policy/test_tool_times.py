@@ -183,7 +183,7 @@ def learned(seed: int, samples: int = 300) -> Driver:
 
 
 def test_statistics_survive_a_file() -> None:
-    first = learned(1).core.policy
+    first = learned(1).table.policy
     second = make_policy("continuum", {"cold_samples": 5}, MACHINE)
     second.import_statistics(json.loads(json.dumps(first.export_statistics())))
     assert second.export_statistics() == first.export_statistics()
@@ -197,15 +197,15 @@ def test_statistics_survive_a_file() -> None:
 
 def test_imported_statistics_end_the_cold_start() -> None:
     driver = Driver("continuum", cold_samples=5)
-    assert driver.core.policy.export_statistics()["all"]["count"] == 0
-    driver.core.policy.import_statistics(learned(1).core.policy.export_statistics())
-    policy = driver.core.policy
+    assert driver.table.policy.export_statistics()["all"]["count"] == 0
+    driver.table.policy.import_statistics(learned(1).table.policy.export_statistics())
+    policy = driver.table.policy
     assert isinstance(policy, Continuum)
     assert not policy.tools.is_cold
 
 
 def test_merging_counts_everybody_and_keeps_some_of_each() -> None:
-    runs = [learned(seed, 100).core.policy.export_statistics() for seed in (1, 2, 3)]
+    runs = [learned(seed, 100).table.policy.export_statistics() for seed in (1, 2, 3)]
     merged = merge_statistics(runs)
     assert merged["all"]["count"] == sum(run["all"]["count"] for run in runs)
     assert sorted(merged["all"]["recent_s"]) == sorted(s for run in runs for s in run["all"]["recent_s"])
@@ -252,12 +252,12 @@ def test_what_is_no_statistics_is_refused(data: Any) -> None:
 
 def test_an_engine_starts_from_files(tmp_path: Path) -> None:
     for seed in (1, 2):
-        statistics = learned(seed).core.policy.export_statistics()
+        statistics = learned(seed).table.policy.export_statistics()
         (tmp_path / f"{seed}.json").write_text(json.dumps(statistics), encoding="utf-8")
     named = f"{tmp_path / '1.json'}, {tmp_path / '2.json'}"
     scheduler, _ = build([], "continuum", {"statistics": named})
-    counts = [learned(seed).core.policy.export_statistics()["all"]["count"] for seed in (1, 2)]
-    assert scheduler.core.policy.export_statistics()["all"]["count"] == sum(counts)
+    counts = [learned(seed).table.policy.export_statistics()["all"]["count"] for seed in (1, 2)]
+    assert scheduler.table.policy.export_statistics()["all"]["count"] == sum(counts)
     with pytest.raises(StatisticsError, match=r"3\.json: cannot read"):
         build([], "continuum", {"statistics": str(tmp_path / "3.json")})
 

@@ -13,7 +13,7 @@ from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, Turn
 from continuum_server.policy.limits import Factor, Range, Seconds
 
 _EARLY_S = 1e-6
-"""How much too early ``wake_s`` may be: more than any rounding."""
+"""How much too early ``next_event_s`` may be: more than any rounding."""
 _FEW = 64
 """So many watched calls are never looked through for those that left."""
 
@@ -75,7 +75,7 @@ class Autellix(Policy):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         queue = sum(end <= turn.chain_s for end in self._range_ends)
-        turn.memo = _Call(queue, next(self._places))
+        turn.policy_state = _Call(queue, next(self._places))
         self._watch(turn)
 
     def turn_preempted(self, turn: TurnState, now_s: float) -> None:
@@ -83,14 +83,14 @@ class Autellix(Policy):
         self._watch(turn)
 
     def rank(self, turn: TurnState) -> Rank:
-        call: _Call = turn.memo
+        call: _Call = turn.policy_state
         return (call.queue, call.entered)
 
     # ------------------------------------------------------------------------------------ quanta
 
     def _demote(self, turn: TurnState, now_s: float) -> float:
         """Move the call down while its quantum is used up; seconds left of the one it has."""
-        call: _Call = turn.memo
+        call: _Call = turn.policy_state
         used_s = turn.served(now_s) - call.entered_served_s
         while call.queue < len(self._quanta) and used_s > self._quanta[call.queue]:
             used_s -= self._quanta[call.queue]
@@ -101,12 +101,12 @@ class Autellix(Policy):
     def turn_started(self, start: TurnStart) -> None:
         self._nobody_for = None
 
-    def gives_way(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
+    def preemption_victims(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
         if asker is self._nobody_for and self._next_demotion_s is not None and now_s <= self._next_demotion_s:
             return ()
         left_s = {turn.request_id: self._demote(turn, now_s) for turn in running}
-        queue = asker.memo.queue
-        lower = [turn for turn in running if turn.memo.queue > queue]
+        queue = asker.policy_state.queue
+        lower = [turn for turn in running if turn.policy_state.queue > queue]
         waits_s = [self._until_below(turn, queue, left_s[turn.request_id]) for turn in running]
         self._next_demotion_s = now_s + min(waits_s) if waits_s else None
         self._nobody_for = None if lower else asker
@@ -114,18 +114,18 @@ class Autellix(Policy):
 
     def _until_below(self, turn: TurnState, queue: int, left_s: float) -> float:
         """Seconds in the batch until the call is in a lower queue than that."""
-        own = turn.memo.queue
+        own = turn.policy_state.queue
         return left_s + sum(self._quanta[own + 1 : queue + 1]) if own <= queue < len(self._quanta) else float("inf")
 
     # -------------------------------------------------------------------------------- starvation
 
     def _watch(self, turn: TurnState) -> None:
         """Note when this waiting call will have waited too long for its program's model time."""
-        if turn.memo.queue > 0 and self.options.starvation_ratio > 0.0:
+        if turn.policy_state.queue > 0 and self.options.starvation_ratio > 0.0:
             missing_s = self.options.starvation_ratio * self._total_served(turn) - self._total_waited(
                 turn, turn.since_s
             )
-            heapq.heappush(self._starving, (turn.since_s + max(0.0, missing_s), turn.memo.entered, turn))
+            heapq.heappush(self._starving, (turn.since_s + max(0.0, missing_s), turn.policy_state.entered, turn))
             self._tidy()
 
     def _tidy(self) -> None:
@@ -138,13 +138,13 @@ class Autellix(Policy):
     def _waits(self, entry: tuple[float, int, TurnState]) -> bool:
         """The call waits still, in the place in which it was watched."""
         _, place, turn = entry
-        return not turn.running and not turn.gone and bool(turn.memo.entered == place)
+        return not turn.running and not turn.gone and bool(turn.policy_state.entered == place)
 
     def _total_waited(self, turn: TurnState, now_s: float) -> float:
-        return turn.program.root.waited_s + turn.waited(now_s) - float(turn.memo.forgiven_wait_s)
+        return turn.program.root.waited_s + turn.waited(now_s) - float(turn.policy_state.forgiven_wait_s)
 
     def _total_served(self, turn: TurnState) -> float:
-        return turn.program.root.served_s + turn.served_s - float(turn.memo.forgiven_served_s)
+        return turn.program.root.served_s + turn.served_s - float(turn.policy_state.forgiven_served_s)
 
     def step(self, step: Step) -> Orders:
         if self._next_demotion_s is not None and self._next_demotion_s < step.now_s:
@@ -155,11 +155,11 @@ class Autellix(Policy):
             if not self._waits(entry):
                 continue
             turn = entry[2]
-            turn.memo = _Call(0, next(self._places), turn.served_s, turn.waited(step.now_s), turn.served_s)
+            turn.policy_state = _Call(0, next(self._places), turn.served_s, turn.waited(step.now_s), turn.served_s)
             promoted.append(turn)
         return Orders(rank_again=promoted) if promoted else NO_ORDERS
 
-    def wake_s(self) -> float | None:
+    def next_event_s(self) -> float | None:
         instants = [self._starving[0][0]] if self._starving else []
         if self._next_demotion_s is not None:
             instants.append(self._next_demotion_s)

@@ -31,13 +31,13 @@ class OracleSrpt(OracleTtl):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         super().turn_arrived(turn, now_s)
-        turn.program.memo = self.future.remaining_s(turn.request_id)
+        turn.program.policy_state = self.future.remaining_s(turn.request_id)
 
     def rank(self, turn: TurnState) -> Rank:
         return (self.future.remaining_s(turn.request_id), turn.sequence)
 
     def victim_rank(self, program: ProgramState) -> Rank:
-        return (-float(program.memo or 0.0), -program.sequence)
+        return (-float(program.policy_state or 0.0), -program.sequence)
 
 
 class OracleWorkingSet(WorkingSet):
@@ -59,7 +59,7 @@ class OracleWorkingSet(WorkingSet):
             self._outside = deque(sorted(self._outside, key=self._work_s))
 
     def _work_s(self, program: ProgramState) -> float:
-        held = program.memo.held
+        held = program.policy_state.held
         return self.future.work_s(held[0].request_id) if held else 0.0
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
@@ -69,11 +69,11 @@ class OracleWorkingSet(WorkingSet):
         if not self._outside or program.requests_in_engine > 0:
             return hold
         first, left_s = self._outside[0], self.future.work_after_s(finish.turn.request_id)
-        sooner = self._work_s(first) + self.machine.prefill.beside_s(finish.context_tokens) < left_s
-        if not sooner or self._fits(first.memo, finish.now_s):
+        sooner = self._work_s(first) + self.machine.prefill.marginal_prefill_s(finish.context_tokens) < left_s
+        if not sooner or self._fits(first.policy_state, finish.now_s):
             return hold
         self._leave(program)
-        program.memo = None
+        program.policy_state = None
         return NO_HOLD
 
     def _hold_s(self, finish: TurnFinish, even_s: float) -> float:

@@ -115,7 +115,7 @@ class InferCept(ProgramFcfs):
             del self._preserved[kept.program.program_id]
         return Orders(release=[kept.program for kept in over])
 
-    def wake_s(self) -> float | None:
+    def next_event_s(self) -> float | None:
         """The first end of a preservation, if the batch stays as it is; while it only decodes, ends move later."""
         ends = [kept.since_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
         return min(ends) - 1e-6 if ends else None

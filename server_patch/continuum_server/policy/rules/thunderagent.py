@@ -92,11 +92,11 @@ class ThunderAgent(Policy):
 
     def _place(self, turn: Turn) -> None:
         self._places += 1
-        turn.memo = self._places
+        turn.policy_state = self._places
 
     def rank(self, turn: Turn) -> Rank | None:
         entry = self._entry(turn.program)
-        return None if entry is not None and turn in entry.held else (turn.memo,)
+        return None if entry is not None and turn in entry.held else (turn.policy_state,)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entry(finish.turn.program)
@@ -199,7 +199,7 @@ class ThunderAgent(Policy):
             excess -= self._weight(entry, now_s)
             self._change(entry, paused=not entry.reasoning, marked=entry.reasoning)
 
-    def wake_s(self) -> float | None:
+    def next_event_s(self) -> float | None:
         """The next check, where one can find anything to do."""
         idle = self._paused == 0 and self._full_tokens <= self.machine.kv_tokens
         return None if idle else self._next_check_s

@@ -226,10 +226,10 @@ class WorkingSet(ProgramFcfs):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program, self._changed = turn.program, True
-        turn.memo = program.program_id in self._inside
-        member: _Member | None = program.memo
+        turn.policy_state = program.program_id in self._inside
+        member: _Member | None = program.policy_state
         if member is None:
-            member = program.memo = _Member(turn.prompt_tokens, turn.blocks)
+            member = program.policy_state = _Member(turn.prompt_tokens, turn.blocks)
             if self._passes(turn) or (not self._outside and self._fits(member, now_s)):
                 member.held = None
             else:
@@ -237,7 +237,7 @@ class WorkingSet(ProgramFcfs):
                 self._outside.append(program)
         if member.since_s <= now_s:
             self.tool_times.add(now_s - member.since_s)
-            if turn.memo:
+            if turn.policy_state:
                 self._held_s.add(now_s - member.since_s)
         member.tokens, member.blocks = turn.prompt_tokens, turn.blocks
         member.since_s = member.until_s = member.gone_s = math.inf
@@ -264,10 +264,10 @@ class WorkingSet(ProgramFcfs):
             self._contexts.drop(program.program_id)
 
     def turn_started(self, start: TurnStart) -> None:
-        program, had_its_place = start.turn.program, start.turn.memo
+        program, had_its_place = start.turn.program, start.turn.policy_state
         if start.kv_was_lost and had_its_place:
             self._lost_s = start.now_s
-        member: _Member | None = program.memo
+        member: _Member | None = program.policy_state
         if member is not None and member.held is not None:  # it was overdue: it is in, whatever memory says
             self._outside.remove(program)
             self._first_since_s, member.held = start.now_s, None
@@ -279,7 +279,7 @@ class WorkingSet(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         self._served_s.add(finish.turn.served(finish.now_s))
         program = finish.turn.program
-        member: _Member = program.memo
+        member: _Member = program.policy_state
         member.tokens, member.blocks, self._changed = finish.context_tokens, None, True
         if program.program_id in self._inside and finish.turn.blocks is not None:
             self._contexts.put(program.program_id, finish.turn.blocks)
@@ -312,7 +312,8 @@ class WorkingSet(ProgramFcfs):
         What others share is theirs to keep: no rebuild computes it again, and no hold takes memory for it.
         """
         own = max(tokens - shared_tokens, self.machine.block_size)
-        rebuild_s = self.machine.prefill.beside_s(tokens) - self.machine.prefill.beside_s(tokens - own)
+        prefill = self.machine.prefill
+        rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
         return rebuild_s / (own / self.machine.kv_tokens * self._worth_now())
 
     def _worth_now(self) -> float:
@@ -323,7 +324,7 @@ class WorkingSet(ProgramFcfs):
 
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True
-        member: _Member | None = turn.program.memo
+        member: _Member | None = turn.program.policy_state
         if member is not None:
             member.blocks = None
         if turn.program.requests_in_engine == 0:
@@ -334,13 +335,13 @@ class WorkingSet(ProgramFcfs):
             self.footprints.add(program.context_tokens)
         self._leave(program)
         self._changed = True
-        if program.memo is not None:
-            program.memo.until_s = program.memo.gone_s = math.inf
+        if program.policy_state is not None:
+            program.policy_state.until_s = program.policy_state.gone_s = math.inf
 
     # ------------------------------------------------------------------------------- who comes in
 
     def rank(self, turn: TurnState) -> Rank | None:
-        member: _Member = turn.program.memo
+        member: _Member = turn.program.policy_state
         return super().rank(turn) if member.held is None else None
 
     def step(self, step: Step) -> Orders:
@@ -353,7 +354,7 @@ class WorkingSet(ProgramFcfs):
 
     def _end_place(self, program: ProgramState, now_s: float) -> None:
         """It did not come back in time. Later it counts as finished: many clients never say which turn is the last."""
-        member: _Member | None = program.memo
+        member: _Member | None = program.policy_state
         if member is None or member.until_s >= now_s:
             return
         if self._inside.get(program.program_id) is member:
@@ -371,7 +372,7 @@ class WorkingSet(ProgramFcfs):
         turns: list[TurnState] = []
         while self._outside:
             program = self._outside[0]
-            member: _Member = program.memo
+            member: _Member = program.policy_state
             waiting = [turn for turn in member.held or () if not turn.gone]
             if waiting and not self._impatient(now_s) and not self._fits(member, now_s):
                 break
@@ -381,7 +382,7 @@ class WorkingSet(ProgramFcfs):
                 self._enter(program, member)
                 turns += waiting
             else:  # it went away; should it come back, it is new
-                program.memo = None
+                program.policy_state = None
         return turns
 
     def _impatient(self, now_s: float) -> bool:
@@ -407,11 +408,11 @@ class WorkingSet(ProgramFcfs):
         own = [member.tokens - self._shared_tokens(name) for name, member in self._inside.items()]
         own.append(newcomer.tokens - shared)
         middle = int(newcomer.tokens + self.footprints.final(newcomer.tokens)) // 2
-        rebuild_s = self.machine.prefill.beside_s(middle) - self.machine.prefill.beside_s(shared)
+        rebuild_s = self.machine.prefill.marginal_prefill_s(middle) - self.machine.prefill.marginal_prefill_s(shared)
         gain_s = self._worth_now() * self._served_s.value / len(contexts)
         return self.footprints.crowded(contexts, self._limit_tokens, own, together) * rebuild_s <= gain_s
 
-    def wake_s(self) -> float | None:
+    def next_event_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []
         if self._outside:
             instants.append(self._first_since_s + self.options.patience_s)

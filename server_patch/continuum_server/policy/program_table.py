@@ -98,7 +98,7 @@ class Pin:
     client: str = ""
 
 
-class Core:
+class ProgramTable:
     """One engine's programs, turns and pins under one policy.
 
     Args:
@@ -324,7 +324,7 @@ class Core:
         """The earliest instant after which a pin may expire or the policy may act; None: no such instant."""
         if self._acts_soon:
             return -math.inf
-        instants = [instant for instant in (self._next_expiry_s(), self.policy.wake_s()) if instant is not None]
+        instants = [instant for instant in (self._next_expiry_s(), self.policy.next_event_s()) if instant is not None]
         if self._waiting:
             instants.append(next(iter(self._waiting.values())).since_s + self.guards.max_overtake_s)
         return min(instants) if instants else None
@@ -391,14 +391,14 @@ class Core:
         chosen = self.guards.pins_yield_to
         return self.policy.pins_yield_to if chosen == "policy" else chosen
 
-    def victims(self, asker: TurnState, running: bool) -> Iterator[Pin]:
+    def victims(self, asker: TurnState, must_free: bool) -> Iterator[Pin]:
         """Pins that may be released so that ``asker`` gets room, the first to go first.
 
         Args:
             asker: the turn that does not fit.
-            running: True where the engine would otherwise stand still or preempt a running request.
+            must_free: True where the engine would otherwise stand still or preempt a running request.
         """
-        allowed = "anyone" if running or asker.overdue else self._yielding
+        allowed = "anyone" if must_free or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:
             return
         own = asker.program.program_id
