@@ -1,11 +1,11 @@
-"""Step times from a profile: a small file of what was measured on one server (``continuum-bench profile``).
+"""Step times from a profile: a small file of times measured on one server (``continuum-bench profile``).
 
-Two fits, each with its residuals in the file:
+It has two fits, each with its largest residual:
 
-    prefill of n tokens:   a*n^2 + b*n + c          (SPEC 3; c holds the request's own latency)
-    decode step:           base + per_request*B + per_context_token*sum(context)
+    prefill of n tokens:       a*n^2 + b*n + c          (c holds the request's own latency)
+    decode step of B requests: base + per_request*B + per_context_token*sum(context)
 
-A mixed step is max(base + per_request*B, b*tokens) for the weights' part, plus attention of chunks and of decodes.
+A mixed step takes max(base + per_request*B, b*tokens) for the weights, plus the attention of chunks and of decodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = 1
 
 
 class ProfileError(StepTimesError):
-    """A profile that cannot be read or fitted; names the file and field."""
+    """A profile cannot be read or fitted; the message names the file and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class PrefillPoint:
 
 @dataclass(frozen=True, slots=True)
 class DecodePoint:
-    """So many requests decoding at once: median seconds per step."""
+    """A number of requests that decode at once: median seconds per step."""
 
     requests: int
     context_tokens: int
-    """Of each of them, on average over the measurement."""
+    """Of each request, on average over the measurement."""
     seconds: float
 
 
@@ -199,10 +199,10 @@ def read_profile(path: Path) -> Profile:
 
 
 class ProfileStepTimes:
-    """Step times of a profiled server. Its range is what was measured: nothing beyond is answered.
+    """``StepTimes`` of a profiled server. Refuses what lies beyond the measured range.
 
     Raises:
-        ProfileError: a profile without decode measurements.
+        ProfileError: the profile has no decode measurements.
     """
 
     def __init__(self, profile: Profile) -> None:

@@ -1,4 +1,4 @@
-"""What a server tells the plugin: ``--additional-config '{"continuum": {...}}'``, one JSON object."""
+"""The plugin's settings: ``--additional-config '{"continuum": {...}}'`` of vLLM's command line, one JSON object."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Settings:
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to bring one token's KV from the offload tier to the GPU; None: no tier."""
+    """Seconds to load one token's KV from the offload tier to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
-    """Seconds to bring it from a tier below that one (SSD below DRAM) up to it first."""
+    """Seconds to load it from the tier below (SSD) to that tier (DRAM) first."""
     tier_tokens: int = 0
-    """Tokens that all tiers below GPU memory hold together."""
+    """Tokens that fit the tiers below GPU memory together."""
     decode: DecodeLine | None = None
-    """Seconds of a decode step; None: not known."""
+    """Seconds of a decode step by the tokens in its batch; None: not known."""
     record_path: str | None = None
-    """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
+    """Folder for scheduler_timestamps.jsonl; None: the environment's ``RUN_OUTPUT_DIR``; without that, no record."""
     statistics_path: str | None = None
-    """File of tool statistics: read at start where it exists, written every 30 s and at shutdown."""
+    """File of tool statistics: read at start if it exists, written every 30 s and at shutdown."""
     tool_parser: str | None = None
-    """vLLM's own tool-call parser (``--tool-call-parser``), asked before the text is read."""
+    """vLLM's tool-call parser (``--tool-call-parser``), which is asked before our own reader of the text."""
 
     def to_config(self) -> dict[str, Any]:
-        """The form vLLM's ``additional_config`` carries to every process."""
+        """The form in which vLLM carries the settings to all its processes."""
         return {SECTION: asdict(self)}
 
 

@@ -1,4 +1,4 @@
-"""Which vLLM the plugin works with. Imports nothing of vLLM, which takes seconds."""
+"""Which versions of vLLM the plugin works with. Does not import vLLM, which takes seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUPPORTED = ((0, 26), (0, 34))
 
 
 class PluginError(Exception):
-    """The plugin cannot work here; the message says why.
+    """The plugin cannot work with this vLLM or this configuration; the message says why.
 
     PluginError
     └── UnsupportedVllm   no vLLM, one outside the tested range, or one that lost a name the plugin relies on
@@ -22,7 +22,7 @@ class UnsupportedVllm(PluginError):
 
 
 def check_version() -> str:
-    """The installed vLLM's version, whichever distribution it came in.
+    """The installed vLLM's version.
 
     Raises:
         UnsupportedVllm: not installed, or outside the tested range.
