@@ -4,9 +4,9 @@ A step's time is the sum of four parts. Matrix multiplications take the longer o
 the peak, and reading the weights at a share of the bandwidth. Each layer adds a fixed time. On several GPUs each layer
 adds two all-reduces. Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
 
-The six constants bring this formula nearest to the measured Llama tables of A100, H100, H200 and B200 (``python -m
-continuum_server.step_times.check --fit``). docs/results/step-times.md says how near, on these GPUs and on the L40S,
-which was not used in the fit. For other models the error is not known.
+The six constants bring this formula nearest to the measured Llama tables of A100, H100, H200 and B200 (``python
+benchmarks/step_times_check.py --fit``). docs/results/step-times.md says how near, on these GPUs and on the L40S, which
+was not used in the fit. For other models the error is not known.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compares step times with measurements. docs/results/step-times.md has the numbers that this prints.
 
-    python -m continuum_server.step_times.check [interpolation|roofline|silicon|capacity ...] [--fit]
+    python benchmarks/step_times_check.py [interpolation|roofline|silicon|capacity ...] [--fit]
 
 ``interpolation`` and ``silicon`` need the extra ``step-times-build``.
 """
@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares
-
 from continuum_server.step_times.build import MODELS, SYSTEMS, open_source, pairs
 from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
-from continuum_server.step_times.silicon import GROUPS, group_errors
 from continuum_server.step_times.specs import GPUS
 from continuum_server.step_times.specs import MODELS as ALL_MODELS
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from step_times_silicon import GROUPS, group_errors
 
 Errors = list[float]
 Floats = NDArray[np.float64]
