@@ -32,7 +32,8 @@ from continuum_bench.errors import BenchError
 from continuum_bench.workload.load import TraceRequest
 from continuum_bench.workload.workload import Arrivals, load_workload
 from continuum_server.policy.program_table import Guards
-from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler

@@ -20,7 +20,8 @@ from typing import Any
 
 from continuum_bench.workload.load import TraceRequest
 from continuum_bench.workload.workload import Arrivals, load_workload
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
