@@ -12,15 +12,9 @@ from types import FrameType
 import typer
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
-from continuum_server.launcher import (
-    STOCK,
-    Server,
-    ServerConfig,
-    ServerError,
-    client_line,
-    longest_request,
-    model_name,
-)
+from continuum_server.launcher import Server, client_line
+from continuum_server.server_command import longest_request, model_name
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.policies import read_policy_options

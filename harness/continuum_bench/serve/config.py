@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import EngineName, ServerConfig
 from continuum_server.policy.program_table import GuardError, Guards, PinsYieldTo
+from continuum_server.server_config import EngineName, ServerConfig
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.serve import ServeOptions

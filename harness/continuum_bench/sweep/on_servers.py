@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_server.emulated.settings import EmulatedError
-from continuum_server.launcher import Server, ServerConfig, ServerError
+from continuum_server.launcher import Server
+from continuum_server.server_config import ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import EngineOptions, WorkloadOptions

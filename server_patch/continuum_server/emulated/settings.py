@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
+from continuum_server.vllm_plugin.settings import read_section
 
 SECTION = "continuum_emulated"
 
@@ -52,11 +52,4 @@ def read_emulated_settings(additional_config: Any) -> EmulatedSettings:
     Raises:
         EmulatedError: an unknown name or a value that cannot be.
     """
-    section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
-    if not isinstance(section, Mapping):
-        raise EmulatedError(f"additional-config {SECTION} = {section!r}: must be an object")
-    known = [f.name for f in fields(EmulatedSettings)]
-    unknown = sorted(set(section) - set(known))
-    if unknown:
-        raise EmulatedError(f"additional-config {SECTION}.{unknown[0]}: unknown; there are: {', '.join(known)}")
-    return EmulatedSettings(**section)
+    return read_section(additional_config, SECTION, EmulatedSettings, EmulatedError)
