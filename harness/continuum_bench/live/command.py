@@ -29,8 +29,7 @@ from continuum_bench.live.results import conclude, generator_facts, report_gener
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.of_options import workload_of
-from continuum_bench.workload.workload import Workload
+from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")

@@ -7,13 +7,15 @@ another name than the field's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 from typer.models import OptionInfo
+
+T = TypeVar("T")
 
 
 class OptionError(Exception):
@@ -65,11 +67,15 @@ class Options:
         hints = self._hints()
         return [spelling(name, hint) for name, hint in hints.items() if getattr(self, name) != defaults[name]]
 
-    def as_arguments(self, names: Sequence[str]) -> list[str]:
-        """These options as arguments of a command line; those that are None or False are left out."""
-        given = {spelling(name, self._hints()[name]): getattr(self, name) for name in names}
+    def as_arguments(self) -> list[str]:
+        """The options as arguments of a command line; those that are None or False are left out."""
+        given = {spelling(name, hint): getattr(self, name) for name, hint in self._hints().items()}
         texts = {name: [name] if value is True else [name, str(value)] for name, value in given.items()}
         return [text for name, value in given.items() if value not in (None, False) for text in texts[name]]
+
+    def group(self, kind: type[T]) -> T:
+        """The options of one of the bases."""
+        return kind(**{each.name: getattr(self, each.name) for each in fields(cast(Any, kind))})
 
     def _hints(self) -> dict[str, Any]:
         return hints_of(cast(Any, type(self)))
