@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import itertools
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+import msgspec
 import yaml
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.declare import OptionError, check, hints_of
+from continuum_bench.options.run import (
+    DEFAULT_POLICIES,
+    ArmOptions,
+    ArrivalOptions,
+    EngineOptions,
+    OutputOptions,
+    RunOptions,
+    TraceOptions,
+)
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.tool_times import tool_times
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
-OF_THE_RUN = ("traces", "form", "policy", "policy_option", "seed", "seeds", "jobs", "out", "no_report", "json_output")
+OF_THE_SWEEP = {"traces", "form"} | hints_of(ArmOptions).keys() | hints_of(OutputOptions).keys()
 """Run options that are no axis: a sweep has its own word for them, or sets them itself."""
-AXES: dict[str, Any] = {name: hint for name, hint in get_type_hints(RunOptions).items() if name not in OF_THE_RUN}
-"""Run options a grid may range over, and their types."""
+COLUMNS = (
+    *("jps", *hints_of(EngineOptions), *RunOptions.__annotations__),
+    *(*hints_of(TraceOptions), *hints_of(ArrivalOptions)),
+)
+"""Run options in the order in which tables show them."""
+AXES = {name: hints_of(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
+"""Run options that a grid may range over, and their types."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
 """Axes that a sweep's servers do not have."""
 READERS: Mapping[str, Callable[[str], object]] = {"arrivals": arrival_times, "tool_times": tool_times}
-"""Axes whose values are forms of their own; what reads one refuses it as ``--option VALUE: why``."""
+"""Axes with values of a form of their own; what reads such a value refuses it as ``--option VALUE: why``."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 
 
@@ -190,24 +204,28 @@ def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]
     axes: dict[str, list[Any]] = {"workload": _workloads(raw, where, folder)}
     for name in AXES:
         if name in raw:
-            axes[name] = [_typed(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
-    for name, read in READERS.items():
-        for value in axes.get(name, ()):
-            _readable(read, value, f"{where}: {name}")
+            axes[name] = [_value(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
     for values in itertools.product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        traces = point["workload"] if isinstance(point["workload"], Path) else None
-        options = replace(RunOptions(traces=traces), **{k: v for k, v in point.items() if k != "workload"})
-        name = traces.name.split(".")[0] if traces else str(point["workload"])
-        yield Point({**point, "workload": name}, options, name, arms, seeds)
+        workload, *given = values
+        traces = workload if isinstance(workload, Path) else None
+        point = dict(zip(list(axes)[1:], given, strict=True))
+        name = traces.name.split(".")[0] if traces else str(workload)
+        yield Point({"workload": name, **point}, RunOptions(traces=traces, **point), name, arms, seeds)
 
 
-def _readable(read: Callable[[str], object], value: str, where: str) -> None:
-    """Refuse a form that ``read`` knows not."""
+def _value(name: str, given: Any, where: str) -> Any:
+    """A value of an axis as the run option's type, within the option's limit. An int may stand for a float."""
     try:
-        read(value)
-    except BenchError as error:
+        value = msgspec.convert(given, AXES[name], dec_hook=lambda kind, text: kind(text))
+    except msgspec.ValidationError as error:
+        kind = get_type_hints(RunOptions)[name]
+        raise BenchError(f"{where}: {given!r} is not {getattr(kind, '__name__', kind)}") from error
+    try:
+        check(name, value, AXES[name])
+        READERS.get(name, str)(value)
+    except (BenchError, OptionError) as error:
         raise BenchError(f"{where}: {str(error).partition(' ')[2]}") from error
+    return value
 
 
 def _listed(value: Any, where: str) -> list[Any]:
@@ -218,22 +236,6 @@ def _listed(value: Any, where: str) -> list[Any]:
         if one in values[:number]:
             raise BenchError(f"{where}: {one!r} is there twice")
     return values
-
-
-def _typed(name: str, value: Any, where: str) -> Any:
-    """``value`` as the run option's type; int where float is wanted, nothing else is turned."""
-    wanted = AXES[name]
-    kinds = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
-    if value is None and type(None) in kinds:
-        return None
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if not any(type(value) is kind for kind in kinds):
-        names = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise BenchError(f"{where}: {value!r} is not {names}")
-    return value
 
 
 def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
