@@ -24,11 +24,13 @@ from typing import Any
 
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.tool_times import ToolTimes
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from virtual_speed import Stock, Timed
 
