@@ -6,7 +6,6 @@ PY := $(VENV)/bin/python
 # The console scripts run through python, so that a moved or copied environment still works.
 RUN := PYTHONPATH= $(VENV)/bin/continuum-bench
 STAMP := $(VENV)/.continuum-installed
-JPS ?= 0.13
 ARGS ?=
 # CI runs the slow end-to-end cases too.
 MARK := $(if $(CI),,-m "not slow")
@@ -50,7 +49,7 @@ agents: setup ## The environments of the agent frameworks (.agents), each with i
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
-	$(RUN) swebench --jps $(JPS) $(ARGS)
+	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
 	$(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)

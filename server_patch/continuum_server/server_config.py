@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from continuum_server import defaults
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
 
@@ -25,17 +26,17 @@ class ServerConfig:
     """The configuration of one server."""
 
     engine: EngineName = "emulated"
-    policy: str = "working-set"
+    policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     model: str | None = None
     """What vLLM loads; emulated: a model that ``step_times`` knows. None: a tiny random one (cpu)."""
     emulated: EmulatedSettings = field(default_factory=EmulatedSettings)
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = defaults.HOST
+    port: int = defaults.PORT
     """0: any free port."""
-    max_num_seqs: int = 256
-    chunk_tokens: int = 2048
+    max_num_seqs: int = defaults.MAX_NUM_SEQS
+    max_num_batched_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     block_size: int | None = None
     """None: vLLM chooses (gpu), 16 (emulated), 32 (cpu)."""
     kv_blocks: int | None = None
@@ -44,9 +45,9 @@ class ServerConfig:
     statistics: Path | None = None
     profile: Path | None = None
     """File of ``continuum-bench profile``: how fast this server prefills and decodes. None: emulated uses its model."""
-    tool_call_parser: str | None = "hermes"
+    tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """vLLM's parser for the model's tool calls; None: tool calls are not parsed."""
-    drain_s: int = 30
+    drain_s: int = defaults.DRAIN_S
     """After SIGTERM, running requests have this many seconds to finish."""
     gpus: int = 1
     """Number of GPUs that this server has for itself (engine gpu)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,11 +24,12 @@ from rich.table import Table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
+from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.show import print_notice
 from continuum_bench.sweep.command import WIDTH, exit_code, show_plan
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.plan import plan
-from continuum_bench.sweep.run import Players, play_missing
+from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 
 POLICY_COST = Path("benchmarks") / "policy_cost.py"
@@ -43,34 +43,12 @@ SWEPT = ("lines", "ratios", "queue", "estimates")
 TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class FigureOptions:
-    """What the command was given."""
-
-    name: str
-    full: bool
-    out: Path | None
-    traces: Sequence[Path]
-    overrides: Sequence[str]
-    players: Players
-    limits: Sequence[float] = ()
-    """goodput: instead of its own, times vllm's unloaded mean JCT."""
-    dry_run: bool = False
-    """List the cells and stop."""
-
-    @property
-    def mode(self) -> str:
-        return "full" if self.full else "quick"
-
-
 def run_figure(options: FigureOptions) -> int:
     """0; 1 where cells failed; 130 for Ctrl-C."""
     if options.name == "list":
         return list_figures()
     spec = load_figure(options.name)
-    if options.players.jobs is not None and options.players.jobs < 1:
-        raise BenchError(f"--jobs {options.players.jobs}: must be at least 1")
-    where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces)])
+    where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces or ())])
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
         raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
@@ -98,7 +76,7 @@ def list_figures() -> int:
 
 
 def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid = spec.sweep(options.mode, options.traces, options.overrides)
+    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
     command = _command()
     cells, store = plan(grid, out, command), SweepStore(out)
     if options.dry_run:
@@ -107,7 +85,7 @@ def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
         store.write_plan(grid, cells, command, _now())
         todo = sum(not store.is_done(cell) for cell in cells)
         print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play")
-        outcome = play_missing(store, grid, cells, options.players, quiet=False)
+        outcome = play_missing(store, grid, cells, options, quiet=False)
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
@@ -128,9 +106,10 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TableOf]:
 
 
 def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid, store, command = spec.sweep(options.mode, options.traces, options.overrides), SweepStore(out), _command()
+    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
+    store, command = SweepStore(out), _command()
     factors = options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(grid, store, options.players, factors, spec.goodput["tolerance"], command)
+    study = GoodputStudy(grid, store, options, factors, spec.goodput["tolerance"], command)
     with store.locked():
         rows = summarize_goodput(study.run(_now(), quiet=False))
         if rows:

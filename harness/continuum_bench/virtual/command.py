@@ -16,11 +16,11 @@ from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, spli
 from continuum_server.step_times.catalog import find_gpu, find_model
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options import DEFAULT_POLICIES, RunOptions
-from continuum_bench.policy_options import read_policy_options
+from continuum_bench.options.policies import read_policy_options
+from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
-from continuum_bench.virtual.engine_options import check_engine_options, engine_of
+from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.arrivals import pace
@@ -31,7 +31,6 @@ def run_policies(name: str, options: RunOptions) -> int:
     """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
     policies = _policies(options.policy, options.offload)
     policy_options = read_policy_options(options.policy_option or [], policies)
-    check_engine_options(options)
     model = find_model(options.model)
     find_gpu(options.gpu)
     workload = workload_of(name, options, model.max_context_tokens)

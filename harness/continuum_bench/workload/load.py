@@ -26,6 +26,7 @@ from continuum_traces.synth import (
 )
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.run import WorkloadOptions
 from continuum_bench.workload.arrivals import arrival_times, uses_rate
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 
@@ -40,7 +41,7 @@ class WorkloadRequest:
     traces: Path | None = None
     form: str | None = None
     num_programs: int | None = None
-    jps: float = 0.13
+    jps: float = WorkloadOptions.jps
     turn_scale: int = 1
     length_scale: float = 1.0
     shared_prefix: int = 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast, get_args
+from typing import cast
 
 from continuum_traces.synth import Reading
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options import RunOptions
+from continuum_bench.options.run import RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.load import Workload, WorkloadRequest, load_workload
 
@@ -16,15 +15,9 @@ def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload
     """The programs to play; those left out are named on stderr.
 
     Raises:
-        BenchError: an option out of range, or no program left.
+        BenchError: options that do not go together, or no program left.
         TraceError: a fault in the file.
     """
-    if options.tokens_reading not in get_args(Reading):
-        raise BenchError(f"--tokens-reading {options.tokens_reading}: there are context and cumulative")
-    if options.seeds < 1:
-        raise BenchError(f"--seeds {options.seeds}: must be at least 1")
-    if options.seed < 0:
-        raise BenchError(f"--seed {options.seed}: must not be negative")
     workload = load_workload(
         WorkloadRequest(
             name=options.traces.name.split(".")[0] if options.traces else name,

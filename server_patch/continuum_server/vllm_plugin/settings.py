@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
+from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.policy.limits import Range, check_fields, hints_of
 from continuum_server.policy.program_table import Guards
@@ -20,7 +21,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    policy: str = "working-set"
+    policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
