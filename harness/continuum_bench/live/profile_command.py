@@ -55,11 +55,11 @@ def _from_tables(options: ProfileOptions) -> Profile:
 
 
 def _from_server(options: ProfileOptions, base_url: str) -> Profile:
-    from continuum_bench.live.endpoint import look_at  # noqa: PLC0415 - aiohttp is needed for servers only
+    from continuum_bench.live.endpoint import probe_server  # noqa: PLC0415 - aiohttp is needed for servers only
     from continuum_bench.live.profile import measure  # noqa: PLC0415
 
     api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = look_at(base_url, api_key)
+    endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
     found = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
     return make_profile(
