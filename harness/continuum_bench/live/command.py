@@ -29,8 +29,8 @@ from continuum_bench.live.results import conclude, generator_facts, report_gener
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.load import Workload
 from continuum_bench.workload.of_options import workload_of
+from continuum_bench.workload.workload import Workload
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
@@ -44,6 +44,7 @@ class _LiveRun:
     endpoint: Endpoint
     load: LoadOptions
     workload: Workload
+    window: Window
     plans: Mapping[int, Plan]
     """By seed."""
     label: str
@@ -66,7 +67,7 @@ class _LiveRun:
             policy=self.label,
             policy_options=dict(state.get("policy_options", {})),
             seed=seed,
-            workload=self.workload.facts,
+            workload={**self.workload.facts, **self.window.facts},
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
@@ -106,9 +107,8 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
     endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
-    workload = replace(workload, facts={**workload.facts, **window.facts})
     seeds = range(options.seed, options.seed + options.seeds)
-    plans = {seed: make_plan(workload, options.jps, seed, window) for seed in seeds}
+    plans = {seed: make_plan(workload, seed, window) for seed in seeds}
     lanes = plans[options.seed].lanes
     if lanes is not None and lanes.number < live.processes:
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
@@ -116,6 +116,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         endpoint=endpoint,
         load=_load_options(endpoint, live, api_key),
         workload=workload,
+        window=window,
         plans=plans,
         label=live.label or endpoint.policy,
         out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",

@@ -27,8 +27,6 @@ class LoadOptions:
     api_key: str | None = field(default=None, repr=False)
     salt: str = ""
     """Part of every fresh token's seed: runs with different salts share no prefix in the server's cache."""
-    hints: bool = True
-    """Send which tool the trace says comes next (``this_func_call``): a replayed output does not name it."""
     retries: int = LiveOptions.retries
     backoff_s: float = 0.5
     """Before the first retry, doubled for each further one, up to a quarter more by chance; ``Retry-After`` counts

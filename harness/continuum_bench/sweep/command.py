@@ -9,19 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
-from rich.console import Console
-from rich.table import Table
 
 from continuum_bench.options.sweep import SweepOptions
-from continuum_bench.show import print_notice
+from continuum_bench.show import print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import SweepCell, plan
 from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
-
-WIDTH = 160
-"""Columns where the output is no terminal."""
 
 
 def run_sweep(options: SweepOptions) -> int:
@@ -74,16 +69,7 @@ def conclude(out: Path, options: SweepOptions) -> Sweep | None:
 
 def print_sweep(sweep: Sweep) -> None:
     """One row a point and policy."""
-    headings, rows = sweep.table()
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    table = Table(title=sweep.name, title_justify="left")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table(sweep.table(), sweep.name)
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")
 

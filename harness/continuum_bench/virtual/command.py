@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from continuum_analysis.compare.runs import write_summary
+from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
@@ -40,7 +39,6 @@ def run_policies(name: str, options: RunOptions) -> int:
     experiment = Experiment(
         cells=tuple(cells_for(policies, policy_options, list(seeds))),
         workload=workload,
-        jps=options.jps,
         engine=engine,
         out=out,
         command=tuple(["continuum-bench", *sys.argv[1:]]),
@@ -74,17 +72,17 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     return 1 if outcome.failed else 0
 
 
-def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
     if options.json_output:
-        sys.stdout.write(json.dumps({**summary, "out": str(experiment.out)}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(experiment.out)}, indent=2) + "\n")
         return
     facts = experiment.workload.facts
     kind = "synthetic" if facts["synthetic"] else "recorded"
     tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
         summary,
-        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
-        f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
+        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], options.jps)}, "
+        f"{summary.manifest['hardware']['model']} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))
     if not options.no_report:

@@ -8,7 +8,8 @@ from continuum_traces.synth import Reading
 
 from continuum_bench.options.run import RunOptions
 from continuum_bench.show import print_notice
-from continuum_bench.workload.load import Workload, WorkloadRequest, load_workload
+from continuum_bench.workload.load import TraceRequest
+from continuum_bench.workload.workload import Arrivals, Workload, load_workload
 
 
 def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:
@@ -19,22 +20,20 @@ def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload
         TraceError: a fault in the file.
     """
     workload = load_workload(
-        WorkloadRequest(
+        TraceRequest(
             name=options.traces.name.split(".")[0] if options.traces else name,
             traces=options.traces,
             form=options.form,
             num_programs=options.num_programs,
-            jps=options.jps,
             turn_scale=options.turn_scale,
             length_scale=options.length_scale,
             shared_prefix=options.shared_prefix,
             reading=cast(Reading, options.tokens_reading),
             skip_invalid=options.skip_invalid,
-            arrivals=options.arrivals,
-            tool_times=options.tool_times,
             context_tokens=context_tokens,
-        )
+        ),
+        Arrivals(options.jps, options.arrivals, options.tool_times),
     )
-    for problem in workload.skipped:
+    for problem in workload.trace.skipped:
         print_notice(f"skipped: {problem}")
     return workload

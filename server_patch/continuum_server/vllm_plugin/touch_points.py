@@ -330,3 +330,10 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
 def has_set_aside(scheduler: Scheduler) -> bool:
     """Whether vLLM keeps requests outside its waiting queue (they wait for KV, a grammar or a LoRA)."""
     return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
+
+
+def blocks_being_copied(scheduler: Scheduler) -> bool:
+    """Whether vLLM's offloading connector still copies KV out of blocks that are free already: a step that takes one
+    of them waits for the copy."""
+    side: Any = scheduler.connector
+    return bool(side.connector_scheduler._block_id_to_pending_jobs)
