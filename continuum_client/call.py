@@ -1,4 +1,4 @@
-"""One logical call of a program: dressed with its tags, and undressed if the server refuses them."""
+"""One logical call of a program: tags are applied to it, and removed if the server refuses them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Call:
         self._sent: dict[str, Any] = {}
         self._without: list[Feature] = []
         self._refused: list[str] = []
-        self._dressed = False
+        self._tagged = False
         self.on_failure: Callable[[], None] | None = None
         if program.keeper is not None:
             program.keeper.begin_turn()
@@ -60,13 +60,13 @@ class Call:
         return self._settings.dialect or endpoints.found(self.url)
 
     @property
-    def dressed(self) -> bool:
-        return self._dressed
+    def tagged(self) -> bool:
+        return self._tagged
 
-    def dress(self, dialect: Dialect, stream: bool, carrier: Carrier) -> None:
+    def apply_tags(self, dialect: Dialect, stream: bool, carrier: Carrier) -> None:
         """Write tags into the request."""
         self._program.carried_by(self.url, carrier, self._told)
-        self._dialect, self._stream, self._dressed = dialect, stream, True
+        self._dialect, self._stream, self._tagged = dialect, stream, True
         self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
 
     def _write(self, dialect: Dialect) -> None:
@@ -98,7 +98,7 @@ class Call:
         )
 
     def try_without(self, error: BaseException) -> bool:
-        """True if the server refused a field of ours: the request is undressed of it, send it once more. Else the call
+        """True if the server refused a field of ours: the field is removed, send it once more. Else the call
         has failed."""
         names = self._complaint(error)
         if not names or self._without:

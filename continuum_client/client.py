@@ -119,8 +119,8 @@ class _SyncTagging(_Tagging):
                 return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
             while True:
                 try:
-                    if not call.dressed:
-                        call.dress(call.dialect or self._ask(call.url), stream, self)
+                    if not call.tagged:
+                        call.apply_tags(call.dialect or self._ask(call.url), stream, self)
                     result = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
                     if not call.try_without(error):
@@ -173,8 +173,8 @@ class _AsyncTagging(_Tagging):
                 return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
             while True:
                 try:
-                    if not call.dressed:
-                        call.dress(call.dialect or await self._ask(call.url), stream, self)
+                    if not call.tagged:
+                        call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
                     result = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
                     if not call.try_without(error):
