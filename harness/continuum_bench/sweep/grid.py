@@ -1,4 +1,4 @@
-"""A sweep's grid: from YAML (or ``--set AXIS=A,B``) to points and arms. Every error names the file and the field."""
+"""Reads a sweep's grid from YAML or ``--set AXIS=A,B``. Every error names the file and the field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from continuum_bench.workload.tool_times import tool_times
 WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
 OF_THE_SWEEP = {"traces", "form"} | hints_of(ArmOptions).keys() | hints_of(OutputOptions).keys()
-"""Run options that are no axis: a sweep has its own word for them, or sets them itself."""
+"""Run options that are no axis: a grid has other words for them, or the sweep sets them."""
 COLUMNS = (
     *("jps", *hints_of(EngineOptions), *RunOptions.__annotations__),
     *(*hints_of(TraceOptions), *hints_of(ArrivalOptions)),
@@ -46,7 +46,7 @@ WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serv
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy with its options, under the name it has in tables."""
+    """A policy with its options, and its name in tables."""
 
     label: str
     policy: str
@@ -55,13 +55,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of the grid: all arms and seeds are played on it."""
+    """One point of the grid. Every arm is played on it with every seed."""
 
     axes: Mapping[str, Any]
-    """What the grid says of it, by axis; ``workload`` among them."""
+    """The values that the grid gives, by axis; ``workload`` is one of the axes."""
     options: RunOptions
     workload: str
-    """swebench, bfcl, openhands; or the name of a trace."""
+    """swebench, bfcl, openhands, or the name of a trace file."""
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
 
@@ -72,9 +72,9 @@ class Grid:
     engine: Literal["virtual", "emulated", "cpu", "gpu"]
     points: tuple[Point, ...]
     serve: Mapping[str, Any]
-    """Live engines: further options of ``continuum-bench serve``."""
+    """For engines other than virtual: further options of ``continuum-bench serve``."""
     plot: Mapping[str, Any]
-    """What is drawn: ``analysis`` reads it (``continuum_analysis.sweep.plots.Plot``)."""
+    """What the plot shows: see ``continuum_analysis.sweep.plots.Plot``."""
 
     @property
     def cells(self) -> int:
@@ -82,16 +82,16 @@ class Grid:
 
 
 def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
-    """A grid from a YAML file, ``overrides`` (``AXIS=A,B``) put over it.
+    """Read a grid from a YAML file and replace axes by ``overrides`` (``AXIS=A,B``).
 
     Raises:
-        BenchError: a fault, with its file and field.
+        BenchError: a fault; the message names the file and the field.
     """
     raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
     if path is None and not overrides:
         raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
     given = dict(read_override(text) for text in overrides)
-    # What the command line says holds for every case.
+    # An axis on the command line replaces that axis in every case.
     if "cases" in raw and given and isinstance(raw["cases"], list):
         raw["cases"] = [
             {k: v for k, v in case.items() if k not in given} for case in raw["cases"] if isinstance(case, dict)
@@ -100,7 +100,7 @@ def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
 
 
 def read_override(text: str) -> tuple[str, Any]:
-    """``AXIS=A,B`` as the axis and its value or values."""
+    """Split ``AXIS=A,B`` into the axis and its value or values."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
@@ -127,10 +127,10 @@ def _load(path: Path | None) -> dict[str, Any]:
 
 
 def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
-    """The grid of a mapping already read. ``fixed`` axes (the command line's) hold in every case.
+    """Make a grid of a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
 
     Raises:
-        BenchError: naming ``where`` and the field.
+        BenchError: a fault; the message names ``where`` and the field.
     """
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
@@ -153,7 +153,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
 
 
 def _plays_on(engine: str, point: Point, where: str) -> None:
-    """Refuse what the engine would leave out in silence."""
+    """Refuse a point with options that the engine would ignore."""
     arrivals = point.options.arrivals
     if engine == "virtual":
         if lanes_of(arrivals) is not None:
@@ -168,7 +168,7 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
 
 
 def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
-    """``given`` put over ``raw`` but for ``fixed`` words; seed and seeds say the same thing and replace each other."""
+    """Replace words of ``raw`` by those of ``given``, except the ``fixed`` ones. seed and seeds replace each other."""
     kept = {word: value for word, value in given.items() if word not in fixed}
     other = {"seed": "seeds", "seeds": "seed"}
     fixed_seeds = bool(set(other) & set(fixed))
@@ -239,7 +239,7 @@ def _listed(value: Any, where: str) -> list[Any]:
 
 
 def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
-    """Bundled names as they are; anything else is a trace file, beside the grid or where the command runs."""
+    """Names of bundled workloads, or trace files beside the grid or in the working directory."""
     found: list[str | Path] = []
     for value in _listed(raw.get("workload", "swebench"), f"{where}: workload"):
         if value in WORKLOADS:
