@@ -127,10 +127,7 @@ def _families(state: Mapping[str, Any]) -> list[tuple[str, str, str, _Samples]]:
         "pinned_tokens": ("KV tokens held by pins now", state["pinned_tokens"]),
         "pinned_blocks": ("KV blocks held by pins now", state["pinned_blocks"]),
         "programs_known": ("Programs remembered", state["programs"]),
-        "delay_estimate_seconds": ("T: mean queueing delay of returning turns whose KV was evicted", state["delay_s"]),
-        "eta": ("Memoryfulness of program lengths", state["eta"]),
-        "programs_inside": ("Programs that the policy has let in", state["programs_inside"]),
-        "programs_outside": ("Programs that wait to be let in", state["programs_outside"]),
+        **{name: (gauge["help"], gauge["value"]) for name, gauge in state["gauges"].items()},
     }
     totals = {
         "pins": ("Turns whose KV was pinned", counters["pins"]),
@@ -142,9 +139,7 @@ def _families(state: Mapping[str, Any]) -> list[tuple[str, str, str, _Samples]]:
         "record_events_dropped": ("Events lost to failed writes of the record", state["record_events_dropped"]),
     }
     found: list[tuple[str, str, str, _Samples]] = [
-        (f"continuum:{name}", "gauge", text, [("", {}, value)])
-        for name, (text, value) in gauges.items()
-        if value is not None
+        (f"continuum:{name}", "gauge", text, [("", {}, value)]) for name, (text, value) in gauges.items()
     ]
     found += [(f"continuum:{name}_total", "counter", text, [("", {}, value)]) for name, (text, value) in totals.items()]
     for name, label, text in (
