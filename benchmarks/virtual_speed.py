@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload.load import TraceRequest
+from continuum_bench.workload.workload import Arrivals, load_workload
 from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from cross_check import MODEL, theirs
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -108,8 +110,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--shares", action="store_true", help="where the time goes, instead of the table")
     options = parser.parse_args()
-    workload = load_workload(WorkloadRequest("speed", traces=options.trace, jps=options.jps))
-    jobs = [Job(play.program, play.arrival_s, play.salt) for play in arrivals(workload, options.jps, 0)]
+    jobs = load_workload(TraceRequest("speed", traces=options.trace), Arrivals(options.jps)).jobs(0)
     if options.shares:
         shares(jobs)
         return

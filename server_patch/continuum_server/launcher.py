@@ -24,6 +24,7 @@ from typing import IO, Any, Literal
 
 from continuum_traces.run_dir import RunDirError, read_json
 
+from continuum_server import defaults
 from continuum_server.bound_process import BoundProcess
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
@@ -61,17 +62,17 @@ class ServerConfig:
     """One server."""
 
     engine: EngineName = "emulated"
-    policy: str = "working-set"
+    policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     model: str | None = None
     """gpu: what vLLM is to load; emulated: a model the step times know; cpu: default a tiny one, built on the spot."""
     emulated: EmulatedSettings = field(default_factory=EmulatedSettings)
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = defaults.HOST
+    port: int = defaults.PORT
     """0: a free one."""
-    max_num_seqs: int = 256
-    chunk_tokens: int = 2048
+    max_num_seqs: int = defaults.MAX_NUM_SEQS
+    chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     block_size: int | None = None
     """None: vLLM's choice on a GPU, 16 emulated, 32 on cpu."""
     kv_blocks: int | None = None
@@ -80,9 +81,9 @@ class ServerConfig:
     statistics: Path | None = None
     profile: Path | None = None
     """File of ``continuum-bench profile`` with the measured prefill curve; emulated: the modelled one where absent."""
-    tool_call_parser: str | None = "hermes"
+    tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """None: no tool calls are parsed. On a GPU name the model's own."""
-    drain_s: int = 30
+    drain_s: int = defaults.DRAIN_S
     """Seconds running requests get at SIGTERM."""
     gpus: int = 1
     """GPUs of its own (engine gpu)."""
@@ -347,7 +348,7 @@ def _model(config: ServerConfig) -> tuple[str, str | None]:
 
 
 def _block_size(config: ServerConfig) -> int | None:
-    return config.block_size or {"emulated": 16, "cpu": 32, "gpu": None}[config.engine]
+    return config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
 
 
 def _additional(config: ServerConfig) -> dict[str, Any]:

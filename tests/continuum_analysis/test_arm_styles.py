@@ -9,6 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from continuum_analysis.arm_styles import COLOURS, KNOWN, arm_styles
+from continuum_analysis.compare.intervals import Interval
+from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.images import write_images
 from continuum_analysis.sweep import plots as sweep_plots
@@ -116,8 +118,9 @@ def test_bars_differ_in_colour_or_hatch(names: list[str]) -> None:
 
 
 def page_figure(names: list[str]) -> go.Figure:
-    row = {"jct_mean_s": 1.0, "intervals": {"jct_mean_s": None}}
-    return load_figure({jps: {"policies": dict.fromkeys(names, row)} for jps in (0.1, 0.2)}).plot
+    arm = ArmSummary("any", None, (0,), {"jct_mean_s": Interval(1.0)})
+    summary = Summary((0,), None, dict.fromkeys(names, arm), (), {})
+    return load_figure({0.1: summary, 0.2: summary}).plot
 
 
 @arms_of_a_plot

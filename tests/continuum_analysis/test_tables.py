@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from continuum_analysis.compare.intervals import resampled_ratio, share_sooner, standardized_difference
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, summarize, summarize_runs
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
+from continuum_analysis.compare.summary import Summary, summarize, summarize_runs
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.images import write_images
@@ -126,8 +126,8 @@ def test_directories_merge_into_more_seeds(experiment: Path, tmp_path: Path) -> 
     write_run(more / "v", "vllm", 3, [10.0, 20.0, 40.0])
     write_run(more / "c", "continuum", 3, [6.0, 9.0, 20.0])
     summary = summarize_runs(None, load_all([experiment, more]))
-    assert summary["seeds"] == [0, 1, 2, 3]
-    assert summary["policies"]["continuum"]["paired_seeds"] == [0, 1, 2, 3]
+    assert summary.seeds == (0, 1, 2, 3)
+    assert summary.to_json()["policies"]["continuum"]["paired_seeds"] == [0, 1, 2, 3]
 
 
 def test_loads_are_kept_apart_and_other_programs_refused(experiment: Path, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     runs = load_all(paths)
     summary = summarize_runs(None, runs)
     arms = ["vllm@round-robin", "continuum@round-robin", "vllm@affinity", "continuum@affinity"]
-    assert (list(summary["policies"]), summary["baseline"]) == (arms, arms[0])
-    rows = [summary["policies"][arm] for arm in arms]
+    assert (list(summary.arms), summary.baseline) == (arms, arms[0])
+    rows = [summary.to_json()["policies"][arm] for arm in arms]
     means = [(20 + 21 + 40 + 40) / 4, (16 + 17 + 32 + 32) / 4]
     assert [row["ratio_to_vllm"] for row in rows] == pytest.approx([1, 2, means[0] / means[1], 2 * means[0] / means[1]])
     assert [(row["policy"], row["router"]) for row in rows[1:3]] == [("continuum", "round-robin"), ("vllm", "affinity")]
@@ -172,14 +172,14 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     assert "vllm@round-robin's mean JCT over this" in html
 
 
-def by_load_summaries(runs: list[Run]) -> dict[float | None, dict[str, Any]]:
+def by_load_summaries(runs: list[Run]) -> dict[float | None, Summary]:
     return {jps: summarize_runs(None, group) for jps, group in by_load(runs).items()}
 
 
 def test_one_router_is_not_named(tmp_path: Path) -> None:
     path = write_routed(tmp_path / "a", "affinity", 1.0)
     summary = summarize(path)
-    assert (list(summary["policies"]), summary["baseline"]) == (["vllm", "continuum"], "vllm")
+    assert (list(summary.arms), summary.baseline) == (["vllm", "continuum"], "vllm")
 
 
 def test_runs_that_differ_in_more_than_the_router_are_refused(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_effect_sizes_by_hand(experiment: Path) -> None:
     assert standardized_difference([5.0], [4.0]) is None
     assert standardized_difference([5.0, 6.0], [4.0, 5.0]) is None  # never varies: no size to give
     assert share_sooner([3.0, 3.0, 3.0, 3.0], [2.0, 3.0, 4.0, 1.0]) == (2 + 0.5) / 4
-    row = summarize(experiment)["policies"]["continuum"]
+    row = summarize(experiment).to_json()["policies"]["continuum"]
     assert row["sooner_than_vllm_share"] == 1.0
     assert row["paired_programs"] == [9, 9]
     low, high = row["ratio_to_vllm_bootstrap_interval"]

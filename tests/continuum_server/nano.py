@@ -9,12 +9,13 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 
 

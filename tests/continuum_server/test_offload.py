@@ -10,8 +10,8 @@ import pytest
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.links import InFlight, Link
-from continuum_server.virtual.loop import Job
 from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st

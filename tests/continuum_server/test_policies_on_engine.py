@@ -9,8 +9,8 @@ import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.program_table import Guards
-from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st

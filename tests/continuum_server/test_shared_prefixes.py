@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")

@@ -9,9 +9,9 @@ import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.loop import Job
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.scheduler_time import SchedulerTime, facts_of
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

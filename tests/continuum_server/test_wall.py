@@ -12,9 +12,10 @@ from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import build
 from test_policies_on_engine import BITING

@@ -9,7 +9,8 @@ from plotly.subplots import make_subplots
 
 from continuum_analysis.arm_styles import COLOURS
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.records.misses import CAUSES, Cause, cause_rows, count_causes
+from continuum_analysis.compare.words import cause_table
+from continuum_analysis.records.misses import CAUSES, Cause, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
 from continuum_analysis.report.figure_kit import (
     DASHES,
@@ -239,20 +240,6 @@ def miss_figure(groups: Groups) -> Figure:
         "Every turn after a program's first, by what decided whether its KV was still there; all seeds together. From "
         "the records alone; continuum-bench analyze DIR --misses says it for each run, --table turns for each turn.",
         plot,
-        ("policy", "cause", "turns", "share", "tokens again", "mean wait, s", "late, s", "meaning"),
-        tuple(_miss_row(policy, row) for policy, found in returns.items() for row in cause_rows(found)),
-    )
-
-
-def _miss_row(policy: str, row: Mapping[str, object]) -> tuple[str, ...]:
-    wait, late = (row[name] for name in ("wait_mean_s", "late_p50_s"))
-    seconds = ("-" if value is None else f"{value:.2f}" for value in (wait, late))
-    return (
-        policy,
-        f"{row['cause']}",
-        f"{row['turns']}",
-        f"{row['share']:.1%}",
-        f"{row['lost_tokens']:,}",
-        *seconds,
-        f"{row['meaning']}",
+        ("policy", *cause_table(()).headings),
+        tuple((policy, *row) for policy, found in returns.items() for row in cause_table(found).rows),
     )

@@ -8,16 +8,17 @@ import numpy as np
 from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program
 
+from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.words import TextTable
 from continuum_analysis.sweep.plots import Line, Panel
-from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, runs_of, spread
+from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, runs_of
 
-Table = tuple[list[str], list[list[str]]]
 MOST_POINTS = 150
 TOOLS_SHOWN = 6
 
 
-def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Seconds each program waited, in order of arrival; runs of the lowest seed. The table is of all seeds."""
     panels = []
     for group, runs in _first_seed(sweep):
@@ -29,21 +30,16 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
         title = _title(sweep, group)
         panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", tuple(lines), steps=True))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
+    shown = ("bubble_mean_s", "jct_mean_s")
     rows = [
-        [
-            _title(sweep, g),
-            p,
-            str(len(row["seeds"])),
-            spread(row["bubble_mean_s"], None, 1),
-            spread(row["jct_mean_s"], None, 1),
-        ]
-        for g in sweep.groups
-        for p, row in g.policies.items()
+        [_title(sweep, group), policy, str(len(arm.seeds)), *(number_text(arm.mean(name), "{:.1f}") for name in shown)]
+        for group in sweep.groups
+        for policy, arm in group.policies.items()
     ]
-    return panels, (headings, rows)
+    return panels, TextTable(headings, rows)
 
 
-def estimates_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """What the TTL model believed at each pin: T (mean queueing delay of evicted turns) and eta, by time."""
     delay, eta, rows = [], [], []
     for group, runs in _first_seed(sweep):
@@ -63,13 +59,11 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
         Panel("T: queueing delay of evicted turns", "time, s", "s", tuple(delay), steps=True),
         Panel("eta", "time, s", "", tuple(eta), steps=True),
     ]
-    return panels, (
-        ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"],
-        rows,
-    )
+    headings = ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"]
+    return panels, TextTable(headings, rows)
 
 
-def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], Table]:
+def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], TextTable]:
     """Distribution of recorded tool times, by tool, and what share of its delay a tool's slowest tenth holds."""
     panels, rows = [], []
     for name, programs in workloads.items():
@@ -82,7 +76,7 @@ def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel
         panels.append(Panel(name, "tool time, s", "share of calls", lines, steps=True, log_x=True))
         rows += [_tool_row(name, tool, times, everything) for tool, times in [("all tools", everything), *ranked]]
     headings = ["workload", "tool", "calls", "share of delay", "mean, s", "P50", "P99", "slowest tenth's share"]
-    return panels, (headings, rows)
+    return panels, TextTable(headings, rows)
 
 
 def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:

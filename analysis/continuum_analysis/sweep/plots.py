@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from continuum_analysis.arm_styles import ArmStyle, arm_styles, mark_size
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.sweep.tables import ENOUGH_SEEDS, GroupSummary, Sweep
+from continuum_analysis.sweep.tables import GroupSummary, Sweep
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.", (0, (10, 3)), (0, (10, 3, 1, 3)))
@@ -145,12 +146,12 @@ def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> L
     line = Line(policy)
     there = [group for group in groups if policy in group.policies]
     for group in sorted(there, key=lambda one: float(one.axes.get(x, 0))):
-        row, seeds = group.policies[policy], list(group.by_seed(policy, metric).values())
-        if row[metric] is not None:
+        found, seeds = group.policies[policy].metrics[metric], list(group.by_seed(policy, metric).values())
+        if found is not None:
             few = len(seeds) < ENOUGH_SEEDS
-            low, high = (min(seeds), max(seeds)) if few else (row["intervals"][metric] or (row[metric], row[metric]))
+            low, high = (min(seeds), max(seeds)) if few else found.bounds or (found.mean, found.mean)
             line.x.append(float(group.axes.get(x, 0)))
-            line.y.append(row[metric])
+            line.y.append(found.mean)
             line.low.append(low)
             line.high.append(high)
     return line

@@ -9,8 +9,9 @@ from typing import Any
 
 from continuum_analysis.arm_styles import OFFLOAD
 from continuum_analysis.compare.intervals import Interval, ratio_interval
+from continuum_analysis.compare.words import TextTable
 from continuum_analysis.sweep.plots import Bar, Panel
-from continuum_analysis.sweep.tables import GroupSummary, Sweep, spread
+from continuum_analysis.sweep.tables import GroupSummary, Sweep
 
 READING = (
     "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Round brackets: "
@@ -78,7 +79,7 @@ def _over(group: GroupSummary, policy: str, base: str, metric: str) -> tuple[Int
     return ratio, tuple(mine[seed] / theirs[seed] for seed in seeds)
 
 
-def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[list[str]]]:
+def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
     """A row a point and policy, then a row a policy over all points that have it."""
     headings = ["workload", "point", "policy", "seeds", "JCT mean, s", f"JCT to {base}", f"P95 to {base}"]
     rows = [
@@ -88,8 +89,8 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[lis
             one.policy,
             str(len(one.by_seed)),
             f"{one.jct_s:.1f}",
-            _spread(one.to_base, one.by_seed),
-            _spread(one.p95_to_base, one.p95_by_seed),
+            one.to_base.text("{:.3f}".format, one.by_seed),
+            one.p95_to_base.text("{:.3f}".format, one.p95_by_seed),
         ]
         for one in ratios
     ]
@@ -97,7 +98,7 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[lis
         mine = [one for one in ratios if one.policy == policy]
         means = (_geometric([one.to_base.mean for one in mine]), _geometric([one.p95_to_base.mean for one in mine]))
         rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", *(f"{mean:.3f}" for mean in means)])
-    return headings, rows
+    return TextTable(headings, rows)
 
 
 def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
@@ -115,8 +116,3 @@ def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
 
 def _geometric(values: Sequence[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def _spread(ratio: Interval, by_seed: Sequence[float]) -> str:
-    bounds = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
-    return spread(ratio.mean, bounds, 3, by_seed)

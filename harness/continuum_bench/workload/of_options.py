@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from typing import cast, get_args
+from typing import cast
 
 from continuum_traces.synth import Reading
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options import RunOptions
+from continuum_bench.options.run import RunOptions
 from continuum_bench.show import print_notice
-from continuum_bench.workload.load import Workload, WorkloadRequest, load_workload
+from continuum_bench.workload.load import TraceRequest
+from continuum_bench.workload.workload import Arrivals, Workload, load_workload
 
 
 def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:
     """The programs to play; those left out are named on stderr.
 
     Raises:
-        BenchError: an option out of range, or no program left.
+        BenchError: options that do not go together, or no program left.
         TraceError: a fault in the file.
     """
-    if options.tokens_reading not in get_args(Reading):
-        raise BenchError(f"--tokens-reading {options.tokens_reading}: there are context and cumulative")
-    if options.seeds < 1:
-        raise BenchError(f"--seeds {options.seeds}: must be at least 1")
-    if options.seed < 0:
-        raise BenchError(f"--seed {options.seed}: must not be negative")
     workload = load_workload(
-        WorkloadRequest(
+        TraceRequest(
             name=options.traces.name.split(".")[0] if options.traces else name,
             traces=options.traces,
             form=options.form,
             num_programs=options.num_programs,
-            jps=options.jps,
             turn_scale=options.turn_scale,
             length_scale=options.length_scale,
             shared_prefix=options.shared_prefix,
             reading=cast(Reading, options.tokens_reading),
             skip_invalid=options.skip_invalid,
-            arrivals=options.arrivals,
-            tool_times=options.tool_times,
             context_tokens=context_tokens,
-        )
+        ),
+        Arrivals(options.jps, options.arrivals, options.tool_times),
     )
-    for problem in workload.skipped:
+    for problem in workload.trace.skipped:
         print_notice(f"skipped: {problem}")
     return workload

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
+from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
 
 SECTION = "continuum_emulated"
@@ -19,12 +20,12 @@ class EmulatedError(ValueError):
 class EmulatedSettings:
     """One emulated replica: which hardware's time it takes, and what it answers."""
 
-    gpu: str = "h100-80gb"
-    model: str = "llama-3.1-8b"
-    tensor_parallel: Annotated[int, Range(1, 1_000_000)] = 1
+    gpu: str = defaults.GPU
+    model: str = defaults.MODEL
+    tensor_parallel: Annotated[int, Range(1, 1_000_000)] = defaults.TENSOR_PARALLEL
     """Modelled in step times and memory; vLLM itself is told of one device."""
-    gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = 0.9
-    step_overhead_ms: float = 1.0
+    gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = defaults.GPU_MEMORY_UTILIZATION
+    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
     time_scale: Annotated[float, Range(above=True)] = 1.0
     """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True

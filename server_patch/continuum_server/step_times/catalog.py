@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
+from continuum_server import defaults
 from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
@@ -75,12 +76,14 @@ def find_model(name: str) -> Model:
 def available() -> list[Provenance]:
     """Every combination and where its times come from, measured tables first."""
     triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
-    every = [_load(*triple, 1.0) for triple in triples]
+    every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
     found = [times.provenance for times in every if times is not None]
     return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
 
 
-def load_step_times(gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = 1.0) -> StepTimes:
+def load_step_times(
+    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+) -> StepTimes:
     """Step times of a pair: the measured table where there is one, else the roofline (see ``provenance.kind``).
 
     Raises:
@@ -131,8 +134,8 @@ def kv_capacity(
     gpu: str,
     model: str,
     tensor_parallel: int = 1,
-    utilization: float = 0.9,
-    block_size: int = 16,
+    utilization: float = defaults.GPU_MEMORY_UTILIZATION,
+    block_size: int = defaults.BLOCK_SIZE,
     reserved_gib: float = DEFAULT_RESERVED_GIB,
 ) -> KvCapacity:
     """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.

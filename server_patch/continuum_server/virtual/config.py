@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
@@ -36,31 +38,31 @@ MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and 
 class EngineConfig:
     """One engine, or several equal ones behind a router."""
 
-    gpu: str = "h100-80gb"
-    model: str = "llama-3.1-8b"
-    tensor_parallel: int = 1
-    max_num_seqs: int = 256
+    gpu: str = defaults.GPU
+    model: str = defaults.MODEL
+    tensor_parallel: int = defaults.TENSOR_PARALLEL
+    max_num_seqs: int = defaults.MAX_NUM_SEQS
     """Most requests running at once."""
-    chunk_tokens: int = 2048
+    chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     """Tokens of one step at most (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
-    block_size: int = 16
+    block_size: int = defaults.BLOCK_SIZE
     kv_blocks: int | None = None
     """KV blocks; None: what fits, from geometry, memory and utilisation."""
-    gpu_memory_utilization: float = 0.9
-    step_overhead_ms: float = 1.0
+    gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
+    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
     """Added to every step: what kernel times leave out."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's own."""
     event_skipping: bool = True
     """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
-    pins_yield_to: str = "policy"
+    pins_yield_to: str = Guards().pins_yield_to
     """Who may take a pin while others run; policy: as the policy wants it."""
     offload: Offload | None = None
     """Tiers of memory below the GPU's; None: KV that leaves the GPU is gone."""
     profile: str | None = None
     """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
-    max_ttl_s: float = 600.0
-    max_pinned_share: float = 0.95
+    max_ttl_s: float = Guards().max_ttl_s
+    max_pinned_share: float = Guards().max_pinned_share
     replicas: int = 1
     """Engines, each with GPUs, scheduler and cache of its own."""
     router: str = "affinity"

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.conversation import Job
 from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
 
 from continuum_server.policy.program_table import Guards
@@ -25,7 +26,7 @@ from continuum_server.virtual.config import (
     shape_of,
     times_of,
 )
-from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, plays_of
+from continuum_server.virtual.loop import Counters, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from continuum_traces.conversation import Job
+
 from continuum_server.policy.facts import Machine
 from continuum_server.step_times.model import PrefillChunk, StepTimes
-from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.policy.limits import LimitError, Range, check_fields
 from continuum_server.policy.program_table import GuardError, Guards
@@ -19,7 +20,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    policy: str = "working-set"
+    policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))

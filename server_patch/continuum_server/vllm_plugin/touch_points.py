@@ -1,7 +1,7 @@
 """Every place where Continuum touches vLLM's private API, and the check that it is still there.
 
 vLLM's scheduler is no public interface: what is used of it is used here only, so that a new version is read once.
-Checked against 0.32; docs/decisions/vllm-touch-points.md says what each place relies on.
+Checked against 0.32; docs/decisions/0002-vllm-touch-points.md says what each place relies on.
 """
 
 from __future__ import annotations
@@ -329,3 +329,10 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
 def has_set_aside(scheduler: Scheduler) -> bool:
     """Whether vLLM keeps requests outside its waiting queue (for KV on its way, a grammar, a LoRA)."""
     return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
+
+
+def blocks_being_copied(scheduler: Scheduler) -> bool:
+    """Whether vLLM's offloading connector still copies KV out of blocks that are free already: a step that takes one
+    of them waits for the copy."""
+    side: Any = scheduler.connector
+    return bool(side.connector_scheduler._block_id_to_pending_jobs)
