@@ -20,7 +20,7 @@ def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[s
     raw: dict[str, dict[str, Any]] = {}
     for text in given:
         target, equals, value = text.partition("=")
-        policy, dot, option = target.partition(".")
+        policy, dot, option = target.rpartition(".")
         if not (equals and dot):
             raise OptionError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
         arms = [arm for arm in policies if policy in (arm, split_arm(arm)[0])]
