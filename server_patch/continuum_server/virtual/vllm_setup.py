@@ -56,7 +56,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
     cache.num_gpu_blocks = shape.num_blocks
     scheduler = SchedulerConfig(
         max_num_seqs=shape.max_num_seqs,
-        max_num_batched_tokens=shape.chunk_tokens,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
         max_model_len=shape.max_model_len,
         enable_chunked_prefill=True,
         is_encoder_decoder=False,
