@@ -24,7 +24,13 @@ from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
-from continuum_bench.live.recording import Recorder, finished_programs, keep_finished, locked, take_scheduler_records
+from continuum_bench.live.recording import (
+    LiveRecorder,
+    finished_programs,
+    keep_finished,
+    locked,
+    take_scheduler_records,
+)
 from continuum_bench.live.results import conclude, generator_facts, report_generator
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
@@ -219,7 +225,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         if not run.quiet and sys.stderr.isatty():
             sys.stderr.write(f"\r{ended}/{total} programs, {(_now() - now).total_seconds():.0f} s ")
 
-    with Recorder(folder, on_progress) as recorder:
+    with LiveRecorder(folder, on_progress) as recorder:
         whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")

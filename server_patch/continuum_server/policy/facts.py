@@ -238,7 +238,7 @@ class Machine:
     prefill: PrefillCurve
     kv_tokens: int
     """Tokens the KV pool holds."""
-    chunk_tokens: int = 2048
+    max_num_batched_tokens: int = 2048
     """Tokens of one step at most."""
     swap_token_s: float | None = None
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
