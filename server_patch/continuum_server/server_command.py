@@ -41,9 +41,10 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     model, name = _model(config)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
-    command += ["--max-num-seqs", str(config.max_num_seqs), "--max-num-batched-tokens", str(config.chunk_tokens)]
-    command += _optional("--served-model-name", name) + _optional("--max-model-len", longest_request(config))
-    command += _optional("--num-gpu-blocks-override", config.kv_blocks) + _optional("--block-size", _block_size(config))
+    command += _flag("--max-num-seqs", config.max_num_seqs)
+    command += _flag("--max-num-batched-tokens", config.max_num_batched_tokens)
+    command += _flag("--served-model-name", name) + _flag("--max-model-len", longest_request(config))
+    command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
     if config.tool_call_parser is not None:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
     if _has_flag("shutdown_timeout"):
@@ -108,10 +109,10 @@ def _check(config: ServerConfig) -> None:
         _check_model_folder(config.model)
     if config.engine == "emulated" and config.emulated.replies is not None:
         read_script(Path(config.emulated.replies))
-    if config.chunk_tokens < config.max_num_seqs:
+    if config.max_num_batched_tokens < config.max_num_seqs:
         raise ServerError(
-            f"{config.chunk_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, each of "
-            "which needs one; raise --chunk-tokens or lower --max-num-seqs"
+            f"{config.max_num_batched_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, "
+            "each of which needs one; raise --chunk-tokens or lower --max-num-seqs"
         )
     if config.policy != STOCK or config.engine == "emulated":
         _check_passed_on(config.vllm_arguments)
@@ -223,7 +224,7 @@ def _environment(config: ServerConfig) -> dict[str, str]:
     return environment
 
 
-def _optional(flag: str, value: object | None) -> list[str]:
+def _flag(flag: str, value: object | None) -> list[str]:
     return [] if value is None else [flag, str(value)]
 
 

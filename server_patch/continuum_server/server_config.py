@@ -36,7 +36,7 @@ class ServerConfig:
     port: int = defaults.PORT
     """0: any free port."""
     max_num_seqs: int = defaults.MAX_NUM_SEQS
-    chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
+    max_num_batched_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     block_size: int | None = None
     """None: vLLM chooses (gpu), 16 (emulated), 32 (cpu)."""
     kv_blocks: int | None = None

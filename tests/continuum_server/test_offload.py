@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.links import InFlight, Link
@@ -351,7 +350,3 @@ def test_bad_presets(preset: str, message: str) -> None:
 def test_bad_tiers(field: str, value: float) -> None:
     with pytest.raises(OffloadError, match=field):
         replace(tier(1), **{field: value})
-
-
-def test_every_policy_is_here() -> None:
-    assert set(EVERY) == set(POLICIES)

@@ -54,19 +54,8 @@ class DecodePoint:
     seconds: float
 
 
-class Fit:
-    """A curve fitted to measured points."""
-
-    __slots__ = ()
-    worst_relative_residual: float
-
-    @property
-    def coefficients(self) -> dict[str, float]:
-        return {name: value for name, value in asdict(self).items() if name != "worst_relative_residual"}  # type: ignore[call-overload]
-
-
 @dataclass(frozen=True, slots=True)
-class PrefillFit(Fit):
+class PrefillFit:
     """Seconds to prefill n tokens: ``a*n^2 + b*n + c``."""
 
     a: float
@@ -77,7 +66,7 @@ class PrefillFit(Fit):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeFit(Fit):
+class DecodeFit:
     """Seconds of a decode step: ``base + per_request * requests + per_context_token * (sum of their contexts)``."""
 
     base: float

@@ -19,7 +19,7 @@ from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_bench.errors import BenchError
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.serve import ServeOptions
-from continuum_bench.server_config import server_config
+from continuum_bench.serve.config import server_config
 
 TEARDOWN_S = 15
 """Seconds beyond the drain that a stopping server gets."""

@@ -48,7 +48,7 @@ def server_config(
         host=options.host,
         port=options.port,
         max_num_seqs=options.max_num_seqs,
-        chunk_tokens=options.chunk_tokens,
+        max_num_batched_tokens=options.chunk_tokens,
         block_size=options.block_size,
         kv_blocks=options.kv_blocks,
         max_model_len=options.max_model_len,
