@@ -227,7 +227,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "programs_unfinished",
         "",
-        "programs with a turn that did not end, or whose client was to send one; counted in shares and percentiles, in no mean",
+        "programs with a turn that did not end or was still to come; counted in shares and percentiles, in no mean",
         lambda f: len(f.unfinished),
     ),
     Metric(

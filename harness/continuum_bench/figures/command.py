@@ -37,13 +37,13 @@ POLICY_COST = Path("benchmarks") / "policy_cost.py"
 WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
 STEPS = {"quick": "150", "full": "300"}
 BASE = "continuum"
-"""Kind ratios: what everybody stands beside."""
+"""Kind ``ratios``: the policy that the others are compared with."""
 SWEPT = ("lines", "ratios", "queue", "estimates")
 """Kinds whose cells are known before any is played."""
 
 
 def run_figure(options: FigureOptions) -> int:
-    """0; 1 where cells failed; 130 for Ctrl-C."""
+    """Returns the exit code: 0, 1 where cells failed, 130 for Ctrl-C."""
     if options.name == "list":
         return list_figures()
     spec = load_figure(options.name)
@@ -62,7 +62,7 @@ def run_figure(options: FigureOptions) -> int:
 
 
 def list_figures() -> int:
-    """Names, what they stand beside, how long they take."""
+    """Every figure's name, its counterpart in the papers, and how long it takes."""
     specs = [load_figure(name) for name in figure_names()]
     rows = [
         [spec.name, spec.title, spec.paper, *(f"{spec.minutes[mode]:g}" for mode in ("quick", "full"))]
@@ -157,7 +157,7 @@ def _write(
     table: TextTable,
     warnings: Sequence[str],
 ) -> None:
-    """figure.svg, figure.png, figure.md and report.html, and the table on the terminal."""
+    """Write figure.svg, figure.png, figure.md and report.html, and print the table."""
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", " ".join(_command()))]
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
     text = "\n".join([f"`{' '.join(_command())}`", "", *table.markdown(), ""])
@@ -170,7 +170,7 @@ def _write(
 
 
 def _reading(spec: FigureSpec) -> str:
-    """How to read the page's bars and ratios."""
+    """How to read the page's bars and ratios; empty for kinds that explain themselves."""
     found = {"lines": READING, "ratios": RATIO_READING.format(base=BASE), "goodput": GOODPUT_READING}
     return found.get(spec.kind, "")
 

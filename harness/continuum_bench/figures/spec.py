@@ -26,17 +26,17 @@ class FigureSpec:
     name: str
     title: str
     paper: str
-    """The figure or table it stands beside."""
+    """The figure or table of the papers that it reproduces."""
     claim: str
     """What was published, in a sentence."""
     kind: Kind
     minutes: Mapping[str, float]
-    """A guess on two cores: quick, full."""
+    """Estimated minutes on two cores: quick, full."""
     grid: Mapping[str, Any]
     quick: Mapping[str, Any]
     full: Mapping[str, Any]
     traces: Mapping[str, Any]
-    """Over quick or full where the user's own traces are played: loads that suit long coding agents on an A100."""
+    """Put over quick or full where the user's own traces are played: loads that suit long coding agents on an A100."""
     plot: Mapping[str, Any]
     goodput: Mapping[str, Any]
     """Kind goodput: ``tolerance`` of the search, and the limits of quick and of full."""

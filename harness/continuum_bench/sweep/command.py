@@ -1,4 +1,4 @@
-"""``continuum-bench sweep``: a grid in, its missing cells played, a table, a plot and a report out."""
+"""``continuum-bench sweep``: plays the missing cells of a grid and writes a table, a plot and a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from continuum_bench.virtual.pool import Outcome
 
 
 def run_sweep(options: SweepOptions) -> int:
-    """0; 1 where cells failed; 130 for Ctrl-C."""
+    """Returns the exit code: 0, 1 where cells failed, 130 for Ctrl-C."""
     grid = read_grid(options.grid, options.overrides or ())
     out = options.out or Path("runs") / grid.name
     return play_grid(grid, out, options)
@@ -51,7 +51,7 @@ def exit_code(outcome: Outcome, out: Path) -> int:
 
 
 def conclude(out: Path, options: SweepOptions) -> Sweep | None:
-    """Tables, plots and report of what is complete; None where nothing is."""
+    """Write tables, plots and report of the complete cells; None where there is none."""
     sweep = read_sweep(out)
     if not any(group.summary for group in sweep.groups):
         return None

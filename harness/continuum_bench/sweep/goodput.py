@@ -21,7 +21,7 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
 UNLOADED_JPS = 1e-5
-"""A program a day: two hardly ever meet."""
+"""A program a day, so that two programs hardly ever run at once."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 
@@ -70,7 +70,7 @@ class _Running:
     result: float | None = None
 
     def go_on(self, mean_s: float) -> None:
-        """Take what was measured at ``wanted``."""
+        """Take the mean JCT measured at the rate ``wanted``."""
         try:
             self.wanted = self.steps.send(mean_s)
         except StopIteration as found:
@@ -127,7 +127,7 @@ class GoodputStudy:
         return [one.found for one in searches]
 
     def _unloaded(self, created: str, quiet: bool) -> dict[tuple[int, int], float] | None:
-        """vllm's mean JCT with nobody else there, by point and seed."""
+        """vllm's mean JCT with no other program on the machine, by point and seed."""
         where = [(n, point, seed) for n, point in enumerate(self._grid.points) for seed in point.seeds]
         cells = [self._cell(point, UNLOADED_JPS, BASE, seed) for _, point, seed in where]
         means = self._play(cells, created, quiet)
