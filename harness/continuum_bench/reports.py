@@ -79,7 +79,7 @@ def _print_metrics(run: Run) -> None:
 
 
 def show_misses(paths: Sequence[Path]) -> int:
-    """Why returning turns hit or missed, a table a run."""
+    """Why returning turns found their KV or not, a table for each run."""
     for run in _runs(paths):
         returns = run.metrics.facts.returns
         if returns:
@@ -115,7 +115,7 @@ def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
 
 
 def _report_of(path: Path) -> Path:
-    """Of an experiment, or of a sweep with its tables and plot."""
+    """Writes the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
         from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
 
