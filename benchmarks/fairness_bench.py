@@ -9,8 +9,9 @@ from itertools import count
 from typing import Any
 
 from continuum_server.policy.program_table import Guards
+from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import Batch
-from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings

@@ -29,10 +29,11 @@ from typing import Any
 
 import numpy as np
 from continuum_bench.errors import BenchError
-from continuum_bench.workload.load import TraceRequest
-from continuum_bench.workload.workload import Arrivals, load_workload
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.program_table import Guards
-from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
@@ -49,14 +50,14 @@ OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
     """What arrives when: equal for every arm."""
-    request = TraceRequest(
-        name=cell.get("workload", "replay"),
+    programs = TraceOptions(
         traces=Path(cell["traces"]) if cell.get("traces") else None,
         skip_invalid=True,
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
-    arrivals = Arrivals(cell["jps"], cell.get("arrivals", "poisson"), cell.get("tool_times", "recorded"))
-    jobs = sorted(load_workload(request, arrivals).jobs(seed), key=lambda job: job.arrival_s)
+    arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
+    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)

@@ -23,7 +23,8 @@ from typing import Any
 
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.tool_times import ToolTimes
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_bench.workload.load import TraceRequest
-from continuum_bench.workload.workload import Arrivals, load_workload
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.workload import load_workload
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--shares", action="store_true", help="where the time goes, instead of the table")
     options = parser.parse_args()
-    jobs = load_workload(TraceRequest("speed", traces=options.trace), Arrivals(options.jps)).jobs(0)
+    jobs = load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
     if options.shares:
         shares(jobs)
         return

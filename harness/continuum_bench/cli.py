@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from continuum_bench.agents.cli import agent_app
-from continuum_bench.options.commands import add_command
+from continuum_bench.commands import add_command
 from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, at_least
 from continuum_bench.options.run import (
     Format,
@@ -19,7 +19,7 @@ from continuum_bench.options.run import (
     ReplayOptions,
     RunOptions,
     TokensReading,
-    needs_a_server,
+    check_no_server_needed,
 )
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
@@ -70,11 +70,7 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
         return run_live(workload, live.base_url, options, live)
-    from continuum_bench.errors import BenchError  # noqa: PLC0415
-
-    unused = needs_a_server(options, live)
-    if unused is not None:
-        raise BenchError(f"{unused}: needs --base-url")
+    check_no_server_needed(options, live)
     from continuum_bench.virtual.command import run_policies  # noqa: PLC0415
 
     return run_policies(workload, options)
@@ -126,7 +122,7 @@ def figure(options: FigureOptions) -> int:
 @add_command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context, options: ServeOptions) -> int:
     """Start a vLLM server that holds agents' KV between turns. Options not listed here are passed on to vLLM."""
-    from continuum_bench.serve import serve_until_stopped  # noqa: PLC0415
+    from continuum_bench.serve.command import serve_until_stopped  # noqa: PLC0415
 
     return serve_until_stopped(options, tuple(context.args))
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 from continuum_analysis.compare.intervals import resampled_ratio, share_sooner, standardized_difference
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize, summarize_runs
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.words import TextTable, verdict
+from continuum_analysis.plots.arm_styles import ArmStyle
+from continuum_analysis.plots.panels import Line, Panel, Spans
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.report.figure_kit import Figure
 from continuum_analysis.report.images import write_images
 from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
@@ -221,22 +223,17 @@ def test_resampling_one_pair_gives_no_interval() -> None:
 
 
 def test_images_are_the_same_every_time(tmp_path: Path) -> None:
-    plot = go.Figure()
-    plot.add_scatter(x=[1, 2, 3], y=[1.0, 4.0, 9.0], name="steps", mode="lines", line={"shape": "hv", "dash": "dash"})
-    plot.add_scatter(
-        x=[1, 2],
-        y=[3.0, 2.0],
-        name="with <b>errors</b>",
-        mode="lines+markers",
-        error_y={"array": [1, 1], "arrayminus": [0, 1]},
-    )
-    plot.add_bar(y=[1, 2], x=[1.0, 0.5], base=[0.0, 1.0], orientation="h", offset=-0.25, width=0.5, name="rows")
-    plot.update_xaxes(title="x", type="log")
-    first = write_images(plot, tmp_path / "one")
-    again = write_images(plot, tmp_path / "two")
-    assert [file.name for file in first] == ["one.png", "one.svg"]
+    look = ArmStyle("#123456", 0, False, 1)
+    lines = [
+        Line("steps", [1, 2, 3], [1.0, 4.0, 9.0], kind="stepped", look=look),
+        Line("with <b>errors</b>", [1, 2], [3.0, 2.0], [3.0, 1.0], [4.0, 3.0], look=look),
+    ]
+    spans = [Spans("rows", [1, 2], [0.0, 1.0], [1.0, 0.5], 0.5, "#654321")]
+    panels = [Panel("", "x", "", lines, log_x=True), Panel("", "x", "", spans=spans)]
+    first, again = (write_images(Figure(name, "", "", panels, TextTable((), ())), tmp_path) for name in ("one", "two"))
+    assert [file.name for file in first] == ["one.svg", "one.png"]
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in again]
-    svg = first[1].read_text()
-    assert first[0].read_bytes().startswith(b"\x89PNG")
+    svg = first[0].read_text()
+    assert first[1].read_bytes().startswith(b"\x89PNG")
     assert "steps" in svg  # words stay words
     assert "rows" in svg

@@ -99,7 +99,8 @@ def test_a_server_too_small_to_profile() -> None:
 @pytest.mark.slow
 def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
     from continuum_server.emulated.settings import EmulatedSettings  # noqa: PLC0415
-    from continuum_server.launcher import Server, ServerConfig  # noqa: PLC0415
+    from continuum_server.launcher import Server  # noqa: PLC0415
+    from continuum_server.server_config import ServerConfig  # noqa: PLC0415
 
     record = tmp_path / "record"
     config = ServerConfig(

@@ -346,7 +346,7 @@ def test_goodput_of_zero_has_no_ratio() -> None:
     assert vllm.jps is not None
     assert vllm.jps.mean == pytest.approx(0.55)
     assert (continuum.to_vllm, continuum.to_vllm_by_seed) == (None, ())
-    assert [row[-1] for row in goodput_table([vllm, continuum])[1]] == ["-", "-"]
+    assert [row[-1] for row in goodput_table([vllm, continuum]).rows] == ["-", "-"]
 
 
 def test_a_sweep_plays_the_default_policies() -> None:

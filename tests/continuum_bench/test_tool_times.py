@@ -13,11 +13,12 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
-from continuum_bench.workload.load import LoadedTrace, TraceRequest
+from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
-from continuum_bench.workload.workload import Arrivals, Workload, load_workload
+from continuum_bench.workload.workload import Workload, load_workload
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.synth import bundled, scale_lengths
@@ -34,8 +35,8 @@ def bench(*arguments: object) -> Result:
 
 
 def swebench(programs: int, tool_times: str = "recorded", **options: Any) -> Workload:
-    request = TraceRequest("swebench", num_programs=programs, **options)
-    return load_workload(request, Arrivals(0.1, tool_times=tool_times))
+    trace = TraceOptions(num_programs=programs, **options)
+    return load_workload("swebench", trace, ArrivalOptions(0.1, tool_times=tool_times))
 
 
 def programs(count: int) -> list[Program]:
@@ -124,7 +125,7 @@ def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
 
 def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
     trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
-    mixed = Workload(LoadedTrace(tuple(trace), 4, (), {}), Arrivals(times="recorded:1", tool_times="shift:10"))
+    mixed = Workload(LoadedTrace(tuple(trace), 4, (), {}), ArrivalOptions(arrivals="recorded:1", tool_times="shift:10"))
     late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
 
@@ -180,9 +181,9 @@ def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
 
 def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
     write_programs(tmp_path / "plain.jsonl", [Program("p", (Turn(10, 5), Turn(10, 5)))])
-    request = TraceRequest("plain", traces=tmp_path / "plain.jsonl")
+    programs = TraceOptions(traces=tmp_path / "plain.jsonl")
     with pytest.raises(BenchError, match="--tool-times constant:5: the programs call no tools"):
-        load_workload(request, Arrivals(tool_times="constant:5"))
+        load_workload("plain", programs, ArrivalOptions(tool_times="constant:5"))
 
 
 def test_every_change_is_a_group_of_its_own(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.program_table import Guards
-from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -77,7 +78,7 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     table, most_pins = scheduler.table, 0
     while not loop.idle:
         loop.advance()
-        held = {block.block_id for blocks in scheduler._held.values() for block in blocks}
+        held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
         assert table.pinned_tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(table.pins))
     assert most_pins == 20

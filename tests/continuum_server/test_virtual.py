@@ -10,7 +10,7 @@ from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.oracle import ForeseeingScheduler
-from continuum_server.virtual.scheduler_time import SchedulerTime, facts_of
+from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
@@ -200,7 +200,7 @@ def test_the_scheduler_s_time_is_counted_by_call_and_decides_nothing() -> None:
     jobs, ticks = [Job(program(f"p{i}"), 0.1 * i) for i in range(4)], count()
     turns: list[TurnRecord] = []
     _, loop = build(jobs, "continuum", {}, turns=turns)
-    loop.scheduler_time = SchedulerTime(lambda: float(next(ticks)))
+    loop.scheduler_time = SchedulerStopwatch(lambda: float(next(ticks)))
     loop.run()
     calls = loop.counters.scheduler_calls
     assert facts_of([loop.scheduler_time] * 2) == {"calls": 2 * calls, "total_s": 4.0 * calls, "longest_s": 2.0}

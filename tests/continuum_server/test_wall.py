@@ -116,7 +116,7 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     assert len(turns) == sum(len(job.program.turns) for job in jobs), "a request failed"
     scheduler.release_all("shutdown")
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free, "blocks leaked"
-    assert not scheduler._held
+    assert not scheduler.held.blocks
     assert scheduler.kv_cache_manager.reset_prefix_cache()
 
 

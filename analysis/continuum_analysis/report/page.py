@@ -17,6 +17,7 @@ from continuum_analysis.compare.runs import BASELINE, Run, by_load, load_all, lo
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, columns, summary_rows, verdict
 from continuum_analysis.metrics import METRICS
+from continuum_analysis.plots.on_screen import plotly_figure
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
 from continuum_analysis.report.figures import bubble_figure, demand_figure, jct_figure, pin_figure, wait_figure
@@ -191,7 +192,8 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 def _html(figure: Figure, name: str) -> str:
     config = {"displayModeBar": False, "responsive": True}
-    return str(figure.plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
+    plot = plotly_figure(figure.panels, figure.height)
+    return str(plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:

@@ -10,7 +10,8 @@ from typing import Any
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import BASELINE
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.sweep.plots import Bar, Panel
+from continuum_analysis.plots.panels import Bar, Panel
+from continuum_analysis.sweep.tables import point_text
 
 READING = (
     "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
@@ -83,7 +84,7 @@ def goodput_table(rows: Sequence[Goodput]) -> TextTable:
 
 def _cells(row: Goodput) -> list[str]:
     return [
-        point_name(row.axes),
+        _point(row.axes),
         f"{row.limit_s:.1f}",
         row.policy,
         "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
@@ -92,19 +93,18 @@ def _cells(row: Goodput) -> list[str]:
     ]
 
 
-def point_name(axes: Mapping[str, Any]) -> str:
-    words = [f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in axes.items()]
-    return ", ".join(words).replace("limit ", "limit x")
+def _point(axes: Mapping[str, Any]) -> str:
+    return point_text(axes, axes).replace("limit ", "limit x")
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:
     """Bars: a group a point, a bar a policy."""
     bars = tuple(
-        Bar(point_name(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
+        Bar(_point(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
         for row in rows
         if row.jps is not None
     )
-    return Panel("", "", "goodput, programs per second", (), bars=bars)
+    return Panel("", "", "goodput, programs per second", bars=bars)
 
 
 def goodput_json(rows: Sequence[Goodput]) -> list[dict[str, Any]]:

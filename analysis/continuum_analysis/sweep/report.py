@@ -10,7 +10,9 @@ import jinja2
 from continuum_traces.run_dir import read_json, writing
 
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.sweep.plots import Panel, draw, read_plot, save, sweep_panels
+from continuum_analysis.plots.on_paper import draw, save
+from continuum_analysis.plots.panels import Panel
+from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.tables import SWEEP, Sweep
 
 READING = (

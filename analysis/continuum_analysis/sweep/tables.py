@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, read_manifest, write_json, writing
 
-from continuum_analysis.compare.intervals import interval_text, number_text
+from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
 from continuum_analysis.compare.runs import BASELINE, Run
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable
@@ -172,7 +172,13 @@ def _cells(group: GroupSummary, policy: str, drawn: Sequence[str]) -> list[str]:
     ]
 
 
+def point_text(axes: Mapping[str, Any], shown: Iterable[str]) -> str:
+    """A point of the grid on the axes shown, those it lacks left out; numbers stand behind their axis' name."""
+    told = {name: axes[name] for name in shown if axes.get(name) is not None}
+    return ", ".join(f"{name} " * isinstance(value, int | float) + _show(value) for name, value in told.items())
+
+
 def _show(value: Any) -> str:
     if value is None:
-        return "-"
+        return NO_VALUE
     return f"{value:g}" if isinstance(value, float) else str(value)

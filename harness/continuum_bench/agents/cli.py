@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from continuum_bench.commands import add_command
 from continuum_bench.options.agent import BfclOptions, MiniSweOptions, OpenHandsOptions
-from continuum_bench.options.commands import add_command
 
 agent_app = typer.Typer(
     no_args_is_help=True, help="Run real agent frameworks against a server. Their requests are tagged and recorded."

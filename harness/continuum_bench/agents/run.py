@@ -42,7 +42,7 @@ from continuum_traces.schema import Manifest
 from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
-from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace, uses_rate
@@ -116,7 +116,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     framework, python = environment_of(options.framework)
     _check(options)
     work = find_work()
-    endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
+    endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint, work.config)
     if options.config:
         said = f"-c {' -c '.join(options.config)}"

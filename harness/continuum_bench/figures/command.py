@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Panel
 from continuum_analysis.sweep.details import estimates_figure, queue_figure, tools_figure
 from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
-from continuum_analysis.sweep.plots import Panel, read_plot, sweep_panels
+from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import READING, write_page

@@ -20,7 +20,7 @@ from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
 from continuum_bench.errors import BenchError
-from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
@@ -29,8 +29,7 @@ from continuum_bench.live.results import conclude, generator_facts, report_gener
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.of_options import workload_of
-from continuum_bench.workload.workload import Workload
+from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
@@ -104,7 +103,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
 def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
     _check(options, live)
     api_key = os.environ.get(live.api_key_env) or None
-    endpoint = look_at(base_url, api_key)
+    endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
     seeds = range(options.seed, options.seed + options.seeds)

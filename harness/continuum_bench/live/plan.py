@@ -45,7 +45,7 @@ def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
     Raises:
         BenchError: a window that cannot be, or leaves no program to count.
     """
-    found = lanes_of(workload.arrivals.times)
+    found = lanes_of(workload.arrivals.arrivals)
     plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0) for job in workload.jobs(seed)]
     plays.sort(key=lambda play: play.arrival_s)
     first, end = _counted(window, [play.arrival_s for play in plays], found is None)

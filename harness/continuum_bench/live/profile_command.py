@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import typer
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.profile import (
+    DecodeFit,
     DecodePoint,
-    Fit,
+    PrefillFit,
     PrefillPoint,
     Profile,
     make_profile,
@@ -55,11 +57,11 @@ def _from_tables(options: ProfileOptions) -> Profile:
 
 
 def _from_server(options: ProfileOptions, base_url: str) -> Profile:
-    from continuum_bench.live.endpoint import look_at  # noqa: PLC0415 - aiohttp is needed for servers only
+    from continuum_bench.live.endpoint import probe_server  # noqa: PLC0415 - aiohttp is needed for servers only
     from continuum_bench.live.profile import measure  # noqa: PLC0415
 
     api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = look_at(base_url, api_key)
+    endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
     found = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
     return make_profile(
@@ -74,9 +76,10 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     )
 
 
-def _show(what: str, fit: Fit) -> str:
-    terms = ", ".join(f"{name} = {value:.4g}" for name, value in fit.coefficients.items())
-    return f"{what}: {terms}; worst point {fit.worst_relative_residual:.1%} off"
+def _show(what: str, fit: PrefillFit | DecodeFit) -> str:
+    *coefficients, (_, worst) = asdict(fit).items()
+    terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
+    return f"{what}: {terms}; worst point {worst:.1%} off"
 
 
 def _now() -> str:

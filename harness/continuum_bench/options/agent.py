@@ -10,7 +10,7 @@ import typer
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 
 from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, Limit, Options, at_least, one_of
-from continuum_bench.options.run import Jps, Json, WorkloadOptions
+from continuum_bench.options.run import ArrivalOptions, Jps, Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class AgentOptions(Options):
     """Directory of the batch. If it exists, the batch is resumed."""
     model: str | None = None
     """Model to request. Default: the first that the server lists."""
-    jps: Jps = WorkloadOptions.jps
+    jps: Jps = ArrivalOptions.jps
     """Number of programs that arrive per second."""
-    arrivals: str = WorkloadOptions.arrivals
+    arrivals: str = ArrivalOptions.arrivals
     """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), or
     concurrency:N[:RAMP_S] (N programs at a time)."""
     workers: Annotated[int | None, at_least(1)] = None

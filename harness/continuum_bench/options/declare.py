@@ -7,15 +7,19 @@ another name than the field's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 from typer.models import OptionInfo
 
-from continuum_bench.errors import BenchError
+T = TypeVar("T")
+
+
+class OptionError(Exception):
+    """An option with a value that it cannot have; the message names the option and says what it can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Options:
     """Base of all dataclasses of options. A value outside its limit cannot be constructed.
 
     Raises:
-        BenchError: the value of an option is outside its limit.
+        OptionError: the value of an option is outside its limit.
     """
 
     panel: ClassVar[str | None] = None
@@ -63,11 +67,15 @@ class Options:
         hints = self._hints()
         return [spelling(name, hint) for name, hint in hints.items() if getattr(self, name) != defaults[name]]
 
-    def as_arguments(self, names: Sequence[str]) -> list[str]:
-        """These options as arguments of a command line; those that are None or False are left out."""
-        given = {spelling(name, self._hints()[name]): getattr(self, name) for name in names}
+    def as_arguments(self) -> list[str]:
+        """The options as arguments of a command line; those that are None or False are left out."""
+        given = {spelling(name, hint): getattr(self, name) for name, hint in self._hints().items()}
         texts = {name: [name] if value is True else [name, str(value)] for name, value in given.items()}
         return [text for name, value in given.items() if value not in (None, False) for text in texts[name]]
+
+    def group(self, kind: type[T]) -> T:
+        """The options of one of the bases."""
+        return kind(**{each.name: getattr(self, each.name) for each in fields(cast(Any, kind))})
 
     def _hints(self) -> dict[str, Any]:
         return hints_of(cast(Any, type(self)))
@@ -87,12 +95,12 @@ def extras_of(hint: Any) -> tuple[Any, ...]:
 
 def check(name: str, value: Any, hint: Any) -> None:
     """Raises:
-    BenchError: the value is outside the limit that stands beside its type.
+    OptionError: the value is outside the limit that stands beside its type.
     """
     for limit in extras_of(hint):
         if isinstance(limit, Limit) and value is not None and not limit.holds(value):
             shown = f"{value:g}" if isinstance(value, float) else value
-            raise BenchError(f"{spelling(name, hint)} {shown}: {limit.words}")
+            raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
 
 
 def spelling(name: str, hint: Any) -> str:

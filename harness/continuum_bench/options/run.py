@@ -17,6 +17,7 @@ from continuum_bench.options.declare import (
     POSITIVE,
     SHARE,
     Limit,
+    OptionError,
     Options,
     at_least,
     one_of,
@@ -62,16 +63,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 
 
 @dataclass(frozen=True)
-class WorkloadOptions(Options):
-    """Which programs are played, and when they arrive."""
+class TraceOptions(Options):
+    """Which programs are played."""
 
     panel = WORKLOAD
 
     traces: Path | None = None
     """Trace file to play instead of the bundled programs."""
     form: Format = None
-    jps: Jps = 0.13
-    """Number of programs that arrive per second."""
     num_programs: Annotated[int | None, at_least(1)] = None
     """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
     program of the trace once."""
@@ -82,14 +81,24 @@ class WorkloadOptions(Options):
     """Multiply every length in tokens by this factor."""
     shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
     """Put this many tokens before the first prompt of every program, the same tokens for all programs."""
+    skip_invalid: bool = False
+    """Leave out programs that are longer than the model's context."""
+
+
+@dataclass(frozen=True)
+class ArrivalOptions(Options):
+    """When programs arrive, and how long their tools take then."""
+
+    panel = WORKLOAD
+
+    jps: Jps = 0.13
+    """Number of programs that arrive per second."""
     arrivals: str = "poisson"
     """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), recorded[:SPEED] (at the
     times in the trace), or concurrency:N[:RAMP_S] (N programs at a time; needs --base-url)."""
     tool_times: str = "recorded"
     """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
-    skip_invalid: bool = False
-    """Leave out programs that are longer than the model's context."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,7 @@ class ArmOptions(Options):
 
 
 @dataclass(frozen=True)
-class RunOptions(OutputOptions, EngineOptions, ArmOptions, WorkloadOptions):
+class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, TraceOptions):
     """Options of a command that plays a workload. ``--help`` shows those of the last base first."""
 
     panel = ENGINE
@@ -228,7 +237,10 @@ class LiveOptions(Options):
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
 
 
-def needs_a_server(options: RunOptions, live: LiveOptions) -> str | None:
-    """The first given option that works only against a live server, or None."""
+def check_no_server_needed(options: RunOptions, live: LiveOptions) -> None:
+    """Raises:
+    OptionError: an option is given that works only against a live server.
+    """
     concurrency = [f"--arrivals {options.arrivals}"] if options.arrivals.startswith("concurrency") else []
-    return next(iter(live.changed() + concurrency), None)
+    for name in live.changed() + concurrency:
+        raise OptionError(f"{name}: needs --base-url")

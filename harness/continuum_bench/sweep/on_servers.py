@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from continuum_server.emulated.settings import EmulatedError
-from continuum_server.launcher import Server, ServerConfig, ServerError
+from continuum_server.launcher import Server
+from continuum_server.server_config import ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.run import EngineOptions, WorkloadOptions
+from continuum_bench.options.declare import OptionError
+from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
 from continuum_bench.options.serve import ServeOptions
-from continuum_bench.server_config import server_config
+from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
@@ -35,7 +37,7 @@ def play_live(
         except KeyboardInterrupt:
             outcome.interrupted = True
             return outcome
-        except (BenchError, ServerError, EmulatedError) as error:
+        except (BenchError, OptionError, ServerError, EmulatedError) as error:
             reason = str(error).splitlines()[0].split("; log ")[0]
             outcome.failed[cell.name] = reason
             on_report(Report(cell.name, state="failed", error=reason))
@@ -55,8 +57,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
     if unknown:
         raise BenchError(f"serve: {unknown[0]}: unknown; there are {', '.join(SERVE_OPTIONS)}")
     run = cell.group.point.options
-    given: dict[str, Any] = {each.name: getattr(run, each.name) for each in fields(EngineOptions)}
-    given |= {"model": run.model} if engine == "emulated" else {}
+    given = asdict(run.group(EngineOptions)) | ({"model": run.model} if engine == "emulated" else {})
     given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}
     options = ServeOptions(
         **{**given, "replies": Path(given["replies"]) if given.get("replies") else None},
@@ -94,7 +95,8 @@ def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
     """``continuum-bench`` itself, playing this cell."""
     options = cell.group.point.options
     what = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
-    named = {"--base-url": f"{url}/v1", "--label": cell.arm.label, "--seed": str(cell.seed), "--out": str(out)}
-    workload = options.as_arguments([each.name for each in fields(WorkloadOptions) if each.name != "traces"])
-    pairs = [part for pair in named.items() for part in pair]
-    return [sys.executable, "-m", "continuum_bench", *what, *pairs, *workload, "--no-report", "--json"]
+    live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
+    programs = replace(options.group(TraceOptions), traces=None).as_arguments()
+    arrivals = options.group(ArrivalOptions).as_arguments()
+    output = ["--out", str(out), "--no-report", "--json"]
+    return [sys.executable, "-m", "continuum_bench", *what, *live, *programs, *arrivals, *output]

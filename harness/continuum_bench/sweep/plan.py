@@ -20,8 +20,7 @@ from continuum_traces.schema import Manifest
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Cell, Experiment, manifest_of
-from continuum_bench.workload.of_options import workload_of
-from continuum_bench.workload.workload import Workload
+from continuum_bench.workload.workload import Workload, workload_of
 
 DIGEST_CHARS = 10
 

@@ -23,7 +23,7 @@ from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.of_options import workload_of
+from continuum_bench.workload.workload import workload_of
 
 
 def run_policies(name: str, options: RunOptions) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import TooLong, too_long
 from continuum_traces.schema import Program
@@ -26,22 +25,7 @@ from continuum_traces.synth import (
 )
 
 from continuum_bench.errors import BenchError
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """Which programs the user asked for."""
-
-    name: str
-    traces: Path | None = None
-    form: str | None = None
-    num_programs: int | None = None
-    turn_scale: int = 1
-    length_scale: float = 1.0
-    shared_prefix: int = 0
-    reading: Reading = "context"
-    skip_invalid: bool = False
-    context_tokens: int = 131072
+from continuum_bench.options.run import TraceOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +40,35 @@ class LoadedTrace:
     """For the manifest."""
 
 
-def load_trace(request: TraceRequest) -> LoadedTrace:
-    """The programs asked for.
+def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -> LoadedTrace:
+    """Load the programs that the options ask for.
+
+    Args:
+        name: the name of the trace file, or swebench, bfcl or openhands.
+        options: which programs.
+        context_tokens: the model's longest context.
 
     Raises:
-        BenchError: nothing left to run, numbers out of range, or a turn longer than the model's context.
+        BenchError: no program is left, or a turn is longer than the model's context.
         TraceError: a fault in the file.
     """
-    _check(request)
-    return _load(request, _version(request.traces))
+    return _load(name, options, context_tokens, _version(options.traces))
 
 
 @lru_cache(maxsize=32)
-def _load(request: TraceRequest, version: object) -> LoadedTrace:
-    read, sha256 = _read(request.name, request.traces, request.form, request.reading, version)
+def _load(name: str, options: TraceOptions, context_tokens: int, version: object) -> LoadedTrace:
+    read, sha256 = _read(name, options.traces, options.form, cast(Reading, options.tokens_reading), version)
     programs = list(read)
-    if request.length_scale != 1:
-        programs = [scale_lengths(program, request.length_scale) for program in programs]
-    if request.turn_scale > 1:
-        programs = [scale_turns(program, request.turn_scale) for program in programs]
-    if request.shared_prefix:
-        programs = put_behind(programs, request.shared_prefix)
-    kept, skipped = _fitting(programs, request)
-    number = request.num_programs or len(kept)
+    if options.length_scale != 1:
+        programs = [scale_lengths(program, options.length_scale) for program in programs]
+    if options.turn_scale > 1:
+        programs = [scale_turns(program, options.turn_scale) for program in programs]
+    if options.shared_prefix:
+        programs = put_behind(programs, options.shared_prefix)
+    kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
+    number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
-    return LoadedTrace(chosen, number, skipped, _facts(request, chosen, number, sha256))
-
-
-def _check(request: TraceRequest) -> None:
-    if request.num_programs is not None and request.num_programs < 1:
-        raise BenchError(f"--num-programs {request.num_programs}: must be at least 1")
-    if request.turn_scale < 1:
-        raise BenchError(f"--turn-scale {request.turn_scale}: must be at least 1")
-    if not 0 < request.length_scale < np.inf:
-        raise BenchError(f"--length-scale {request.length_scale:g}: must be above 0")
-    if request.shared_prefix < 0:
-        raise BenchError(f"--shared-prefix {request.shared_prefix}: must not be negative")
+    return LoadedTrace(chosen, number, skipped, _facts(name, options, chosen, number, sha256))
 
 
 def _version(path: Path | None) -> object:
@@ -116,35 +93,36 @@ def _read(
     return tuple(programs), hashlib.sha256(content).hexdigest()
 
 
-def _fitting(programs: Sequence[Program], request: TraceRequest) -> tuple[list[Program], tuple[TooLong, ...]]:
+def _fitting(
+    programs: Sequence[Program], skip_invalid: bool, context_tokens: int
+) -> tuple[list[Program], tuple[TooLong, ...]]:
     kept, skipped = [], []
     for program in programs:
-        problem = too_long(program, request.context_tokens)
+        problem = too_long(program, context_tokens)
         if problem is None:
             kept.append(program)
-        elif request.skip_invalid:
+        elif skip_invalid:
             skipped.append(problem)
         else:
             raise BenchError(
-                f"{problem}; the model's context is {request.context_tokens}. "
-                "Leave such programs out with --skip-invalid"
+                f"{problem}; the model's context is {context_tokens}. Leave such programs out with --skip-invalid"
             )
     if not kept:
         raise BenchError("no program left to run")
     return kept, tuple(skipped)
 
 
-def _facts(request: TraceRequest, programs: Sequence[Program], number: int, sha256: str) -> dict[str, Any]:
+def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> dict[str, Any]:
     return {
-        "name": request.name,
-        "file": request.traces.name if request.traces else None,
+        "name": name,
+        "file": options.traces.name if options.traces else None,
         "sha256": sha256,
         "programs": number,
         "distinct_programs": len(programs),
         "turns": sum(len(programs[i % len(programs)].turns) for i in range(number)),
         "synthetic": any(program.synthetic for program in programs),
-        "tokens_reading": request.reading,
-        "turn_scale": request.turn_scale,
-        **({"length_scale": request.length_scale} if request.length_scale != 1 else {}),
-        **({"shared_prefix": request.shared_prefix} if request.shared_prefix else {}),
+        "tokens_reading": options.tokens_reading,
+        "turn_scale": options.turn_scale,
+        **({"length_scale": options.length_scale} if options.length_scale != 1 else {}),
+        **({"shared_prefix": options.shared_prefix} if options.shared_prefix else {}),
     }

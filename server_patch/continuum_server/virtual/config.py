@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from continuum_server import defaults
-from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.virtual.offload import GB, Offload
@@ -158,24 +159,6 @@ class EngineShape:
             return 0
         gb = self.offload.dram.gb + (self.offload.ssd.gb if self.offload.ssd is not None else 0.0)
         return int(gb * self.gpus * GB) // self.kv_token_bytes
-
-
-def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
-    """The quadratic through prefill times at 1K, 2K, 4K ... (SPEC 3), weighted so that short prompts count too."""
-    lengths = [min(1024, max_tokens // 4)]
-    while lengths[-1] * 2 <= min(max_tokens, 131072):
-        lengths.append(lengths[-1] * 2)
-    seconds = [times.prefill_s(n) for n in lengths]
-    a, b, c = np.polyfit(lengths, seconds, 2, w=1.0 / np.asarray(seconds))
-    return PrefillCurve(float(a), float(b), float(c), times.provenance.kind)
-
-
-def fit_decode(times: StepTimes) -> DecodeLine:
-    """The line through decode steps of eight requests with 1K and with 8K tokens each."""
-    few, many = 8 * 1024, 8 * 8192
-    few_s, many_s = times.step_s((), 8, few), times.step_s((), 8, many)
-    token_s = max(0.0, (many_s - few_s) / (many - few))
-    return DecodeLine(few_s - token_s * few, token_s)
 
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:

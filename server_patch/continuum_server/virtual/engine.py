@@ -16,16 +16,9 @@ from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, Json
 
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
+from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
-from continuum_server.virtual.config import (
-    EngineConfig,
-    EngineError,
-    EngineShape,
-    decode_of,
-    fit_prefill,
-    shape_of,
-    times_of,
-)
+from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import Counters, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink

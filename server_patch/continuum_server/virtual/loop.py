@@ -18,7 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.scheduler_time import SchedulerTime
+from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.tokens import TokenContext
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside, hash_computed_blocks
@@ -122,7 +122,7 @@ class VirtualLoop:
         self.step_start_s = -inf
         """When the latest step was scheduled: a turn that came later is not in it."""
         self.counters = Counters()
-        self.scheduler_time = SchedulerTime()
+        self.scheduler_time = SchedulerStopwatch()
         self.programs_done = 0
         self.turns_done = 0
         self._scheduler = scheduler

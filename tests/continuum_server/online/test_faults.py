@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import ServerError
+from continuum_server.server_config import ServerError
 from continuum_traces.run_dir import read_events
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 

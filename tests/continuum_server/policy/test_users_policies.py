@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.launcher import ServerConfig, command_of
 from continuum_server.policy.catalog import PolicyError, find_policy, is_policy, make_policy, read_options
+from continuum_server.server_command import command_of
+from continuum_server.server_config import ServerConfig
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.online import Online

@@ -12,20 +12,14 @@ from types import FrameType
 import typer
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
-from continuum_server.launcher import (
-    STOCK,
-    Server,
-    ServerConfig,
-    ServerError,
-    client_line,
-    longest_request,
-    model_name,
-)
+from continuum_server.launcher import Server, client_line
+from continuum_server.server_command import longest_request, model_name
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.serve import ServeOptions
-from continuum_bench.server_config import server_config
+from continuum_bench.serve.config import server_config
 
 TEARDOWN_S = 15
 """Seconds beyond the drain that a stopping server gets."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import EngineName, ServerConfig
 from continuum_server.policy.program_table import GuardError, Guards, PinsYieldTo
+from continuum_server.server_config import EngineName, ServerConfig
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.serve import ServeOptions
@@ -48,7 +48,7 @@ def server_config(
         host=options.host,
         port=options.port,
         max_num_seqs=options.max_num_seqs,
-        chunk_tokens=options.chunk_tokens,
+        max_num_batched_tokens=options.chunk_tokens,
         block_size=options.block_size,
         kv_blocks=options.kv_blocks,
         max_model_len=options.max_model_len,
