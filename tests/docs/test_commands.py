@@ -209,7 +209,7 @@ def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
         with JsonLines(recorded / TURNS) as turns:
             turns.write(TurnRecord("p", 0, 0.0, 0.0, 0.5, 1.0, 100, 10, is_last=True))
     if name_of(page) == POLICY_PAGE:
-        code, _, _ = fenced(page, "python").partition("    gauges:")
+        code, _, _ = fenced(page, "python").partition("class Recompute(ProgramFcfs):\n    gauges")
         (folder / "my_policy.py").write_text(code)
     if name_of(page) == CLIENT_PAGE:
         code, replies = (fenced(page, language) for language in ("python", "json"))
