@@ -10,12 +10,10 @@ from itertools import count
 from typing import Any
 
 from continuum_server.policy.program_table import Guards
-from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import Batch
-from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
-from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.wire import tags_to_xargs
 from fairness_rows import (
     BLOCK,
@@ -49,14 +47,8 @@ class Engine:
     def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards) -> None:
         config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK)
         shape, self._times = shape_of(config), times_of(config)
-        settings = Settings(
-            policy,
-            dict(options),
-            guards,
-            prefill=fit_prefill(self._times, shape.max_model_len),
-            decode=decode_of(config, self._times),
-        )
-        self.scheduler: Any = build_scheduler(shape, settings, ProgramScheduler)
+        settings = settings_of(config, policy, options, guards)
+        self.scheduler: Any = build_engine(shape, self._times, settings, scheduler_type=ProgramScheduler).scheduler
         self.scheduler.clock = lambda: self.now_s
         self.now_s = 0.0
         self._numbers = count()

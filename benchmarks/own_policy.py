@@ -34,12 +34,9 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.program_table import Guards
-from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
@@ -81,26 +78,13 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     """One run of an arm. Times are in seconds."""
     cell_name, cell, label, (policy, options, *guards), seed = task
     config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
-    shape, times = shape_of(config), times_of(config)
-    settings = Settings(
-        policy,
-        options,
-        Guards(**guards[0]) if guards else Guards(),
-        prefill=fit_prefill(times, shape.max_model_len),
-        decode=fit_decode(times),
-    )
-    jobs = jobs_of(cell, seed)
-    scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
-    show_future(scheduler, jobs, times)
-    pool = scheduler.kv_cache_manager.block_pool
-    free, turns, events = pool.get_num_free_blocks(), list[TurnRecord](), _Events()
-    loop = VirtualLoop(scheduler, times, jobs, turns.append)
-    scheduler.attach(loop.clock, events)
-    loop.run()
-    scheduler.release_all("shutdown")
-    if pool.get_num_free_blocks() != free:
+    settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
+    jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
+    engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
+    engine.loop.run()
+    if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
-    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, loop)}
+    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, engine.loop)}
 
 
 class _Events:

@@ -24,12 +24,10 @@ from typing import Any
 
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.tool_times import ToolTimes
-from continuum_server.step_times.curves import fit_prefill
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from virtual_speed import Stock, Timed
@@ -44,15 +42,11 @@ EVENTS = ("_arrived", "_started", "_finished", "_obey")
 
 
 def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, Any]) -> tuple[Any, VirtualLoop]:
-    times, shape = times_of(config), shape_of(config)
     stock = arm == "stock"
-    settings = Settings("vllm" if stock else arm, options, prefill=fit_prefill(times, shape.max_model_len))
-    scheduler: Any = build_scheduler(shape, settings, Stock if stock else ForeseeingScheduler)
-    loop = VirtualLoop(scheduler, times, jobs, lambda record: None, max_stretch=1)
-    if not stock:
-        scheduler.clock = loop.clock
-        show_future(scheduler, jobs, times)
-    return scheduler, loop
+    settings = settings_of(config, "vllm" if stock else arm, options)
+    kind = Stock if stock else ForeseeingScheduler
+    engine = build_engine(shape_of(config), times_of(config), settings, jobs, scheduler_type=kind, max_stretch=1)
+    return engine.scheduler, engine.loop
 
 
 class Standing:

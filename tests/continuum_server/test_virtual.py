@@ -74,17 +74,6 @@ def test_under_pressure_too(policy: str, options: dict[str, Any], yielding: Any,
     check_every_program(play(jobs, policy, options, blocks=48, guards=guards), jobs)
 
 
-@pytest.mark.parametrize(("policy", "options"), [("vllm", {}), ("program-fcfs", {}), *HOLDING])
-@given(jobs=workloads(), blocks=st.integers(48, 160))
-@settings(max_examples=20)
-def test_event_skipping_changes_nothing(policy: str, options: dict[str, Any], jobs: list[Job], blocks: int) -> None:
-    stepwise = play(jobs, policy, options, blocks=blocks, max_stretch=1)
-    skipping = play(jobs, policy, options, blocks=blocks)
-    assert skipping.turns == stepwise.turns
-    assert skipping.events == stepwise.events
-    assert skipping.loop.counters.engine_steps == stepwise.loop.counters.engine_steps
-
-
 def test_event_skipping_changes_nothing_for_a_request_that_is_preempted() -> None:
     """Blocks that it filled within a stretch are found again when it resumes."""
     jobs = [Job(program(f"p{i}", turns=3, new=75 + 7 * i, output=40, tool_s=0.1 * i), 0.05 * i) for i in range(8)]

@@ -95,7 +95,13 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     turns: list[Any] = []
     guards = Guards(pins_yield_to="waiting", max_overtake_s=5.0)
     scheduler, loop = build(
-        jobs, policy, BITING[policy], blocks=112, guards=guards, turns=turns, scheduler_type=ProgramScheduler
+        jobs,
+        policy,
+        BITING[policy],
+        blocks=112,
+        guards=guards,
+        turns=turns,
+        scheduler_type=ProgramScheduler,
     )
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)

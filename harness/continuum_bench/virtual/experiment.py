@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES, split_arm
+from continuum_server.policy.catalog import is_policy, split_arm
 from continuum_traces.run_dir import create, write_manifest
 from continuum_traces.schema import Manifest
 
@@ -63,7 +63,7 @@ def prepare(experiment: Experiment, description: Any) -> None:
 def manifest_of(
     experiment: Experiment, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
 ) -> Manifest:
-    if all(arm in POLICIES for arm in policy.split(",")):
+    if all(is_policy(arm) for arm in policy.split(",")):
         description = description.without_offload()
     return Manifest(
         created=created,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +50,8 @@ class ProgramState:
     """A block of that prompt, by index and hash, that a prompt must repeat to continue this program."""
     shared_blocks: int | None = None
     """Leading blocks of its first prompt that the cache held already: others have them too. None: not scheduled yet."""
-    policy_state: Any = None
-    """The policy's own note."""
+    policy_state: object = None
+    """What the policy keeps about this program; the policy alone knows its type."""
 
     @property
     def root(self) -> ProgramState:
@@ -101,8 +100,8 @@ class TurnState:
     """Time in the queue, up to ``since_s``."""
     chain_s: float = 0.0
     """Its family's model time when it arrived."""
-    policy_state: Any = None
-    """The policy's own note."""
+    policy_state: object = None
+    """What the policy keeps about this turn; the policy alone knows its type."""
 
     def served(self, now_s: float) -> float:
         return self.served_s + (now_s - self.since_s if self.running else 0.0)
@@ -239,7 +238,7 @@ class Machine:
     prefill: PrefillCurve
     kv_tokens: int
     """Tokens the KV pool holds."""
-    chunk_tokens: int = 2048
+    max_num_batched_tokens: int = 2048
     """Tokens of one step at most."""
     swap_token_s: float | None = None
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""

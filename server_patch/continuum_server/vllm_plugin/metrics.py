@@ -95,14 +95,6 @@ GAUGES = {
 }
 """By their key in the state: name and help."""
 
-POLICY_GAUGES = {
-    "delay_s": ("delay_estimate_seconds", "T: mean queueing delay of returning turns whose KV was evicted"),
-    "eta": ("eta", "Memoryfulness of program lengths"),
-    "programs_inside": ("programs_inside", "Programs that the policy has let in"),
-    "programs_outside": ("programs_outside", "Programs that wait to be let in"),
-}
-"""Gauges of some policies, likewise. Where the state has no number there is no gauge."""
-
 TOTALS = {
     "pins": "Turns whose KV was pinned",
     "prompt_tokens": "Prompt tokens of scheduled turns",
@@ -143,8 +135,12 @@ class _Families(Collector):
 
 def _families(engines: Sequence[State]) -> Iterator[Metric]:
     yield _one_each(GaugeMetricFamily, "pins_held", "Pins held now", [len(state["pins"]) for state in engines])
-    for key, (name, text) in {**GAUGES, **POLICY_GAUGES}.items():
+    for key, (name, text) in GAUGES.items():
         yield _one_each(GaugeMetricFamily, name, text, [state[key] for state in engines])
+    of_policies = {name: gauge["help"] for state in engines for name, gauge in state["gauges"].items()}
+    for name, text in of_policies.items():
+        values = [state["gauges"].get(name, {}).get("value") for state in engines]
+        yield _one_each(GaugeMetricFamily, name, text, values)
     for name, text in TOTALS.items():
         yield _one_each(CounterMetricFamily, name, text, [state["metrics"][name] for state in engines])
     for name, text in FAULTS.items():

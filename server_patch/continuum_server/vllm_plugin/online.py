@@ -116,7 +116,7 @@ class Online:
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
-        policy = table.policy.state()
+        believed = table.policy.state()
         return {
             "policy": table.policy.name,
             "policy_options": self._settings.policy_options,
@@ -139,11 +139,16 @@ class Online:
             "programs": table.program_count,
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
-            "delay_s": policy.get("delay_s"),
-            "eta": policy.get("eta"),
-            "tools": policy.get("tools", {}),
-            "programs_inside": policy.get("programs_inside"),
-            "programs_outside": policy.get("programs_outside"),
+            "delay_s": believed.get("delay_estimate_seconds"),
+            "eta": believed.get("eta"),
+            "tools": believed.get("tools", {}),
+            "programs_inside": believed.get("programs_inside"),
+            "programs_outside": believed.get("programs_outside"),
+            "gauges": {
+                name: {"value": believed[name], "help": text}
+                for name, text in table.policy.gauges.items()
+                if name in believed
+            },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,
             "plugin_errors": scheduler.wall.errors,

@@ -12,7 +12,7 @@ from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, 
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, TurnState
 from continuum_server.policy.program_table import GuardError, Guards, ProgramTable
 from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID, Prompt
-from continuum_server.policy.rules.ttl import Continuum
+from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.vllm_plugin.settings import Settings, SettingsError, read_settings
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, read_options
 from continuum_server.policy.estimate import Moments
-from continuum_server.policy.rules.published import ContinuumV1, bernstein_bound
+from continuum_server.policy.rules.continuum_v1 import ContinuumV1, bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver

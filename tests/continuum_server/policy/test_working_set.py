@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
+from continuum_server.policy.estimate import Footprints
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
-from continuum_server.policy.rules.working_set import Footprints, ToolTimes
+from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -272,8 +273,8 @@ def test_without_admission_everybody_is_let_in() -> None:
 # ------------------------------------------------------------------------------------------------- tool times
 
 
-def away(times_s: Sequence[float]) -> ToolTimes:
-    tool_times = ToolTimes(window=1024)
+def away(times_s: Sequence[float]) -> AwayTimes:
+    tool_times = AwayTimes(window=1024)
     for away_s in times_s:
         tool_times.add(away_s)
     return tool_times
@@ -301,7 +302,7 @@ def test_no_hold_up_to_the_break_even_is_cheaper(times_s: list[float], even_s: f
         return sum(min(time_s, tau_s) + (even_s if time_s > tau_s else 0.0) for time_s in times_s)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ToolTimes, "MARGIN", 1.0)
+        patch.setattr(AwayTimes, "MARGIN", 1.0)
         hold_s = away(times_s).best_hold_s(even_s)
     assert 0.0 <= hold_s <= even_s
     best = min(cost(tau_s) for tau_s in [0.0, even_s, *(time_s for time_s in times_s if time_s <= even_s)])
@@ -312,7 +313,7 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
     """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
     gate = Gate(memory_worth=0.5)
     for away_s in (*[0.1] * 30, 90.0):
-        gate.policy.tool_times.add(away_s)
+        gate.policy.away_times.add(away_s)
     gate.finish(gate.arrive("a", prompt=100), context=110)
     gate.now_s += 0.1  # the 32nd
     gate.arrive("a", prompt=600)
@@ -323,10 +324,10 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
     assert gate.waits(waiting)
     gate.now_s += held_s + 0.001
     assert gate.admitted() == ["c"]
-    assert gate.policy.footprints.final(0) == 0.0
+    assert gate.policy.footprints.final_tokens(0) == 0.0
     gate.now_s += 2.0
     gate.admitted()
-    assert gate.policy.footprints.final(0) == 310.0
+    assert gate.policy.footprints.final_tokens(0) == 310.0
 
 
 # ------------------------------------------------------------------------------------------------- forecast
@@ -334,20 +335,20 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
 
 def test_what_programs_will_need() -> None:
     footprints = Footprints(window=3)
-    assert footprints.crowded([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
-    assert footprints.crowded([100, 201], 300.0) == 1.0
+    assert footprints.overflow_share([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
+    assert footprints.overflow_share([100, 201], 300.0) == 1.0
     for tokens in (10**6, 300, 500, 700):
         footprints.add(tokens)  # the first is out of the window
-    assert footprints.final(0) == 500
-    assert footprints.final(400) == 600
-    assert footprints.final(700) == 700
-    assert footprints.crowded([400], 600.0) == 0.0
-    assert footprints.crowded([400], 500.0) == 0.5
+    assert footprints.final_tokens(0) == 500
+    assert footprints.final_tokens(400) == 600
+    assert footprints.final_tokens(700) == 700
+    assert footprints.overflow_share([400], 600.0) == 0.0
+    assert footprints.overflow_share([400], 500.0) == 0.5
     # 100 grows to 500, 600 to 700: 900 together when the one is gone, then what the other has left
-    assert footprints.crowded([600, 100], 900.0) == 0.0
-    assert footprints.crowded([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
-    assert footprints.crowded([100, 600], 800.0) == 0.5
-    assert footprints.crowded([100, 100], 600.0) == 0.5
+    assert footprints.overflow_share([600, 100], 900.0) == 0.0
+    assert footprints.overflow_share([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
+    assert footprints.overflow_share([100, 600], 800.0) == 0.5
+    assert footprints.overflow_share([100, 100], 600.0) == 0.5
 
 
 @given(
@@ -355,16 +356,16 @@ def test_what_programs_will_need() -> None:
     contexts=st.lists(st.integers(1, 500), min_size=1, max_size=8),
     limit=st.integers(1, 2000),
 )
-def test_crowded_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
+def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
     footprints = Footprints(window=8)
     for tokens in finals:
         footprints.add(tokens)
-    growth = [(footprints.final(tokens) - tokens, tokens) for tokens in contexts]
+    growth = [(footprints.final_tokens(tokens) - tokens, tokens) for tokens in contexts]
     way, steps = growth[-1][0], 2000
     moments = [way * (step + 0.5) / steps for step in range(steps)]
     over = sum(sum(tokens + moment for left, tokens in growth if left >= moment) > limit for moment in moments)
-    assert footprints.crowded(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
-    assert footprints.crowded([50, *contexts], limit) >= footprints.crowded(contexts, limit)
+    assert footprints.overflow_share(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
+    assert footprints.overflow_share([50, *contexts], limit) >= footprints.overflow_share(contexts, limit)
 
 
 def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> None:

@@ -1,55 +1,25 @@
-"""Bounds: policies that know the future. Yardsticks, never products; a server refuses them."""
+"""``oracle-working-set``: a bound on what any order and admission of programs can reach."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar
+from typing import ClassVar, Literal, cast
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
-from continuum_server.policy.rules.ttl import Continuum
-from continuum_server.policy.rules.working_set import WorkingSet
-
-
-class OracleTtl(Continuum):
-    """``continuum`` with each tool's time known: held to the instant of the return, or not at all."""
-
-    name: ClassVar[str] = "oracle-ttl"
-    label: ClassVar[str] = "bound"
-
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        delay_s, eta = self.delay.mean_s, self.memory.eta
-        gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
-        tool_s = self.future.tool_s(finish.turn.request_id)
-        return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
-
-
-class OracleSrpt(OracleTtl):
-    """The program with the least model time left goes first; KV is held as by ``oracle-ttl``."""
-
-    name: ClassVar[str] = "oracle-srpt"
-
-    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        super().turn_arrived(turn, now_s)
-        turn.program.policy_state = self.future.remaining_s(turn.request_id)
-
-    def rank(self, turn: TurnState) -> Rank:
-        return (self.future.remaining_s(turn.request_id), turn.sequence)
-
-    def victim_rank(self, program: ProgramState) -> Rank:
-        return (-float(program.policy_state or 0.0), -program.sequence)
+from continuum_server.policy.rules.working_set import Member, WorkingSet
 
 
 class OracleWorkingSet(WorkingSet):
-    """``working-set`` with tool times and each program's remaining work known: the least goes first, and inside."""
+    """``working-set`` with the future known: the program with the least remaining work is admitted and runs first."""
 
     name: ClassVar[str] = "oracle-working-set"
-    label: ClassVar[str] = "bound"
+    label: ClassVar[Literal["policy", "bound"]] = "bound"
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._left_s: dict[str, float] = {}
-        """Engine seconds each program still takes, as of its last arrival."""
+        """Engine seconds each program still took when its last turn arrived."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         before = len(self._outside)
@@ -59,18 +29,18 @@ class OracleWorkingSet(WorkingSet):
             self._outside = deque(sorted(self._outside, key=self._work_s))
 
     def _work_s(self, program: ProgramState) -> float:
-        held = program.policy_state.held
+        held = cast(Member, program.policy_state).held
         return self.future.work_s(held[0].request_id) if held else 0.0
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """It goes out between two turns where one outside has less left, a rebuild of this one counted."""
+        """The program loses its place at once if one outside has less work left, even after recomputing this one."""
         hold = super().turn_finished(finish)
         program = finish.turn.program
         if not self._outside or program.requests_in_engine > 0:
             return hold
         first, left_s = self._outside[0], self.future.work_after_s(finish.turn.request_id)
         sooner = self._work_s(first) + self.machine.prefill.marginal_prefill_s(finish.context_tokens) < left_s
-        if not sooner or self._fits(first.policy_state, finish.now_s):
+        if not sooner or self._fits(cast(Member, first.policy_state), finish.now_s):
             return hold
         self._leave(program)
         program.policy_state = None
