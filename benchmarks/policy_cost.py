@@ -23,12 +23,10 @@ from typing import Any
 
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.tool_times import ToolTimes
-from continuum_server.step_times.curves import fit_prefill
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from virtual_speed import Stock, Timed
@@ -38,27 +36,23 @@ PROMPT = 640
 STEP_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=4096, max_num_seqs=128)
 TURN_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=1 + RUNNING * 42, max_num_seqs=128)
 STILL = {"autellix": {"first_quantum_s": 1e9}}
-"""Options under which nobody is preempted: a step of the first table must be the same for all."""
+"""Options under which no request is preempted, because a step of the first table must be the same for all arms."""
 EVENTS = ("_arrived", "_started", "_finished", "_obey")
 
 
 def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, Any]) -> tuple[Any, VirtualLoop]:
-    times, shape = times_of(config), shape_of(config)
     stock = arm == "stock"
-    settings = Settings("vllm" if stock else arm, options, prefill=fit_prefill(times, shape.max_model_len))
-    scheduler: Any = build_scheduler(shape, settings, Stock if stock else ForeseeingScheduler)
-    loop = VirtualLoop(scheduler, times, jobs, lambda record: None, max_stretch=1)
-    if not stock:
-        scheduler.clock = loop.clock
-        show_future(scheduler, jobs, times)
-    return scheduler, loop
+    settings = settings_of(config, "vllm" if stock else arm, options)
+    kind = Stock if stock else ForeseeingScheduler
+    engine = build_engine(shape_of(config), times_of(config), settings, jobs, scheduler_type=kind, max_stretch=1)
+    return engine.scheduler, engine.loop
 
 
 class Standing:
-    """One arm's engine, in which 32 requests decode and the first of those waiting never fits."""
+    """The engine of one arm, in which 32 requests decode and the first waiting request never fits."""
 
     def __init__(self, arm: str, waiting: int, steps: int) -> None:
-        tokens = max(4 * steps, 900)  # some 700 by the tenth second, when those that wait come, then one a step
+        tokens = max(4 * steps, 900)  # about 700 until second 10, when the waiting requests arrive, then one a step
         decoding = [Job(Program(f"r{i}", (Turn(PROMPT, tokens),)), 0.0) for i in range(RUNNING)]
         blocked = [Job(Program(f"w{i}", (Turn(PROMPT, 16),)), 10.0) for i in range(waiting)]
         self.scheduler, self.loop = build(arm, STEP_CONFIG, [*decoding, *blocked], STILL.get(arm, {}))
@@ -73,7 +67,7 @@ class Standing:
         self.seconds: list[float] = []
 
     def step(self) -> None:
-        while self._pool.get_num_free_blocks() < RUNNING:  # enough to decode on, too little for anybody's prompt
+        while self._pool.get_num_free_blocks() < RUNNING:  # enough blocks for decodes, too few for a prompt
             self._pool.free_blocks([self._stash.pop()])
         self.loop.advance()
 
@@ -89,7 +83,8 @@ class Standing:
 
 
 def steps_us(arms: list[str], waiting: int, steps: int) -> dict[str, float]:
-    """Median microseconds of a step. The arms step in turn, so that a slow moment of the machine hits all of them."""
+    """Median microseconds of a step. The arms step in turn, so that a slow moment of the machine affects all of
+    them."""
     standing = {arm: Standing(arm, waiting, steps) for arm in arms}
     gc.collect()
     gc.disable()
@@ -104,14 +99,14 @@ def steps_us(arms: list[str], waiting: int, steps: int) -> dict[str, float]:
 
 
 def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
-    """Microseconds in the plugin for one turn, while programs come and go."""
+    """Microseconds in the plugin for one turn while programs arrive and end."""
     call = (ToolCall("ls", 0.05),)
     made = (Turn(512, 16, tool_calls=call), *[Turn(32, 16, kept_tokens=512, tool_calls=call)] * 200)
     jobs = [Job(Program(f"p{i}", made), 0.0) for i in range(RUNNING + waiting)]
     scheduler, loop = build(arm, TURN_CONFIG, jobs, {})
     while loop.turns_done < turns // 3:
         loop.advance()
-    timed = Timed(scheduler, EVENTS, time.thread_time)  # of this thread: the machine's other work does not count
+    timed = Timed(scheduler, EVENTS, time.thread_time)  # this thread's processor time, not that of other processes
     before = loop.turns_done
     while loop.turns_done < before + turns:
         loop.advance()
@@ -119,7 +114,7 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
 
 
 def stepping(waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
-    """Microseconds of a step by how many requests wait, and by arm."""
+    """Microseconds of a step by the number of waiting requests and by arm."""
     return {count: steps_us(["stock", *POLICIES], count, steps) for count in waiting}
 
 
@@ -147,7 +142,7 @@ def _head(title: str, waiting: list[int]) -> None:
 
 
 def micros(action: Callable[[float], object], values: list[float]) -> float:
-    """Of this thread's processor time: the machine's other work does not count."""
+    """Microseconds of this thread's processor time for one call, without the machine's other work."""
     start = time.thread_time()
     for value in values:
         action(value)
@@ -186,9 +181,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--waiting", type=int, nargs="+", default=[10, 100, 1_000, 5_000])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--samples", type=int, nargs="+", help="measure the TTL decision alone, at so many samples")
-    parser.add_argument("--table", choices=["step", "turn"], help="one of the two tables only")
-    parser.add_argument("--json", action="store_true", help="the step table only: {waiting: {arm: us}}")
+    parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
+    parser.add_argument("--table", choices=["step", "turn"], help="only one of the two tables")
+    parser.add_argument("--json", action="store_true", help="only the step table, as JSON: {waiting: {arm: us}}")
     options = parser.parse_args()
     if options.json:
         json.dump(stepping(options.waiting, options.steps), sys.stdout)

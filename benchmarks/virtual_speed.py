@@ -1,9 +1,9 @@
-"""How fast the virtual engine is, beside aisimulate, and what the plugin costs beside stock vLLM (64 programs).
+"""Measures the speed of the virtual engine beside aisimulate, and of the plugin beside stock vLLM (64 programs).
 
     python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
     python benchmarks/virtual_speed.py TRACE --shares
 
-Everything in one process and one run, in turn (A B A B ...), medians: machines drift.
+All arms run in turn (A B A B ...) in one process, because the speed of a machine changes over time. Prints medians.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from typing import Any
 
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
-from continuum_server.step_times.curves import fit_prefill
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
-from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.virtual.engine import Engine, build_engine, settings_of
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from cross_check import MODEL, theirs
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -71,14 +68,15 @@ class Timed:
         return timed
 
 
+def build(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> Engine:
+    settings = settings_of(CONFIG, policy, {})
+    return build_engine(shape_of(CONFIG), times_of(CONFIG), settings, jobs, scheduler_type=kind, max_stretch=stretch)
+
+
 def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> tuple[float, float, int]:
     """Wall seconds, seconds inside the scheduler, scheduler calls."""
-    times, shape = times_of(CONFIG), shape_of(CONFIG)
-    scheduler: Any = build_scheduler(shape, Settings(policy, prefill=fit_prefill(times, shape.max_model_len)), kind)
-    timed = Timed(scheduler)
-    loop = VirtualLoop(scheduler, times, jobs, lambda record: None, max_stretch=stretch)
-    if kind is ProgramScheduler:
-        scheduler.clock = loop.clock
+    engine = build(jobs, policy, kind, stretch)
+    timed, loop = Timed(engine.scheduler), engine.loop
     start = time.perf_counter()  # noqa: TID251
     loop.run()
     return time.perf_counter() - start, timed.seconds, loop.counters.scheduler_calls  # noqa: TID251
@@ -86,18 +84,14 @@ def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> t
 
 def shares(jobs: list[Job]) -> None:
     """Where the time of the plugin's ``vllm`` arm goes: vLLM's prefix lookup, its allocation and freeing of blocks."""
-    times, shape = times_of(CONFIG), shape_of(CONFIG)
-    settings = Settings("vllm", prefill=fit_prefill(times, shape.max_model_len))
-    scheduler: Any = build_scheduler(shape, settings, ProgramScheduler)
-    manager = scheduler.kv_cache_manager
+    engine = build(jobs, "vllm", ProgramScheduler, 512)
+    manager = engine.scheduler.kv_cache_manager
     timed = {
         "find_longest_cache_hit": Timed(manager.coordinator, ["find_longest_cache_hit"]),
         "allocate_slots, free": Timed(manager, ["allocate_slots", "free"]),
     }
-    loop = VirtualLoop(scheduler, times, jobs, lambda record: None)
-    scheduler.clock = loop.clock
     start = time.perf_counter()  # noqa: TID251
-    loop.run()
+    engine.loop.run()
     wall = time.perf_counter() - start  # noqa: TID251
     for name, found in timed.items():
         sys.stdout.write(f"{name}: {found.seconds:.1f} s of {wall:.1f} s, {found.seconds / wall:.0%}\n")
@@ -109,7 +103,7 @@ def main() -> None:
     parser.add_argument("--aisimulate")
     parser.add_argument("--jps", type=float, default=0.05)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--shares", action="store_true", help="where the time goes, instead of the table")
+    parser.add_argument("--shares", action="store_true", help="print where the time is spent instead of the table")
     options = parser.parse_args()
     jobs = load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
     if options.shares:

@@ -9,11 +9,10 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
+from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload
-from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.vllm_offload import transfers_of
-from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
@@ -74,9 +73,6 @@ def build(
         deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
     )
-    scheduler: Any = build_scheduler(shape, settings, scheduler_type)
-    if scheduler_type is ForeseeingScheduler:
-        show_future(scheduler, jobs, PlainTimes())
 
     class Sink:
         def write(self, event: SchedulerEvent, /) -> None:
@@ -84,10 +80,11 @@ def build(
                 events.append(event)
 
     seen: list[TurnRecord] = [] if turns is None else turns
-    loop = VirtualLoop(scheduler, PlainTimes(), jobs, seen.append, max_stretch, max_calls)
-    scheduler.attach(loop.clock, Sink())
-    loop.transfers = transfers_of(scheduler, shape, loop.clock)
-    return scheduler, loop
+    limits = {"max_stretch": max_stretch, "max_calls": max_calls}
+    engine = build_engine(
+        shape, PlainTimes(), settings, jobs, seen.append, Sink(), scheduler_type=scheduler_type, **limits
+    )
+    return engine.scheduler, engine.loop
 
 
 def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | None = None, **rest: Any) -> Played:

@@ -11,13 +11,11 @@ import pytest
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineError, EngineShape
-from continuum_server.virtual.loop import VirtualLoop, plays_of
+from continuum_server.virtual.engine import build_engine
+from continuum_server.virtual.loop import plays_of
 from continuum_server.virtual.offload import Offload, Tier
-from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
-from continuum_server.virtual.vllm_offload import transfers_of
-from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
@@ -49,24 +47,18 @@ class Outcome:
         self.events: list[SchedulerEvent] = []
         self.turns: list[TurnRecord] = []
         sink, times = _Sink(self.events), PlainTimes()
-        schedulers: list[Any] = [
-            build_scheduler(
-                shape, Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t")), ForeseeingScheduler
-            )
-            for _ in range(replicas)
-        ]
-        self.loops = [VirtualLoop(one, times, (), self.turns.append, max_stretch, 200_000) for one in schedulers]
-        for index, (scheduler, loop) in enumerate(zip(schedulers, self.loops, strict=True)):
-            scheduler.attach(loop.clock, ReplicaSink(index, sink))
-            loop.transfers = transfers_of(scheduler, shape, loop.clock)
-        free = [one.kv_cache_manager.block_pool.get_num_free_blocks() for one in schedulers]
+        own = Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t"))
+        sinks = [ReplicaSink(index, sink) for index in range(replicas)]
+        limits: dict[str, Any] = {"max_stretch": max_stretch, "max_calls": 200_000}
+        engines = [build_engine(shape, times, own, (), self.turns.append, each, **limits) for each in sinks]
+        self.loops = [engine.loop for engine in engines]
         self.driver = ReplicaLoops(
             self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s, death=death
         )
         self.driver.run()
-        for scheduler, blocks in zip(schedulers, free, strict=True):
-            scheduler.release_all("shutdown")
-            assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == blocks, "blocks leaked"
+        for engine in engines:
+            assert engine.close() == 0, "blocks leaked"
+            scheduler = engine.scheduler
             assert not scheduler.table.pins
             assert scheduler.kv_cache_manager.reset_prefix_cache()
 

@@ -15,8 +15,8 @@ from continuum_server.vllm_plugin.request_tags import (
     NAMESPACE_KEY,
     Caller,
     hints_to_xargs,
+    normalize_tags,
     read_caller,
-    tag_body,
 )
 from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
 from hypothesis import given
@@ -37,7 +37,7 @@ OURS = {CLIENT_KEY: "a" * 16, NAMESPACE_KEY: "b" * 16}
 def sent(
     body: dict[str, Any], headers: dict[str, str] | None = None, caller: Caller | None = ANYBODY, nested: bool = False
 ) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(tag_body(json.dumps(body).encode(), headers or {}, caller, nested).body)
+    found: dict[str, Any] = json.loads(normalize_tags(json.dumps(body).encode(), headers or {}, caller, nested).body)
     return found
 
 
@@ -50,12 +50,12 @@ def is_object(body: bytes) -> bool:
 
 def test_an_untagged_request_is_not_touched() -> None:
     body = b'{ "model": "m",  "prompt": "say \\"program\\"" }'
-    assert tag_body(body, {}).body is body
+    assert normalize_tags(body, {}).body is body
 
 
 def test_clean_xargs_are_not_touched() -> None:
     body = json.dumps({"vllm_xargs": {"program_id": "p", "is_last_step": 1, "other": [1, 2]}}).encode()
-    assert tag_body(body, {}).body is body
+    assert normalize_tags(body, {}).body is body
 
 
 @pytest.mark.parametrize("header", ["x-session-id", "x-dynamo-session-id"])
@@ -108,7 +108,7 @@ def xargs_of(body: bytes) -> Any:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32-le", "utf-8-sig"])
 def test_who_sends_it_cannot_be_forged(text: str, caller: Caller | None, encoding: str) -> None:
     body = grown(text).decode().encode(encoding)
-    tagged = tag_body(body, {}, caller)
+    tagged = normalize_tags(body, {}, caller)
     assert xargs_of(tagged.body) == {"x": 1, **(OURS if caller is MINE else {})}
     if "a" not in text[:4] and caller is not None:
         assert {CLIENT_KEY, NAMESPACE_KEY} & set(tagged.rejected)
@@ -144,7 +144,7 @@ def test_tags_inside_sampling_parameters() -> None:
     ],
 )
 def test_a_tag_too_deep_or_too_long_is_dropped_alone(text: str, kept: Any, named: str | None) -> None:
-    tagged = tag_body(grown(text), {})
+    tagged = normalize_tags(grown(text), {})
     found = json.loads(tagged.body)
     assert found.pop("vllm_xargs", None) == kept
     assert named is None or named in tagged.rejected
@@ -172,14 +172,14 @@ def deeper(frames: int, body: bytes) -> Any:
 def test_what_is_left_is_no_deeper_than_vllm_can_parse(text: str) -> None:
     """Also where a second member of the same name hides the deep one from whoever only looks at the result."""
     for levels in range(700, 1000):
-        after = tag_body(text.replace("DEEP", "[" * levels + "]" * levels).encode(), {}).body
+        after = normalize_tags(text.replace("DEEP", "[" * levels + "]" * levels).encode(), {}).body
         assert deeper(80, after)["vllm_xargs"] == {"program_id": "p"}
-    assert deeper(80, tag_body(text.replace("DEEP", HUGE).encode(), {}).body)["vllm_xargs"] == {"program_id": "p"}
+    assert deeper(80, normalize_tags(text.replace("DEEP", HUGE).encode(), {}).body)["vllm_xargs"] == {"program_id": "p"}
 
 
 def test_a_nest_of_carriers_is_not_followed_down() -> None:
     body = b'{"vllm_xargs":' * 3000 + b"{}" + b"}" * 3000
-    assert tag_body(body, {}).body == b"{}"
+    assert normalize_tags(body, {}).body == b"{}"
 
 
 @pytest.mark.parametrize(
@@ -187,15 +187,15 @@ def test_a_nest_of_carriers_is_not_followed_down() -> None:
 )
 def test_what_is_no_object_and_too_deep_is_left_alone(text: str) -> None:
     body = text.replace("1", DEEP).encode() if "1" in text else text.encode() + DEEP.encode()
-    assert tag_body(body, {"x-session-id": "p"}).body == body
+    assert normalize_tags(body, {"x-session-id": "p"}).body == body
 
 
 def test_half_a_surrogate_pair_elsewhere_passes_beside_a_good_tag() -> None:
     body = rb'{"prompt": "\ud800 \u00e9", "job_id": "j", "user": "' + "é\U0001f600".encode() + b'"}'
-    found = json.loads(tag_body(body, {}).body)
+    found = json.loads(normalize_tags(body, {}).body)
     assert found == {**json.loads(body), "vllm_xargs": {"program_id": "j"}}
     raw = b'{"prompt": "\xed\xa0\x80", "deep": ' + DEEP.encode() + b', "job_id": "j"}'
-    assert b'"prompt":"\\ud800"' in tag_body(raw, {}).body
+    assert b'"prompt":"\\ud800"' in normalize_tags(raw, {}).body
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, True, "\ud800", "", [], {}, None, 10**400])
@@ -219,7 +219,7 @@ def test_the_caller_is_read_by_type() -> None:
 
 
 def test_an_unreadable_hint_is_named() -> None:
-    assert tag_body(
+    assert normalize_tags(
         json.dumps({"kv_hints": {"actions": [action({"ttl_s": int("9" * 401)})]}}).encode(), {}
     ).rejected == ("kv_hints",)
 
@@ -232,19 +232,19 @@ def test_what_vllm_would_refuse_is_dropped_and_named() -> None:
     body = {
         "vllm_xargs": {"program_id": "p", "is_last_step": "maybe", "pred_tool_s": -1, "odd": None, "deep": {"a": 1}}
     }
-    tagged = tag_body(json.dumps(body).encode(), {})
+    tagged = normalize_tags(json.dumps(body).encode(), {})
     assert json.loads(tagged.body) == {"vllm_xargs": {"program_id": "p"}}
     assert sorted(tagged.rejected) == ["deep", "is_last_step", "odd", "pred_tool_s"]
 
 
 def test_a_boolean_becomes_a_number() -> None:
-    assert b'"is_last_step":0' in tag_body(b'{"vllm_xargs": {"is_last_step": false}}', {}).body
+    assert b'"is_last_step":0' in normalize_tags(b'{"vllm_xargs": {"is_last_step": false}}', {}).body
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b'"vllm_xargs"', b'{"vllm_xargs": '])
 def test_what_is_no_object_is_left_for_vllm_to_refuse(body: bytes) -> None:
-    assert tag_body(body, {}).body == body
-    assert not is_object(tag_body(body, {"x-session-id": "p"}).body)
+    assert normalize_tags(body, {}).body == body
+    assert not is_object(normalize_tags(body, {"x-session-id": "p"}).body)
 
 
 @given(
@@ -306,7 +306,7 @@ def test_what_comes_out_is_the_same_json_but_for_tags(
     text = json.dumps(data, ensure_ascii=ascii_only, indent=2)
     if extra and isinstance(data, dict):  # beside it, a member that Python's parser refuses
         text = text[:-1] + ("," if data else "") + f'"zzz": {extra}}}'
-    after = tag_body(text.encode(encoding, "surrogatepass"), {}, caller, nested).body
+    after = normalize_tags(text.encode(encoding, "surrogatepass"), {}, caller, nested).body
     found = json.loads(after.decode(json.detect_encoding(after), "surrogatepass").replace(extra or "\0", "0"))
     if not isinstance(data, dict):
         assert same(found, data)
@@ -339,7 +339,7 @@ def test_hints_of_any_shape_are_read_or_ignored(envelope: Any) -> None:
 def test_more_xargs_than_anybody_sends_are_not_read(carrier: str) -> None:
     many = {"program_id": "a", **{f"k{number}": number for number in range(MOST_XARGS)}}
     nested = carrier == "extra_args"
-    tagged = tag_body(
+    tagged = normalize_tags(
         json.dumps({"sampling_params": {carrier: many}} if nested else {carrier: many}).encode(), {}, nested=nested
     )
     assert tagged.rejected == (carrier,)
@@ -348,6 +348,6 @@ def test_more_xargs_than_anybody_sends_are_not_read(carrier: str) -> None:
 
 def test_a_large_body_that_python_refuses_is_vllm_s_to_refuse() -> None:
     body = b'{"vllm_xargs":{"program_id":' + b"9" * 5000 + b'},"prompt":"' + b"x" * LOOSE_BYTES + b'"}'
-    assert tag_body(body, {}).body is body
+    assert normalize_tags(body, {}).body is body
     with pytest.raises(ValueError, match="digits"):
         json.loads(body)

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.program_table import Guards
-from continuum_server.step_times.curves import fit_prefill
-from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 
@@ -40,13 +38,9 @@ def loop_of(
 ) -> tuple[Any, VirtualLoop]:
     """An H100 and the jobs, nothing run yet."""
     config = EngineConfig(gpu="h100-80gb", kv_blocks=blocks)
-    shape, times = shape_of(config), times_of(config)
-    prefill = fit_prefill(times, shape.max_model_len)
-    settings = Settings(policy, options, Guards(), prefill=prefill, decode=decode_of(config, times))
-    scheduler: Any = build_scheduler(shape, settings, scheduler_type)
-    loop = VirtualLoop(scheduler, times, jobs, lambda _: None)
-    scheduler.clock = loop.clock
-    return scheduler, loop
+    settings = settings_of(config, policy, options, Guards())
+    engine = build_engine(shape_of(config), times_of(config), settings, jobs, scheduler_type=scheduler_type)
+    return engine.scheduler, engine.loop
 
 
 def makespan_s(jobs: list[Job], policy: str, blocks: int | None, scheduler_type: Any = ProgramScheduler) -> float:

@@ -1,4 +1,4 @@
-"""``continuum-bench replay TRACE --base-url URL``: a workload against a live server, into a run directory."""
+"""``--base-url URL``: play a workload against a live server and record it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
-from continuum_bench.live.recording import Recorder, finished_programs, keep_finished, locked, take_scheduler_records
+from continuum_bench.live.recording import (
+    LiveRecorder,
+    finished_programs,
+    keep_finished,
+    locked,
+    take_scheduler_records,
+)
 from continuum_bench.live.results import conclude, generator_facts, report_generator
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
@@ -33,19 +39,19 @@ from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields that a resumed run shares with what it goes on from."""
+"""Manifest fields that must be equal in a resumed run and the run that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveRun:
-    """Everything that is settled before the load starts."""
+    """Everything that is known before the load starts."""
 
     endpoint: Endpoint
     load: LoadOptions
     workload: Workload
     window: Window
     plans: Mapping[int, Plan]
-    """By seed."""
+    """The plan of each seed."""
     label: str
     out: Path
     processes: int
@@ -75,7 +81,7 @@ class _LiveRun:
 
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
-    """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
+    """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
     if options.offload is not None:
         raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, base_url, options, live)
@@ -175,7 +181,7 @@ def _now() -> datetime:
 
 
 def _open(run: _LiveRun, resumed: bool) -> None:
-    """Make the directory, or see that what is there is this run.
+    """Make the directory, or check that it holds the run to resume.
 
     Raises:
         RunDirError: a run is there already.
@@ -206,7 +212,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
-    """Play one seed, or what is left of it. None where Ctrl-C cut it short."""
+    """Play one seed, or the programs of it that are left. None if Ctrl-C stopped it."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
@@ -219,7 +225,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         if not run.quiet and sys.stderr.isatty():
             sys.stderr.write(f"\r{ended}/{total} programs, {(_now() - now).total_seconds():.0f} s ")
 
-    with Recorder(folder, on_progress) as recorder:
+    with LiveRecorder(folder, on_progress) as recorder:
         whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
@@ -237,7 +243,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
 
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """The run's manifest, what there is to play, the instant it begins at, and that instant's date."""
+    """The run's manifest, its plan, the second of the run at which it begins, and the date now."""
     manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
     if not (folder / MANIFEST).exists():
         write_run_manifest(create(folder), manifest)

@@ -51,7 +51,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-class Recorder:
+class LiveRecorder:
     """The sink of one run. Every record is on disk when its method returns.
 
     Args:
@@ -80,7 +80,7 @@ class Recorder:
             self.programs_ended += 1
             self._on_progress(self.programs_ended)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> LiveRecorder:
         return self
 
     def __exit__(

@@ -239,8 +239,8 @@ class Machine:
     prefill: PrefillCurve
     kv_tokens: int
     """Tokens the KV pool holds."""
-    chunk_tokens: int = 2048
-    """Largest number of tokens in one step (vLLM's ``max_num_batched_tokens``)."""
+    max_num_batched_tokens: int = 2048
+    """Largest number of tokens in one step."""
     swap_token_s: float | None = None
     """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
     ssd_token_s: float = 0.0

@@ -128,7 +128,7 @@ class EngineShape:
     num_blocks: int
     block_size: int
     max_num_seqs: int
-    chunk_tokens: int
+    max_num_batched_tokens: int
     kv_layers: int | None = None
     """Layers whose KV grows with the context; None: all."""
     gpus: int = 1
@@ -219,7 +219,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
         num_blocks=blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
-        chunk_tokens=config.chunk_tokens,
+        max_num_batched_tokens=config.chunk_tokens,
         kv_layers=model.layers - model.window_layers,
         gpus=config.tensor_parallel,
         offload=config.offload,

@@ -13,6 +13,8 @@ from typing import Any
 
 from continuum_traces.conversation import Job
 from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
+from continuum_traces.schema import TurnRecord
+from vllm.v1.core.sched.scheduler import Scheduler
 
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
@@ -25,12 +27,12 @@ from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.vllm_setup import build_scheduler
-from continuum_server.vllm_plugin.scheduler import EventSink
+from continuum_server.vllm_plugin.scheduler import Discard, EventSink, ProgramSchedulerMixin
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import FILE
-from continuum_server.vllm_plugin.touch_points import check_supported
+from continuum_server.vllm_plugin.touch_points import check_supported, free_block_count
 
-__all__ = ["EngineConfig", "EngineError", "Job", "Progress", "simulate"]
+__all__ = ["Engine", "EngineConfig", "EngineError", "Progress", "build_engine", "settings_of", "simulate"]
 
 
 def simulate(
@@ -59,59 +61,100 @@ def simulate(
     check_supported()
     shape, times = shape_of(config), times_of(config)
     _check_jobs(jobs, shape)
-    settings = Settings(
+    settings = settings_of(config, policy, policy_options)
+    max_stretch = 512 if config.event_skipping else 1
+    with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
+
+        def engine(own_jobs: Sequence[Job], sink: EventSink) -> Engine:
+            return build_engine(
+                shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs, max_stretch=max_stretch
+            )
+
+        if config.replicas == 1:
+            engines = [engine(jobs, events)]
+            engines[0].loop.run(on_progress)
+            facts = engines[0].facts()
+        else:
+            engines = [engine((), ReplicaSink(index, events)) for index in range(config.replicas)]
+            facts = _run_behind_router(config, engines, times, jobs, on_progress)
+        leaked = sum(one.close() for one in engines)
+    if leaked:
+        raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
+    learned = [found for one in engines if (found := one.scheduler.table.policy.export_statistics())]
+    if learned:
+        write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
+    write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
+    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked})
+
+
+def settings_of(
+    config: EngineConfig, policy: str, policy_options: Mapping[str, Any], guards: Guards | None = None
+) -> Settings:
+    """The plugin's settings for this engine; ``guards`` instead of the configuration's."""
+    shape, times = shape_of(config), times_of(config)
+    own_guards = Guards(
+        max_ttl_s=config.max_ttl_s,
+        max_pinned_share=config.max_pinned_share,
+        pins_yield_to=config.pins_yield_to,  # type: ignore[arg-type]
+    )
+    return Settings(
         policy=policy,
         policy_options=dict(policy_options),
-        guards=Guards(
-            max_ttl_s=config.max_ttl_s,
-            max_pinned_share=config.max_pinned_share,
-            pins_yield_to=config.pins_yield_to,  # type: ignore[arg-type]
-        ),
+        guards=guards or own_guards,
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
         decode=decode_of(config, times),
     )
-    max_stretch = 512 if config.event_skipping else 1
-    with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
-
-        def replica(own_jobs: Sequence[Job], sink: EventSink) -> _Replica:
-            scheduler: Any = build_scheduler(shape, settings, ForeseeingScheduler)
-            show_future(scheduler, jobs, times)
-            loop = VirtualLoop(scheduler, times, own_jobs, turns.write, max_stretch)
-            scheduler.attach(loop.clock, sink)
-            loop.transfers = _transfers(scheduler, shape, loop)
-            return _Replica(scheduler, loop)
-
-        if config.replicas == 1:
-            replicas = [replica(jobs, events)]
-            replicas[0].loop.run(on_progress)
-            facts = replicas[0].facts()
-        else:
-            replicas = [replica((), ReplicaSink(index, events)) for index in range(config.replicas)]
-            facts = _run_behind_router(config, replicas, times, jobs, on_progress)
-        leaked = sum(one.close() for one in replicas)
-    if leaked:
-        raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
-    learned = [found for one in replicas if (found := one.scheduler.table.policy.export_statistics())]
-    if learned:
-        write_json(out / FILE, learned[0] if len(replicas) == 1 else merge_statistics(learned))
-    write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in replicas))
-    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked})
 
 
-class _Replica:
-    """A scheduler, its loop, and the blocks it must give back."""
+def build_engine(
+    shape: EngineShape,
+    times: StepTimes,
+    settings: Settings,
+    jobs: Sequence[Job] = (),
+    on_turn: Callable[[TurnRecord], None] = lambda record: None,
+    sink: EventSink | None = None,
+    *,
+    known_jobs: Sequence[Job] | None = None,
+    scheduler_type: type[Scheduler] = ForeseeingScheduler,
+    max_stretch: int = 512,
+    max_calls: int = 200_000_000,
+) -> Engine:
+    """An engine that has not begun to play.
+
+    Args:
+        shape: model and memory.
+        times: seconds of a step.
+        settings: policy and its limits.
+        jobs: the programs it plays.
+        on_turn: called with each finished turn's record.
+        sink: gets the scheduler's events; None: nobody does.
+        known_jobs: what bounds may know of the future; None: ``jobs``.
+        scheduler_type: a bound needs ``ForeseeingScheduler``; vLLM's own ``Scheduler`` runs without the plugin.
+        max_stretch: longest run of decode steps taken in one scheduler call; 1 turns event skipping off.
+        max_calls: give up after so many scheduler calls.
+    """
+    scheduler: Any = build_scheduler(shape, settings, scheduler_type)
+    loop = VirtualLoop(scheduler, times, jobs, on_turn, max_stretch, max_calls)
+    if isinstance(scheduler, ProgramSchedulerMixin):
+        scheduler.attach(loop.clock, sink or Discard())
+        show_future(scheduler, jobs if known_jobs is None else known_jobs, times)
+    loop.transfers = _transfers(scheduler, shape, loop)
+    return Engine(scheduler, loop)
+
+
+class Engine:
+    """A scheduler and the loop that plays programs against it."""
 
     def __init__(self, scheduler: Any, loop: VirtualLoop) -> None:
         self.scheduler = scheduler
         self.loop = loop
-        self._pool = scheduler.kv_cache_manager.block_pool
-        self._free_at_start = self._pool.get_num_free_blocks()
+        self._free_at_start = free_block_count(scheduler)
 
     def facts(self) -> dict[str, Any]:
-        """Its part of engine.json."""
+        """This engine's part of engine.json."""
         transfers = self.loop.transfers
         return {
             **asdict(self.loop.counters),
@@ -120,20 +163,20 @@ class _Replica:
         }
 
     def close(self) -> int:
-        """Let go of what is held; the number of blocks that did not come back."""
+        """Release every pin; the number of blocks that are then missing from the pool."""
         self.scheduler.release_all("shutdown")
-        return int(self._free_at_start - self._pool.get_num_free_blocks())
+        return self._free_at_start - free_block_count(self.scheduler)
 
 
 def _run_behind_router(
     config: EngineConfig,
-    replicas: Sequence[_Replica],
+    engines: Sequence[Engine],
     times: StepTimes,
     jobs: Sequence[Job],
     on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
-    """Play the jobs on all of them; what engine.json says of it."""
-    loops = [one.loop for one in replicas]
+    """Play the jobs on all engines. Returns what engine.json says of the run."""
+    loops = [one.loop for one in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half: measured tables need not be monotonic
     driver = ReplicaLoops(
         loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s, config.replica_death
@@ -144,7 +187,7 @@ def _run_behind_router(
         **sums,
         "virtual_s": driver.now_s,
         "turns_sent_again": driver.sent_again,
-        "replicas": [one.facts() for one in replicas],
+        "replicas": [one.facts() for one in engines],
     }
 
 

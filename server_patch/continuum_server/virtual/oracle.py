@@ -23,7 +23,7 @@ class TraceOracle:
 
     def __init__(self, jobs: Sequence[Job], times: StepTimes, machine: Machine) -> None:
         self._times = times
-        self._chunk_tokens = machine.chunk_tokens
+        self._max_num_batched_tokens = machine.max_num_batched_tokens
         self._token_s = machine.decode.full_token_s(machine.kv_tokens) if machine.decode is not None else 0.0
         self._tool_s: dict[str, float] = {}
         self._remaining_s: dict[str, float] = {}
@@ -61,7 +61,7 @@ class TraceOracle:
         """Seconds to compute the prompt's new tokens, in the engine's chunks."""
         seconds, done = 0.0, prompt - new
         while done < prompt:
-            chunk = min(self._chunk_tokens, prompt - done)
+            chunk = min(self._max_num_batched_tokens, prompt - done)
             seconds += self._times.step_s((PrefillChunk(chunk, done),), 0, 0)
             done += chunk
         return seconds

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from continuum_server.vllm_plugin.settings import Settings
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
     """A scheduler as the engine core would build it, for synchronous scheduling."""
-    vllm_config = _vllm_config(shape, settings)
+    vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM writes to it
+    vllm_config.additional_config = settings.to_config()
     spec = FullAttentionSpec(
         block_size=shape.block_size,
         num_kv_heads=shape.kv_heads,
@@ -43,7 +46,9 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
     )
 
 
-def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
+@lru_cache(maxsize=64)
+def _vllm_config(shape: EngineShape) -> VllmConfig:
+    """vLLM takes forty times as long to make one as to copy it."""
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
@@ -51,7 +56,7 @@ def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
     cache.num_gpu_blocks = shape.num_blocks
     scheduler = SchedulerConfig(
         max_num_seqs=shape.max_num_seqs,
-        max_num_batched_tokens=shape.chunk_tokens,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
         max_model_len=shape.max_model_len,
         enable_chunked_prefill=True,
         is_encoder_decoder=False,
@@ -63,7 +68,6 @@ def _vllm_config(shape: EngineShape, settings: Settings) -> VllmConfig:
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
         kv_transfer_config=_transfer_config(shape),
-        additional_config=settings.to_config(),
     )
 
 

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
-from continuum_server.vllm_plugin.request_tags import Caller, tag_body
+from continuum_server.vllm_plugin.request_tags import Caller, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 
 Scope = MutableMapping[str, Any]
@@ -166,7 +166,7 @@ class ContinuumMiddleware:
                 body, content_type, rejected = form
                 scope = _with(scope, b"content-type", content_type.encode())
         else:
-            tagged = tag_body(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
+            tagged = normalize_tags(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
             body, rejected = tagged.body, tagged.rejected
         if rejected:
             await self._report(rejected, scope)

@@ -74,7 +74,9 @@ def read_caller(xargs: Mapping[str, Any]) -> Caller:
     return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in found if key not in read))
 
 
-def tag_body(body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False) -> Tagged:
+def normalize_tags(
+    body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False
+) -> Tagged:
     """The request's body with all its tags in clean ``vllm_xargs``. If nothing changes, the bytes are the same.
 
     Args:

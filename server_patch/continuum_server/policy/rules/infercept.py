@@ -55,7 +55,7 @@ class InferCept(ProgramFcfs):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         given = self.options.chunk_tokens
-        self._chunk_tokens = machine.chunk_tokens if given is None else given
+        self._chunk_tokens = machine.max_num_batched_tokens if given is None else given
         self._preserved: dict[str, _Interception] = {}
         self._others = 0
         """Context of the requests that ran at the last step: they would wait for a recomputation."""
