@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
-from continuum_server.policy.programs import Programs, Prompt, mark_of
-from continuum_server.policy.turn_numbers import TurnNumbers
+from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: what the policy itself chose."""
