@@ -177,6 +177,7 @@ class Core:
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the gap has ended
+        self.act_soon()
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)

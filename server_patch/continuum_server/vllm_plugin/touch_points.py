@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -113,6 +114,26 @@ def hash_computed_blocks(scheduler: Scheduler) -> None:
     """Give the running requests' full blocks their hashes now, not when their next step is allocated."""
     for request in scheduler.running:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+
+
+@contextmanager
+def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
+    """One call of ``schedule`` in here does the work of so many: decoding requests get that many tokens, and a prompt
+    gets what is left of as many steps' tokens. Fewer than two: nothing is changed.
+    """
+    if steps < 2:
+        yield
+        return
+    for request in scheduler.running:
+        if not request.is_prefill_chunk:
+            request.spec_token_ids = [0] * (steps - 1)
+    config = scheduler.scheduler_config
+    before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
+    scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = before
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
