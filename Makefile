@@ -6,10 +6,11 @@ PY := $(VENV)/bin/python
 # The console scripts run through python, so that a moved or copied environment still works.
 RUN := PYTHONPATH= $(VENV)/bin/continuum-bench
 STAMP := $(VENV)/.continuum-installed
-JPS ?= 0.13
 ARGS ?=
 # CI runs the slow end-to-end cases too.
 MARK := $(if $(CI),,-m "not slow")
+# As many processes as cores, at most 4; tests that share a server stay together (tests/conftest.py).
+PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 # A CPU build of torch: from a folder of wheels where one is known, else from PyTorch's own index.
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
@@ -48,10 +49,10 @@ agents: setup ## The environments of the agent frameworks (.agents), each with i
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
-	$(RUN) swebench --jps $(JPS) $(ARGS)
+	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
-	$(PY) -m pytest $(MARK) $(ARGS)
+	$(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
 
 check: setup ## Lint, types, import arrows.
 	$(PY) -m ruff check .

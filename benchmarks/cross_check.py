@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 import yaml
 from continuum_analysis.metrics import analyze_run
-from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.load import load_trace
+from continuum_bench.workload.workload import load_workload
 from continuum_server.step_times.catalog import kv_capacity, load_step_times
 from continuum_server.step_times.model import PrefillChunk
 from continuum_server.step_times.table import TableStepTimes
-from continuum_server.virtual.engine import EngineConfig, Job, simulate
+from continuum_server.virtual.engine import EngineConfig, simulate
 from continuum_traces.exporters import mooncake_rows
 from continuum_traces.schema import Program, Turn
 
@@ -43,8 +45,8 @@ class Result:
 
 
 def theirs(trace: Path, jps: float, seed: int, binary: str, folder: Path) -> Result:
-    workload = load_workload(WorkloadRequest("cross-check", traces=trace, jps=jps))
-    programs = [replace(play.program, arrival_s=play.arrival_s) for play in arrivals(workload, jps, seed)]
+    jobs = load_workload("cross-check", TraceOptions(traces=trace), ArrivalOptions(jps)).jobs(seed)
+    programs = [replace(job.program, arrival_s=job.arrival_s) for job in jobs]
     return read_theirs(play_theirs(programs, binary, folder / f"{jps}-{seed}"))
 
 
@@ -98,7 +100,7 @@ def _end(row: dict[str, Any]) -> float:
 def mechanics(trace: Path, binary: str, folder: Path) -> None:
     """Where the two differ, one mechanism at a time: decode alone, prefill alone, prefill beside decodes."""
     times = load_step_times(GPU, MODEL, 1, 0.0)
-    program = replace(load_workload(WorkloadRequest("one", traces=trace, jps=1.0)).programs[0], arrival_s=0.0)
+    program = replace(load_trace("one", TraceOptions(traces=trace)).programs[0], arrival_s=0.0)
     decode, prefill = [], []
     for row in play_theirs([program], binary, folder / "one"):
         length, output, reused = row["input_length"], row["output_length"], row["reused_input_tokens"]
@@ -129,8 +131,7 @@ def spread(ratios: list[float]) -> str:
 
 
 def ours(trace: Path, jps: float, seed: int, folder: Path) -> Result:
-    workload = load_workload(WorkloadRequest("cross-check", traces=trace, jps=jps))
-    jobs = [Job(play.program, play.arrival_s, play.salt) for play in arrivals(workload, jps, seed)]
+    jobs = load_workload("cross-check", TraceOptions(traces=trace), ArrivalOptions(jps)).jobs(seed)
     out = folder / f"ours-{jps}-{seed}"
     out.mkdir()
     simulate(EngineConfig(gpu=GPU, model=MODEL, step_overhead_ms=0.0), "vllm", {}, jobs, seed, out)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import Server, ServerConfig
+from continuum_server.launcher import Server
+from continuum_server.server_config import ServerConfig
 
 POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
 

@@ -22,7 +22,9 @@ from typing import Any
 
 import httpx
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import Server, ServerConfig, model_name
+from continuum_server.launcher import Server
+from continuum_server.server_command import model_name
+from continuum_server.server_config import ServerConfig
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_to_xargs
 from fairness_rows import (

@@ -8,9 +8,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
+from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import Batch
-from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
+from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
@@ -88,7 +89,7 @@ class Engine:
 
     def _wait(self) -> bool:
         """Nothing can be scheduled: let the clock run to what comes next; False where nothing does."""
-        deadline_s = self.scheduler.core.next_deadline_s()
+        deadline_s = self.scheduler.table.next_deadline_s()
         instants = [self._due[0][0]] if self._due else []
         if deadline_s is not None:
             instants.append(deadline_s + 1e-6)  # a pin is released once the clock is past its deadline

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import Server, ServerConfig
+from continuum_server.launcher import Server
 from continuum_server.local_model import ensure_model
+from continuum_server.server_config import ServerConfig
 from continuum_server.step_times.catalog import find_model
 
 HEADER = "| policy | where | JCT mean, s | P95 | bubble | prefix hit | pin hit |\n" + "|---" * 7 + "|"

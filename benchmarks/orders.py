@@ -17,8 +17,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_traces.conversation import Job
 from own_policy import jobs_of, read_cells
 
 Sizes = list[list[float]]

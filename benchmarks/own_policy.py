@@ -29,34 +29,38 @@ from typing import Any
 
 import numpy as np
 from continuum_bench.errors import BenchError
-from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
-from continuum_server.policy.core import Guards
-from continuum_server.virtual.config import EngineConfig, fit_decode, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.workload import load_workload
+from continuum_server.policy.program_table import Guards
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
-OF_THE_WORKLOAD = ("num_programs", "turn_scale", "length_scale", "shared_prefix", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "jps", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_WORKLOAD)
+OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
+OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
+OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
     """What arrives when: equal for every arm."""
-    request = WorkloadRequest(
-        name=cell.get("workload", "replay"),
+    programs = TraceOptions(
         traces=Path(cell["traces"]) if cell.get("traces") else None,
-        jps=cell["jps"],
         skip_invalid=True,
-        **{name: cell[name] for name in OF_THE_WORKLOAD if name in cell},
+        **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
-    plays = sorted(arrivals(load_workload(request), cell["jps"], seed), key=lambda play: play.arrival_s)
+    arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
+    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
-        Job(_changed(play.program, cell, number, number >= len(plays) // 2), play.arrival_s, play.salt)
-        for number, play in enumerate(plays)
+        replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
+        for number, job in enumerate(jobs)
     ]
 
 

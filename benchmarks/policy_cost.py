@@ -1,6 +1,6 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
-    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn]
+    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--json]
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import random
 import statistics
 import sys
@@ -23,11 +24,13 @@ from typing import Any
 
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.tool_times import ToolTimes
-from continuum_server.virtual.config import EngineConfig, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from virtual_speed import Stock, Timed
 
@@ -116,11 +119,15 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     return timed.seconds / (loop.turns_done - before) * 1e6
 
 
-def stepping(waiting: list[int], steps: int) -> None:
-    arms = ["stock", *POLICIES]
-    found = {count: steps_us(arms, count, steps) for count in waiting}
+def stepping(waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
+    """Microseconds of a step by how many requests wait, and by arm."""
+    return {count: steps_us(["stock", *POLICIES], count, steps) for count in waiting}
+
+
+def print_steps(found: dict[int, dict[str, float]], steps: int) -> None:
+    waiting = list(found)
     _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
-    for arm in arms:
+    for arm in found[waiting[0]]:
         cells = [f"{found[count][arm]:.0f} ({found[count][arm] / found[count]['stock']:.3f})" for count in waiting]
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
 
@@ -197,12 +204,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--samples", type=int, nargs="+", help="measure the TTL decision alone, at so many samples")
     parser.add_argument("--table", choices=["step", "turn"], help="one of the two tables only")
+    parser.add_argument("--json", action="store_true", help="the step table only: {waiting: {arm: us}}")
     options = parser.parse_args()
+    if options.json:
+        json.dump(stepping(options.waiting, options.steps), sys.stdout)
+        return
     if options.samples:
         deciding(options.samples)
         return
     if options.table != "turn":
-        stepping(options.waiting, options.steps)
+        print_steps(stepping(options.waiting, options.steps), options.steps)
     if options.table != "step":
         turning(options.waiting)
 

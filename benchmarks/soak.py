@@ -30,9 +30,11 @@ from typing import Any
 from urllib.request import urlopen
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import Server, ServerConfig, ServerError, model_name
+from continuum_server.launcher import Server
 from continuum_server.policy.catalog import PolicyError, find_policy
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
+from continuum_server.server_command import model_name
+from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.run_dir import EVENTS, RunDirError, read_events
 from continuum_traces.schema import SchedulerEvent
 from soak_clients import ACTS, Agent, Hostile, Seen, Site

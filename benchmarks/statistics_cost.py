@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter  # noqa: TID251 - this file measures
 
 from continuum_server.policy.facts import Machine, PrefillCurve
-from continuum_server.policy.rules.ttl import Continuum, ContinuumOptions
+from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_traces.run_dir import write_json
 
 SIZES = ((10, 4096), (256, 4096), (10, 100_000))

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, read_run
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import EngineName, Server, ServerConfig
+from continuum_server.launcher import Server
+from continuum_server.server_config import EngineName, ServerConfig
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 

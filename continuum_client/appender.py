@@ -1,4 +1,7 @@
-"""A file of lines that several threads and processes append to, whole lines only, also after one of them was killed."""
+"""Files to which several threads and processes append lines.
+
+The files contain whole lines only, even after one of the processes was killed.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ STEP_BYTES = 64 * 1024
 
 
 class SharedLines:
-    """Append-only lines. Appends take a lock on the file, so lines of several processes never mix.
+    """A file of lines. Each append locks the file, so lines of several processes never mix.
 
     Args:
-        path: created with ``first_line`` if it does not exist or is empty.
-        first_line: without its end.
-        durable: wait for the disk at every append, so that a power cut loses nothing either.
+        path: the file. If it does not exist or is empty, ``first_line`` is written to it.
+        first_line: without its line end.
+        durable: wait until each append is on disk, so that a power cut loses nothing.
 
     Raises:
-        OSError: it cannot be opened or written; so do all methods.
+        OSError: the file cannot be opened or written. All methods raise it.
     """
 
     def __init__(self, path: Path, first_line: bytes = b"", durable: bool = False) -> None:
@@ -44,9 +47,9 @@ class SharedLines:
         self._fd = os.open(self._path, flags, 0o644)
 
     def locked(self) -> Exclusive:
-        """The file to oneself, mended: it ends with a whole line. ``with shared.locked() as held``."""
+        """Lock the file and cut off an incomplete last line: ``with shared.locked() as held``."""
         if os.getpid() != self._pid:
-            self._open()  # after a fork: the parent's lock and file position are not ours
+            self._open()  # in a forked process, which must not share the parent's lock
         return Exclusive(self)
 
     def _enter(self) -> Held:
@@ -72,7 +75,7 @@ class SharedLines:
             self._lock.release()
 
     def append(self, lines: bytes) -> None:
-        """Whole lines, with their ends: all of them or none."""
+        """Append whole lines with their line ends: all of them or none."""
         with self.locked() as held:
             held.write(lines)
 
@@ -81,7 +84,7 @@ class SharedLines:
 
 
 class Exclusive:
-    """A file while one has it to oneself; a class, since a generator costs more than all the system calls."""
+    """Context manager that locks the file. A class, because a generator takes longer than all the system calls."""
 
     __slots__ = ("_held", "_shared")
 
@@ -103,11 +106,11 @@ class Held:
     def __init__(self, fd: int, seen: int) -> None:
         self._fd = fd
         self.seen = seen
-        """Bytes that were read or written here; what others wrote comes after them."""
+        """Bytes at the start of the file that this process has read or written; other processes wrote the rest."""
         self.size = self._mend(os.fstat(fd).st_size)
 
     def _mend(self, size: int) -> int:
-        """Cut off the torn line that a killed writer left; gives the size."""
+        """Cut off an incomplete last line that a killed process left. Returns the size of the file in bytes."""
         if size == 0 or self._read(size - 1, 1) == b"\n":
             return size
         end = size
@@ -127,7 +130,7 @@ class Held:
         return os.read(self._fd, count)
 
     def unread(self) -> Iterator[bytes]:
-        """Lines that others wrote since."""
+        """The lines that other processes have written since this one last read or wrote."""
         rest = b""
         self.seen = min(self.seen, self.size)
         while self.seen < self.size:
@@ -139,7 +142,7 @@ class Held:
             yield from lines
 
     def write(self, lines: bytes) -> None:
-        """Append. A write that fails half-way is taken back."""
+        """Append ``lines``. If a write fails half-way, the part that was written is removed."""
         read_all = self.seen == self.size
         written = 0
         try:
@@ -170,16 +173,16 @@ def _unlock_file(fd: int) -> None:
 
 
 class Presence:
-    """Says to other processes that this one is writing a directory, until it ends; and knows whether it was alone.
+    """Shows other processes that this one is writing to a directory, until it exits or closes.
 
     Args:
-        path: a file for the purpose.
+        path: the file that is locked for this.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         self.alone = self._try_exclusive()
-        """No other process had the directory open. Where that cannot be known (Windows), False."""
+        """No other process was writing to the directory. Always False on Windows, which has no such lock."""
 
     def _try_exclusive(self) -> bool:
         if fcntl is None:
@@ -191,7 +194,7 @@ class Presence:
         return True
 
     def share(self) -> None:
-        """Let others in."""
+        """Allow other processes to open the directory, too."""
         if fcntl is not None:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_SH)

@@ -1,7 +1,7 @@
-"""The drop-in clients: ``openai.OpenAI`` and ``openai.AsyncOpenAI`` that say which program a call belongs to.
+"""Drop-in clients: ``openai.OpenAI`` and ``openai.AsyncOpenAI`` that tell the server to which program a call belongs.
 
-Everything goes through one override, ``request()``: once for each logical call, before openai's own retries, so a
-retry keeps its ids. Resources, types and streams are openai's own.
+The only overridden method that sends is ``request()``. openai's resources call it once for each call, and its retries
+happen inside it, so a retry carries the same tags. Resources, types and streams are openai's own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit, urlunsplit
 import openai
 
 from continuum_client.call import Call, call_for
-from continuum_client.dialects import HEADERS, Dialect, Release
+from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
 from continuum_client.program import Program
-from continuum_client.settings import OPTIONS, Settings, settings_from
+from continuum_client.settings import OPTIONS, ClientSettings, settings_from
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from typing_extensions import Self
 
@@ -32,19 +32,35 @@ if TYPE_CHECKING:
     from continuum_client.reply import Content
 
 ASK_TIMEOUT_S = 2.0
-"""For the two requests of our own: ``auto``'s one look at ``/models``, and the release of a program."""
-
+"""Time limit of the client's own two requests: ``GET /models`` for ``auto``, and the release of a program."""
+_ASK_OPTIONS: Mapping[str, Any] = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
 
 SETTINGS = "_continuum_settings"
-"""Name under which a copy's constructor gets them."""
+"""The constructor argument with which ``copy()`` passes a client's settings to the copy."""
 
 
 class _Tagging:
-    """What both clients have in common. Comes before openai's class in the order of bases."""
+    """The part that both clients share. Comes before openai's class in the order of bases."""
 
-    _continuum: Settings
+    _continuum: ClientSettings
     _bound: Program | None = None
     base_url: Any
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None:
+            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            self._continuum = options.pop(SETTINGS, None) or settings_from(**ours)
+            super().__init__(**options)
+
+        def copy(self, **options: Any) -> Any:
+            """openai's ``copy()``; the copy shares this client's settings, and its program if it is bound to one."""
+            more = {SETTINGS: self._continuum, **options.pop("_extra_kwargs", {})}
+            twin = super().copy(**options, _extra_kwargs=more)
+            twin._bound = self._bound
+            return twin
+
+        with_options = copy
 
     def program(
         self,
@@ -54,13 +70,14 @@ class _Tagging:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
     ) -> Program:
-        """Open a program: one agent run. Calls in the body of ``with client.program(...)`` are its turns.
+        """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
 
         Args:
-            program_id: 1 to 256 printable ASCII characters; without it a random one.
-            predict: True, or a ``Predictor``: send a guess of the next tool with each call. Default: the client's.
-            parent: the program this one works for; default: the current one, if there is one.
-            output_tokens: expected length of an answer, for dialects that have a place for it (Dynamo).
+            program_id: 1 to 256 printable ASCII characters. Default: a random id.
+            predict: send a prediction of the next tool with each call: True, False, or a ``Predictor``. Default: the
+                client's setting.
+            parent: the program that started this one, or its id. Default: the current program, if there is one.
+            output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
 
         Raises:
             InvalidTag: an id or a number that cannot be sent.
@@ -68,7 +85,7 @@ class _Tagging:
         return self._continuum.program(program_id, predict, parent, output_tokens)
 
     def bind(self, program: Program) -> Self:
-        """A copy of this client whose every call belongs to ``program``, wherever it is made."""
+        """A copy of this client whose calls all belong to ``program``, in any thread or task."""
         twin = cast("Any", self).copy()
         twin._bound = program
         return cast("Self", twin)
@@ -76,42 +93,37 @@ class _Tagging:
     def _call(self, options: Any) -> Call | None:
         return call_for(self._continuum, self._bound, options, str(self.base_url))
 
-    def _set_up(self, options: dict[str, Any]) -> None:
-        """Take our options out of a constructor's."""
-        ours = {name: options.pop(name) for name in OPTIONS if name in options}
-        self._continuum = options.pop(SETTINGS, None) or settings_from(**ours)
-
-    def _passing_on(self, options: dict[str, Any]) -> dict[str, Any]:
-        """``copy()``'s options, so that the constructor it calls takes this client's settings."""
-        return {**options, "_extra_kwargs": {SETTINGS: self._continuum, **options.get("_extra_kwargs", {})}}
-
-    def _passed_on(self, twin: Any) -> Any:
-        twin._bound = self._bound
-        return twin
-
-    def _release_request(self, program_id: str) -> Release | None:
-        """What ends a program at this client's server, if anything does."""
+    def _release_request(self, program_id: str) -> tuple[str, dict[str, Any]] | None:
+        """URL and options of the POST that releases a program; None if the server has no such request."""
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.found(url)
-        return dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
+        release = dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
+        if release is None:
+            return None
+        return root_of(url) + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
 
-    def _not_released(self, error: BaseException) -> None:
-        if getattr(error, "status_code", None) not in (404, 405):  # a server without the endpoint holds nothing
+    def _not_released(self, error: Exception) -> None:
+        if getattr(error, "status_code", None) not in (404, 405):  # a server without the request holds no KV either
             url = str(self.base_url)
-            once.warn(f"release {url}", f"{url}: a program's end could not be told: {error!r}")
+            once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")
+
+
+def _without_models(url: str, error: BaseException) -> Dialect:
+    """``auto``, after ``GET /models`` has failed: the dialect to use now.
+
+    Raises:
+        BaseException: ``error``, if it is not the server's.
+    """
+    if isinstance(error, openai.APIStatusError | openai.APITimeoutError):
+        return endpoints.end_probe(url, None)  # the server has no such list, or is too slow
+    endpoints.abandon_probe(url)
+    if isinstance(error, openai.APIConnectionError):
+        return HEADERS  # the call itself will report that nothing answers there
+    raise error
 
 
 class _SyncTagging(_Tagging):
     if not TYPE_CHECKING:
-
-        def __init__(self, **options: Any) -> None:
-            self._set_up(options)
-            super().__init__(**options)
-
-        def copy(self, **options: Any) -> Any:
-            return self._passed_on(super().copy(**self._passing_on(options)))
-
-        with_options = copy
 
         def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             call = self._call(options)
@@ -119,53 +131,36 @@ class _SyncTagging(_Tagging):
                 return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
             while True:
                 try:
-                    if not call.dressed:
-                        call.dress(call.dialect or self._ask(call.url), stream, self)
+                    if not call.tagged:
+                        call.apply_tags(call.dialect or self._ask(call.url), stream, self)
                     result = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
-                    if not call.try_without(error):
+                    if not call.retry_untagged(error):
                         raise
                 else:
                     return call.answered(result)
 
     def _ask(self, url: str) -> Dialect:
-        """``auto``: one look at the server's models."""
+        """``auto``: the dialect that the server's model list indicates."""
         if not endpoints.begin_probe(url):
             return HEADERS
         try:
             models = cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except (openai.APIStatusError, openai.APITimeoutError):
-            models = None  # it has no list, or takes too long over it
-        except openai.APIConnectionError:
-            endpoints.abandon_probe(url)
-            return HEADERS  # nobody there: the call itself will find out
-        except BaseException:
-            endpoints.abandon_probe(url)
-            raise
+        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
+            return _without_models(url, error)
         return endpoints.end_probe(url, models)
 
     def _release(self, program_id: str) -> None:
-        wanted = self._release_request(program_id)
-        if wanted is None:
-            return
-        try:
-            url = root_of(str(self.base_url)) + wanted.path
-            cast("Any", self).post(url, cast_to=object, body=wanted.body, options=_ASK_OPTIONS)
-        except Exception as error:  # noqa: BLE001 - the program is over either way
-            self._not_released(error)
+        request = self._release_request(program_id)
+        if request is not None:
+            try:
+                cast("Any", self).post(request[0], **request[1])
+            except Exception as error:  # noqa: BLE001 - the program is closed in any case
+                self._not_released(error)
 
 
 class _AsyncTagging(_Tagging):
     if not TYPE_CHECKING:
-
-        def __init__(self, **options: Any) -> None:
-            self._set_up(options)
-            super().__init__(**options)
-
-        def copy(self, **options: Any) -> Any:
-            return self._passed_on(super().copy(**self._passing_on(options)))
-
-        with_options = copy
 
         async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             call = self._call(options)
@@ -173,62 +168,54 @@ class _AsyncTagging(_Tagging):
                 return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
             while True:
                 try:
-                    if not call.dressed:
-                        call.dress(call.dialect or await self._ask(call.url), stream, self)
+                    if not call.tagged:
+                        call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
                     result = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
                 except BaseException as error:
-                    if not call.try_without(error):
+                    if not call.retry_untagged(error):
                         raise
                 else:
                     return call.answered(result)
 
     async def _ask(self, url: str) -> Dialect:
-        """``auto``: one look at the server's models."""
+        """``auto``: the dialect that the server's model list indicates."""
         if not endpoints.begin_probe(url):
             return HEADERS
         try:
             models = await cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except (openai.APIStatusError, openai.APITimeoutError):
-            models = None  # it has no list, or takes too long over it
-        except openai.APIConnectionError:
-            endpoints.abandon_probe(url)
-            return HEADERS  # nobody there: the call itself will find out
-        except BaseException:
-            endpoints.abandon_probe(url)
-            raise
+        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
+            return _without_models(url, error)
         return endpoints.end_probe(url, models)
 
-    def _release(self, program_id: str) -> Any:
-        """None where there is nothing to tell, else what has to be awaited."""
-        wanted = self._release_request(program_id)
-        return None if wanted is None else self._send_release(wanted)
+    def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
+        """A coroutine that sends the release; None if the server has no such request."""
+        request = self._release_request(program_id)
+        return None if request is None else self._send_release(*request)
 
-    async def _send_release(self, wanted: Release) -> None:
+    async def _send_release(self, url: str, options: dict[str, Any]) -> None:
         try:
-            url = root_of(str(self.base_url)) + wanted.path
-            await cast("Any", self).post(url, cast_to=object, body=wanted.body, options=_ASK_OPTIONS)
-        except Exception as error:  # noqa: BLE001 - the program is over either way
+            await cast("Any", self).post(url, **options)
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
             self._not_released(error)
 
 
-_ASK_OPTIONS: Mapping[str, Any] = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
-
-
 class OpenAI(_SyncTagging, openai.OpenAI):
-    """``openai.OpenAI`` with programs. Takes the same arguments, and five of its own, all optional.
+    """``openai.OpenAI`` with programs. It takes openai's arguments and five optional ones.
 
     Args:
-        dialect: what the server understands beyond headers: ``headers`` (default, legal everywhere), ``vllm``,
-            ``sglang``, ``dynamo``, ``trtllm``, ``thunderagent``, ``openai``; ``auto`` asks the server. Or an object of
-            your own. Default: the environment's ``CONTINUUM_DIALECT``.
-        record: a directory to record to, or a ``Recorder``. Default: the environment's ``CONTINUUM_RECORD``, else
-            nothing.
-        content: how much text is recorded: ``none``, ``digest``, ``full``.
-        predict: guess the next tool: False, True, or a ``Predictor``. A program may say otherwise.
-        implicit: give calls made outside any program one of their own, by the conversation they go on with.
+        dialect: which body fields the server accepts: ``headers`` (none; works with every server), ``vllm``,
+            ``sglang``, ``dynamo``, ``trtllm``, ``thunderagent``, ``openai``; ``auto`` asks the server; or your own
+            ``Dialect`` object. Default: ``CONTINUUM_DIALECT`` in the environment, else ``headers``.
+        record: the directory to record to, or a ``Recorder``. Default: ``CONTINUUM_RECORD`` in the environment, else
+            nothing is recorded.
+        content: how much text is recorded: ``none``, ``digest``, ``full`` (see ``Recorder``).
+        predict: send a prediction of the next tool with each call: False, True, or a ``Predictor``.
+            ``client.program(predict=...)`` overrides it.
+        implicit: give each conversation outside ``client.program`` a program of its own.
 
     Raises:
-        UnknownDialect, ValueError: an option that does not exist.
+        UnknownDialect: no dialect has that name.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
     """
 
     if TYPE_CHECKING:
@@ -262,7 +249,8 @@ class OpenAI(_SyncTagging, openai.OpenAI):
 
 
 class AsyncOpenAI(_AsyncTagging, openai.AsyncOpenAI):
-    """``openai.AsyncOpenAI`` with programs; the same arguments as ``OpenAI`` here, and ``async with`` for programs."""
+    """``openai.AsyncOpenAI`` with programs. It takes the same five arguments as ``OpenAI``; enter programs with ``async
+    with``."""
 
     if TYPE_CHECKING:
 
@@ -303,17 +291,17 @@ def wrap(client: openai.AsyncOpenAI, **options: Any) -> AsyncOpenAI: ...
 
 
 def wrap(client: Any, **options: Any) -> Any:
-    """A client like the given one (an ``openai.OpenAI``, ``AzureOpenAI``, any subclass) that has programs too.
+    """A client with programs, made from a client of openai's (``openai.OpenAI``, ``AzureOpenAI`` or any subclass).
 
-    The given client stays as it is; both share one connection pool. The result is of the given client's class and of
-    ours.
+    The given client is not changed, and both clients share one connection pool. The result is an instance of the given
+    client's class and of our ``OpenAI`` or ``AsyncOpenAI``.
 
     Args:
-        client: someone else's.
+        client: an instance of ``openai.OpenAI`` or ``openai.AsyncOpenAI``.
         options: ``dialect``, ``record``, ``content``, ``predict``, ``implicit``, as for ``OpenAI``.
 
     Raises:
-        TypeError: not a client of openai's, or an option that does not exist.
+        TypeError: ``client`` is not a client of openai's, or an option has an unknown name.
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -322,7 +310,7 @@ def wrap(client: Any, **options: Any) -> Any:
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
     for name in _cached(cls):
-        twin.__dict__.pop(name, None)  # resources that were made point to the other client
+        twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
     twin._continuum = settings_from(**options)
     return twin
 
@@ -338,7 +326,7 @@ def _cached(cls: type[Any]) -> list[str]:
 
 
 def _tagged(cls: type[Any]) -> type[Any]:
-    """``cls`` with tagging, under its own name (openai sends it as the user agent)."""
+    """A subclass of ``cls`` with programs. It keeps the name, because openai sends the name as the user agent."""
     with _made_lock:
         if cls not in _made:
             _made[cls] = _make(cls)
@@ -355,7 +343,7 @@ def _make(cls: type[Any]) -> type[Any]:
 
 
 def root_of(url: str) -> str:
-    """A server's root: its base URL without ``/v1``, query and the end's slash."""
+    """A server's root: its base URL without ``/v1``, query and trailing slash."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))

@@ -1,4 +1,7 @@
-"""Which conversation a request goes on with, by what it sends. No text is kept: two numbers for each message."""
+"""Finds the conversation that a request continues, by comparing its messages with those of earlier requests.
+
+No text is kept: each message is represented by a hash and its length.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,21 @@ from typing import Any
 from continuum_client.program import Program
 
 MAX_CONVERSATIONS = 4096
-"""Remembered without ``client.program``; the oldest is forgotten first."""
+"""Conversations outside ``client.program`` that are remembered; the least recently continued is forgotten first."""
 BLOCK_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A prompt's messages (or blocks of 512 characters of a plain prompt), first to last."""
+    """Hashes and lengths of a prompt's messages in order; of 512-character blocks, if the prompt is plain text."""
 
     marks: tuple[int, ...] = ()
-    """Two messages with one mark are equal; valid in this process only."""
+    """A hash for each message. Equal messages have equal hashes within one process only."""
     chars: tuple[int, ...] = ()
+    """The length of each message in characters."""
 
     def kept_share(self, later: Shape) -> float | None:
-        """Share of this prompt, by characters, that ``later`` opens with; None where that cannot be told."""
+        """The share of this prompt's characters with which the prompt ``later`` begins; None if either is unknown."""
         if not self.marks or not later.marks:
             return None
         common = 0
@@ -37,11 +41,11 @@ class Shape:
 
 
 NO_SHAPE = Shape()
-"""Of a prompt that cannot be looked at."""
+"""The shape of a prompt whose messages are not in the request."""
 
 
 def shape_of(body: Any) -> Shape:
-    """Of a request's body: chat messages, a Responses input, or a completion's prompt."""
+    """The shape of the prompt in a request's body: chat messages, a Responses input, or a completion's prompt."""
     if not isinstance(body, Mapping):
         return NO_SHAPE
     prompt = body.get("prompt")
@@ -54,7 +58,7 @@ def shape_of(body: Any) -> Shape:
 
 
 def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
-    """The messages a request sends; none where it refers to a conversation kept by the server."""
+    """The messages in a request's body; empty if the body refers to a conversation that the server stores."""
     if body.get("previous_response_id") or body.get("conversation"):
         return ()
     messages = body.get("messages")
@@ -68,29 +72,27 @@ def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _mark(message: Any) -> tuple[int, int]:
-    if not isinstance(message, Mapping):
-        text = message if isinstance(message, str) else repr(message)
-        return hash(text), len(text)
-    content = message.get("content")
-    if isinstance(content, str):
-        calls = message.get("tool_calls")
+    """Hash and length in characters of a message."""
+    if isinstance(message, Mapping) and isinstance(message.get("content"), str):
+        content, calls = message["content"], message.get("tool_calls")
         asked = repr(calls) if calls else ""
         return hash((message.get("role"), content, asked)), len(content) + len(asked)
-    text = repr(message)
+    text = message if isinstance(message, str) else repr(message)
     return hash(text), len(text)
 
 
 @dataclass(slots=True, eq=False)
-class _Thread:
-    """A conversation, at the last request seen of it."""
-
+class _Conversation:
     program: Program
     key: int = 0
+    """Hash over all messages of its latest request."""
 
 
 class Conversations:
-    """Programs of calls made outside any ``client.program``. A request that repeats an earlier one and adds to it is
-    the same program's next turn; anything else opens a new one.
+    """Programs for the calls that are made outside ``client.program``.
+
+    A request that repeats all messages of an earlier request and adds to them is the next turn of that request's
+    program. Any other request begins a new program.
 
     Args:
         new: makes a program.
@@ -99,53 +101,54 @@ class Conversations:
     def __init__(self, new: Callable[[], Program]) -> None:
         self._new = new
         self._lock = threading.Lock()
-        self._sent: dict[int, deque[_Thread]] = {}
-        """By the digest of a whole request: conversations that can be gone on with, oldest first."""
-        self._failed: dict[int, deque[_Thread]] = {}
-        """The same, where the request failed: the very same request may come again."""
-        self._order: OrderedDict[_Thread, dict[int, deque[_Thread]]] = OrderedDict()
-        """All of them and where they are, oldest first."""
+        self._sent: dict[int, deque[_Conversation]] = {}
+        """Conversations by their key, oldest first."""
+        self._failed: dict[int, deque[_Conversation]] = {}
+        """Conversations whose latest request failed: the agent may send the same messages again."""
+        self._order: OrderedDict[_Conversation, dict[int, deque[_Conversation]]] = OrderedDict()
+        """All conversations, the least recently continued first, with the one of the two dicts that holds them."""
 
     def program_of(self, shape: Shape) -> tuple[Program, Callable[[], None]] | None:
-        """The program of a request, and what to call if the request fails; None where its messages cannot be read."""
+        """The program of a request, and a function to call if the request fails; None if the messages are unknown."""
         if not shape.marks:
             return None
         keys = _prefixes(shape.marks)
         with self._lock:
-            found = self._continued(keys) or _Thread(self._new())
-            found.key = keys[-1]
-            self._put(self._sent, found)
+            conversation = self._continued(keys) or _Conversation(self._new())
+            conversation.key = keys[-1]
+            self._put(self._sent, conversation)
             forgotten = self._taken(next(iter(self._order))) if len(self._order) > MAX_CONVERSATIONS else None
         if forgotten is not None:
             forgotten.program.forget()
-        return found.program, lambda: self._fail(found)
+        return conversation.program, lambda: self._fail(conversation)
 
-    def _continued(self, keys: list[int]) -> _Thread | None:
-        """The longest known beginning of this request; the very same request only where it had failed."""
+    def _continued(self, keys: list[int]) -> _Conversation | None:
+        """The conversation with the longest prefix of this request. Equal messages count only after a failure."""
         for key in reversed(keys):
             known = self._failed.get(key) or (self._sent.get(key) if key != keys[-1] else None)
             if known:
                 return self._taken(known[0])
         return None
 
-    def _put(self, where: dict[int, deque[_Thread]], thread: _Thread) -> None:
-        where.setdefault(thread.key, deque()).append(thread)
-        self._order[thread] = where
+    def _put(self, where: dict[int, deque[_Conversation]], conversation: _Conversation) -> None:
+        where.setdefault(conversation.key, deque()).append(conversation)
+        self._order[conversation] = where
 
-    def _taken(self, thread: _Thread) -> _Thread:
-        where = self._order.pop(thread)
-        where[thread.key].remove(thread)  # mostly the first
-        if not where[thread.key]:
-            del where[thread.key]
-        return thread
+    def _taken(self, conversation: _Conversation) -> _Conversation:
+        where = self._order.pop(conversation)
+        where[conversation.key].remove(conversation)  # nearly always the first
+        if not where[conversation.key]:
+            del where[conversation.key]
+        return conversation
 
-    def _fail(self, thread: _Thread) -> None:
+    def _fail(self, conversation: _Conversation) -> None:
         with self._lock:
-            if self._order.get(thread) is self._sent:
-                self._put(self._failed, self._taken(thread))
+            if self._order.get(conversation) is self._sent:
+                self._put(self._failed, self._taken(conversation))
 
 
 def _prefixes(marks: Sequence[int]) -> list[int]:
+    """A hash for each prefix of the messages, shortest first."""
     keys: list[int] = []
     key = 0
     for mark in marks:

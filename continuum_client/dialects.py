@@ -1,12 +1,13 @@
-"""What each server understands in a request's body (SPEC 7). Pure: tags in, fields out.
+"""Dialects: which tags each kind of server reads from a request's body. Pure functions from tags to body fields.
 
-Headers are the same everywhere and legal everywhere (``tagging.tag_headers``). Unknown body fields are not: OpenAI,
-Dynamo and TensorRT-LLM answer 400 to them. So a dialect adds exactly the fields its server's schema has.
+Every server accepts our headers (``tagging.tag_headers``), so they are the same in all dialects. Not every server
+accepts unknown body fields: OpenAI, Dynamo and TensorRT-LLM answer 400. A dialect therefore adds only fields that are
+in its server's schema.
 
 Sources: vLLM 0.32 ``entrypoints/openai/*/protocol.py``; Dynamo ``lib/llm/src/protocols/openai/validate.rs``;
-TensorRT-LLM ``serve/openai_protocol.py`` (completions); OpenAI's parameter types in the ``openai`` package. SGLang and
-ThunderAgent: as SPEC 7 has them. Tests hold each dialect against a strict copy of its schema, and all of them against
-a real vLLM.
+TensorRT-LLM ``serve/openai_protocol.py`` (completions); OpenAI's parameter types in the ``openai`` package. No
+source file is recorded for SGLang and ThunderAgent. The tests check each dialect against a strict copy of its
+server's schema, and all dialects against a real vLLM.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from continuum_traces.wire import tags_to_xargs
 from continuum_client.errors import UnknownDialect
 
 AUTO = "auto"
-"""Not a dialect: ``endpoints`` finds out which one a base URL speaks."""
+"""Not a dialect, but the instruction to ask the server for one (``endpoints``)."""
 
 MAX_CACHE_KEY_CHARS = 64
 """OpenAI refuses a longer ``prompt_cache_key``."""
@@ -38,7 +39,7 @@ class Release:
 
 
 class Dialect(Protocol):
-    """How one kind of server is told."""
+    """The body fields and the release request of one kind of server."""
 
     name: str
 
@@ -46,17 +47,17 @@ class Dialect(Protocol):
         """Fields to merge into the request's body.
 
         Args:
-            tags: known facts.
-            path: ``/chat/completions``, ``/completions`` or ``/responses``: schemas differ.
-            output_tokens: how long an answer the client expects.
+            tags: of the call; a field that is None is unknown.
+            path: ``/chat/completions``, ``/completions`` or ``/responses``, whose schemas differ.
+            output_tokens: the expected length of the answer; None: unknown.
         """
 
     def release(self, program_id: str) -> Release | None:
-        """The request that lets go of a program's KV; None where the server has none."""
+        """The request that makes the server release a program's KV cache; None if the server has no such request."""
 
 
 class Headers:
-    """Nothing but headers: legal against every server."""
+    """Headers only, which every server accepts."""
 
     name = "headers"
 
@@ -68,7 +69,7 @@ class Headers:
 
 
 class Vllm(Headers):
-    """vLLM, with or without our plugin: ``session_id`` and flat ``vllm_xargs`` (str, int, float only)."""
+    """vLLM, with or without our plugin: ``session_id``, and flat ``vllm_xargs`` whose values are str, int or float."""
 
     name = "vllm"
 
@@ -95,7 +96,7 @@ class Sglang(Headers):
 
 
 class Dynamo(Headers):
-    """Dynamo reads the id and the end in headers; its body has a place for the expected length of the answer."""
+    """Dynamo: the expected length of the answer. It reads the program id and the last step from the headers."""
 
     name = "dynamo"
 
@@ -104,7 +105,7 @@ class Dynamo(Headers):
 
 
 class TrtLlm(Headers):
-    """TensorRT-LLM: ``conversation_params.conversation_id``; not in Responses, whose schema was not checked."""
+    """TensorRT-LLM: ``conversation_params.conversation_id``; not in the Responses API (schema not checked)."""
 
     name = "trtllm"
 
@@ -115,7 +116,7 @@ class TrtLlm(Headers):
 
 
 class ThunderAgent(Headers):
-    """ThunderAgent's proxy: ``program_id``. Without it all requests share one program there."""
+    """ThunderAgent's proxy: ``program_id``. It puts all requests without this field into one program."""
 
     name = "thunderagent"
 
@@ -149,18 +150,17 @@ BY_OWNER: dict[str, Dialect] = {
     "sglang": DIALECTS["sglang"],
     "tensorrt_llm": DIALECTS["trtllm"],
 }
-"""``owned_by`` of a server's ``/models`` -> dialect. Dynamo says ``nvidia``, as hosted services do: headers serve
-both.
-"""
+"""From ``owned_by`` in a server's ``/models`` to its dialect. ``nvidia`` is missing, because Dynamo and hosted services
+both send it; they get ``headers``."""
 
 BY_HOST: dict[str, Dialect] = {"api.openai.com": DIALECTS["openai"]}
 
 
 def find_dialect(wanted: str | Dialect) -> Dialect | None:
-    """The dialect of a name, or the given one; None for ``auto``.
+    """The dialect with that name; an object of the caller's is returned as it is; None for ``auto``.
 
     Raises:
-        UnknownDialect: no such name.
+        UnknownDialect: no dialect has that name.
     """
     if not isinstance(wanted, str):
         return wanted
@@ -173,7 +173,7 @@ def find_dialect(wanted: str | Dialect) -> Dialect | None:
 
 
 def cache_key(program_id: str) -> str:
-    """``program_id``, or 63 characters that stand for a longer one: its start and a digest."""
+    """``program_id`` if it has at most 64 characters, else its first 30 characters and a digest (63 characters)."""
     if len(program_id) <= MAX_CACHE_KEY_CHARS:
         return program_id
     return f"{program_id[:30]}-{hashlib.sha256(program_id.encode()).hexdigest()[:32]}"

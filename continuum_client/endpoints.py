@@ -1,4 +1,4 @@
-"""What each base URL turned out to accept. One table for the process, since a server is the same for every client."""
+"""What the server at each base URL accepts. All clients of the process share one table."""
 
 from __future__ import annotations
 
@@ -13,67 +13,68 @@ from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect
 from continuum_client.errors import once
 
 Feature = Literal["extension", "stream_usage"]
-"""What can be dropped: our body fields; ``stream_options`` that the recorder adds."""
+"""What can be left out: the dialect's body fields; the ``stream_options`` that the recorder adds."""
 
 
 @dataclass(slots=True)
 class _Known:
     dialect: Dialect | None = None
-    """What ``auto`` found; None: not yet."""
+    """The dialect that ``auto`` found; None: not known yet."""
     probing: bool = False
     dropped: frozenset[str] = frozenset()
 
 
 class Endpoints:
-    """By base URL: the dialect found, the features its server refused."""
+    """For each base URL: the dialect of the server, and the features that the server refused."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
     def accepts(self, url: str, feature: Feature) -> bool:
+        """False once the server at ``url`` has refused ``feature``."""
         known = self._known.get(url)
         return known is None or feature not in known.dropped
 
     def drop(self, url: str, features: Iterable[Feature], names: Iterable[str]) -> None:
-        """The server at ``url`` refused ``names``: leave the features out from now on, and say so once."""
+        """Leave ``features`` out from now on, because the server at ``url`` refused the fields ``names``; warn once."""
         with self._lock:
             known = self._known.setdefault(url, _Known())
             known.dropped |= set(features)
         once.warn(
             f"refused {url} {sorted(features)}",
-            f"{_shown(url)} refuses {', '.join(sorted(names))}: left out from now on (headers are still sent). "
-            'dialect="headers" sends no body fields.',
+            f"{_shown(url)} refuses {', '.join(sorted(names))}: from now on calls are sent without these body fields "
+            '(headers are still sent). dialect="headers" never sends body fields.',
         )
 
     def found(self, url: str) -> Dialect | None:
-        """The dialect ``auto`` has settled on; None: nobody has asked the server yet."""
+        """The dialect of the server at ``url`` under ``auto``; None: the server has not been asked yet."""
         known = self._known.get(url)
         if known is not None and known.dialect is not None:
             return known.dialect
         return BY_HOST.get(urlsplit(url).hostname or "")
 
     def begin_probe(self, url: str) -> bool:
-        """True for the one caller that is to ask the server; the others use headers meanwhile."""
+        """True for the one caller that shall ask the server; the others use ``headers`` until the answer is there."""
         with self._lock:
             known = self._known.setdefault(url, _Known())
             first, known.probing = not known.probing, True
             return first
 
     def abandon_probe(self, url: str) -> None:
-        """The server could not be asked: let another call try."""
+        """The server could not be asked; a later call tries again."""
         with self._lock:
             self._known[url].probing = False
 
     def end_probe(self, url: str, models: Any) -> Dialect:
-        """What the server's model list says about it; anything unknown gives headers."""
+        """Store and return the dialect that the server's model list indicates; ``headers`` if it indicates none."""
         dialect = BY_OWNER.get(_owner(models), HEADERS)
         with self._lock:
             self._known.setdefault(url, _Known()).dialect = dialect
         return dialect
 
     def forget(self) -> None:
-        """Ask and try everything again."""
+        """Forget all servers, so that each is asked and tried again."""
         with self._lock:
             self._known.clear()
 
@@ -93,9 +94,9 @@ def _shown(url: str) -> str:
 
 
 def named_in(text: str, names: Iterable[str]) -> list[str]:
-    """Which of ``names`` a server's complaint mentions, as whole words."""
+    """Those of ``names`` that occur in a server's error message as whole words."""
     return [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
 
 
 endpoints = Endpoints()
-"""The process's."""
+"""Shared by all clients of the process."""

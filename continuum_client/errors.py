@@ -1,15 +1,15 @@
-"""What can go wrong, and how it is told.
+"""Errors and warnings of the client.
 
 ::
 
     ContinuumError
     ├── InvalidTag      (also ValueError)    an id, a tool's name or a number of seconds that cannot be sent
-    ├── UnknownDialect  (also ValueError)
-    └── ProgramClosed   (also RuntimeError)  a closed program was told something
+    ├── UnknownDialect  (also ValueError)    no dialect has that name
+    └── ProgramClosed   (also RuntimeError)  a method was called on a program that is closed
 
-These are mistakes in the agent's own code and are raised where they are made, before anything is sent. What goes wrong
-later (a server that refuses tags, a full disk, a predictor that fails) is a ``ContinuumWarning``, once each: the agent
-goes on.
+Errors are mistakes in the agent's own code. They are raised where the mistake is made, before a request is sent. Faults
+that appear later (a server that refuses tags, a full disk, a predictor that raises) never reach the agent: each is
+reported once, as a ``ContinuumWarning``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 
 logger = logging.getLogger("continuum_client")
 
@@ -26,47 +27,57 @@ class ContinuumError(Exception):
 
 
 class InvalidTag(ContinuumError, ValueError):
-    """A value that cannot be sent; the message names it and says what is allowed."""
+    """A value that cannot be sent; the message names the value and says what is allowed."""
 
 
 class UnknownDialect(ContinuumError, ValueError):
-    """No dialect of that name; the message lists the known ones."""
+    """No dialect has that name; the message lists the known names."""
 
 
 class ProgramClosed(ContinuumError, RuntimeError):
-    """A closed program was told of a tool, a prediction or a last step."""
+    """A method that needs an open program was called on a closed one."""
 
 
 class ContinuumWarning(UserWarning):
-    """Something of ours does not work and was switched off; the agent goes on without it."""
+    """A feature of the client failed and was switched off; the agent goes on without it."""
 
 
 MAX_WARNINGS = 1000
-"""Different ones in a process; what goes wrong in ever new ways is not told of after that."""
+"""Different warnings in one process; later ones are dropped, so that memory stays bounded."""
 
 
 class Once:
-    """Remembers what has been warned of."""
+    """Gives each warning once."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._given: set[str] = set()
         self._lock = threading.Lock()
 
     def warn(self, key: str, message: str) -> None:
-        """Warn, unless it was done for ``key``. Never raises: where a filter makes errors of warnings, it is logged."""
+        """Give a ``ContinuumWarning``, unless one was given for ``key`` before.
+
+        Never raises: if a warnings filter turns warnings into errors, the message is logged instead.
+        """
         with self._lock:
-            if key in self._told or len(self._told) >= MAX_WARNINGS:
+            if key in self._given or len(self._given) >= MAX_WARNINGS:
                 return
-            self._told.add(key)
+            self._given.add(key)
         try:
             warnings.warn(message, ContinuumWarning, stacklevel=2)
         except ContinuumWarning:
             logger.warning(message)
 
+    def guard(self, key: str, message: str, work: Callable[[], object]) -> None:
+        """Run ``work``. If it raises an ``Exception``, warn with ``message`` and the exception instead."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - recording and predicting must not raise into the agent
+            self.warn(key, f"{message}: {error!r}")
+
     def forget(self) -> None:
-        """Warn of everything again."""
-        self._told.clear()
+        """Give every warning again."""
+        self._given.clear()
 
 
 once = Once()
-"""The process's: one warning for each thing, however many clients there are."""
+"""Shared by all clients of the process."""

@@ -1,4 +1,7 @@
-"""Tags for frameworks that take headers and body fields, not a client: LiteLLM, LangChain, Agents SDK, PydanticAI."""
+"""Tags as headers and body fields, for frameworks to which no client can be passed.
+
+docs/client has recipes for LiteLLM, LangChain, the OpenAI Agents SDK and PydanticAI.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,17 @@ from continuum_client.tagging import check_id, check_seconds, check_tool, tag_bo
 
 
 def headers(program_id: str | None = None, *, parent_id: str | None = None, last_step: bool = False) -> dict[str, str]:
-    """Headers that name a program; for ``extra_headers=`` and ``default_headers=``.
+    """Headers that name a program, for ``extra_headers=`` and ``default_headers=``.
 
     Args:
-        program_id: default: the current program; outside any, there are no headers.
-        parent_id: the program it works for.
-        last_step: the coming call is its last.
+        program_id: default: the current program; without a current program the result is empty.
+        parent_id: the program that started this one.
+        last_step: the next call is the program's last.
 
     Raises:
         InvalidTag: an id that cannot be sent.
     """
-    tags = _identity(program_id, parent_id, last_step)
-    return tag_headers(tags)
+    return tag_headers(_identity(program_id, parent_id, last_step))
 
 
 def extra_body(
@@ -38,23 +40,24 @@ def extra_body(
     last_tool: tuple[str, float] | None = None,
     output_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Body fields that name a program; for ``extra_body=``.
+    """Body fields that name a program, for ``extra_body=``.
 
-    Inside a program and without an id, it is a call of the current program: what ``p.tool``, ``p.predict`` and
-    ``p.last_step`` left to tell is told in it, once.
+    Without ``program_id``, the result also contains what ``p.tool``, ``p.predict`` and ``p.last_step`` of the current
+    program have to report. It is reported once, so use the result for one call.
 
     Args:
-        program_id: default: the current program; outside any, there are no fields.
-        dialect: of the server; ``auto`` needs a client and counts as ``headers`` here.
-        path: ``/responses`` or ``/completions`` where the framework calls that.
-        parent_id: the program it works for.
-        last_step: the coming call is its last.
-        predict: the tool expected after the call, and its seconds.
+        program_id: default: the current program; without a current program the result is empty.
+        dialect: of the server; ``auto`` counts as ``headers`` here, because only a client can ask the server.
+        path: of the requests that the framework sends: ``/chat/completions``, ``/responses`` or ``/completions``.
+        parent_id: the program that started this one.
+        last_step: the next call is the program's last.
+        predict: the tool that is expected after the call, and its seconds.
         last_tool: the tool that ran before the call, and its seconds.
-        output_tokens: expected length of the answer.
+        output_tokens: expected length of the answer; sent by the dialect ``dynamo``.
 
     Raises:
-        InvalidTag, UnknownDialect: a value that cannot be sent.
+        InvalidTag: an id, a tool's name or a number of seconds that cannot be sent.
+        UnknownDialect: no dialect has that name.
     """
     program = current_program()
     if program_id is None and program is not None and not program.closed:

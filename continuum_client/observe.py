@@ -1,8 +1,8 @@
-"""Listening to a reply without changing it, whichever way the caller reads it.
+"""Watches a reply while the caller reads it, without changing what the caller gets.
 
-A parsed answer is looked at once. A ``Stream`` is followed object by object. The raw styles (``with_raw_response``,
-``with_streaming_response``) are followed byte by byte, since only the caller knows what will be read. What we hook are
-instance attributes; types and behaviour stay openai's.
+A parsed answer is read once. A ``Stream`` is read chunk by chunk. Raw responses (``with_raw_response``,
+``with_streaming_response``) are read as bytes, because only the caller decides how much of them is read. We replace
+attributes of the response objects only; openai's classes stay unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any
 
 import openai
 
@@ -18,190 +19,176 @@ from continuum_client.errors import once
 from continuum_client.reply import Reply, only_usage
 
 MAX_BODY_BYTES = 64 * 2**20
-"""Of a raw answer, or of one line of a raw stream, looked at; a longer one is not understood."""
+"""The longest raw answer, and the longest line of a raw stream, that is parsed."""
+NOT_RECORDED = ("recording", "a reply could not be recorded")
+"""Key and text of the warning."""
+
+OnEnd = Callable[[Reply, float, str | None], None]
+"""Called once when a reply has ended: with the reply, the client's clock in seconds, and the error or None."""
 
 
-class Listener(Protocol):
-    """Told once how a turn ended."""
+class WatchedReply:
+    """A reply that is being received. Exceptions of our own code become one warning and never reach the caller.
 
-    def __call__(self, reply: Reply, finish_s: float, error: str | None) -> None: ...
+    As a context manager it surrounds the caller's wait for the next chunk: an exception there ends the reply.
+    """
 
-
-class Turn:
-    """One reply on its way; what goes wrong in looking at it is one warning, never the caller's."""
-
-    def __init__(self, reply: Reply, clock: Callable[[], float], listener: Listener) -> None:
+    def __init__(self, reply: Reply, clock: Callable[[], float], on_end: OnEnd) -> None:
         self.reply = reply
-        self.reading = False
-        """The caller is waiting for the next piece: a close meanwhile is the end of the body, not the caller's."""
+        self.waiting = False
+        """The caller waits for the next chunk. If the connection is closed now, the body has ended by itself."""
         self._clock = clock
-        self._listener = listener
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._ended = False
 
-    def piece(self, item: Any) -> None:
-        """A piece of a stream has come."""
+    def chunk(self, item: Any) -> None:
+        """A chunk or an event of a stream has arrived."""
         if not self._ended:
             try:
-                seen = self.reply.first_token_s  # the clock is read until the first token, and not for those after it
+                seen = self.reply.first_token_s  # the clock is read until the first token only
                 self.reply.take(item, self._clock() if seen is None else seen)
-            except Exception as error:  # noqa: BLE001 - as in _guarded, without its cost for every chunk
-                _told(error)
+            except Exception as error:  # noqa: BLE001 - as once.guard, which would cost a closure for every chunk
+                key, text = NOT_RECORDED
+                once.warn(key, f"{text}: {error!r}")
 
     def whole(self, answer: Any) -> None:
-        """The answer has come, all at once."""
-        _guarded(lambda: self.reply.take(answer))
+        """The complete answer has arrived."""
+        once.guard(*NOT_RECORDED, lambda: self.reply.take(answer))
         self.end()
 
     def end(self, error: BaseException | str | None = None) -> None:
-        """The reply is over; only the first word counts."""
+        """The reply has ended. Only the first call counts."""
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-        said = _words(error) if isinstance(error, BaseException) else error
-        _guarded(lambda: self._listener(self.reply, self._clock(), said))
+        said = _name_of(error) if isinstance(error, BaseException) else error
+        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, self._clock(), said))
 
     def closed(self) -> None:
-        """The connection was closed: an early end, unless the server had said it was done."""
-        if not self.reading:
+        """The connection was closed: an early end, unless the server had sent the end of the answer."""
+        if not self.waiting:
             self.end(None if self.reply.finished else "closed before its end")
 
+    def __enter__(self) -> None:
+        self.waiting = True
 
-def _guarded(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:  # noqa: BLE001 - recording is a guest: what it raises must not reach the agent
-        _told(error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.waiting = False
+        if error is not None:
+            self.end(None if isinstance(error, StopIteration | StopAsyncIteration) else error)
 
 
-def _told(error: Exception) -> None:
-    once.warn("recording", f"a reply could not be recorded: {error!r}")
-
-
-def _words(error: BaseException) -> str:
+def _name_of(error: BaseException) -> str:
     status = getattr(error, "status_code", None)
     return f"{type(error).__name__} {status}" if status else type(error).__name__
 
 
-def watch(result: Any, turn: Turn, hide_usage: bool) -> None:
-    """Follow a reply to its end.
+def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
+    """Watch a reply to its end.
 
     Args:
-        result: what openai's ``request()`` gave.
-        turn: told of every piece and of the end.
-        hide_usage: keep from the caller the last chunk, which only we asked for.
+        result: what openai's ``request()`` returned.
+        watched: gets every chunk, and the end.
+        hide_usage: do not pass on the last chunk of a stream, because we asked for it and the caller did not.
     """
     if isinstance(result, openai.BaseModel):
-        turn.whole(result)
+        watched.whole(result)
         return
     raw = getattr(result, "http_response", None)
     if raw is not None and hasattr(result, "parse"):
-        _watch_raw(raw, turn)
+        _watch_raw(raw, watched)
     elif hasattr(result, "_iterator") and hasattr(result, "response"):
-        _on_close(result.response, turn)
-        follow = _Async if hasattr(result._iterator, "__anext__") else _Sync
-        result._iterator = follow(result._iterator, turn, hide_usage)
+        _on_close(result.response, watched)
+        chunks = _AsyncChunks if hasattr(result._iterator, "__anext__") else _Chunks
+        result._iterator = chunks(result._iterator, watched, hide_usage)
     else:
-        turn.whole(result)
+        watched.whole(result)
 
 
-class _Sync:
-    def __init__(self, inner: Iterator[Any], turn: Turn, hide_usage: bool) -> None:
-        self._inner, self._turn, self._hide = inner, turn, hide_usage
+class _Watched:
+    def __init__(self, inner: Any, watched: WatchedReply, hide_usage: bool) -> None:
+        self._inner, self._watched, self._hide = inner, watched, hide_usage
 
+    def _passes(self, item: Any) -> bool:
+        """Record a chunk; False if the caller must not get it."""
+        self._watched.chunk(item)
+        return not (self._hide and only_usage(item))
+
+
+class _Chunks(_Watched):
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         while True:
-            self._turn.reading = True
-            try:
+            with self._watched:
                 item = next(self._inner)
-            except StopIteration:
-                self._turn.end()
-                raise
-            except BaseException as error:
-                self._turn.end(error)
-                raise
-            finally:
-                self._turn.reading = False
-            self._turn.piece(item)
-            if not (self._hide and only_usage(item)):
+            if self._passes(item):
                 return item
 
 
-class _Async:
-    def __init__(self, inner: AsyncIterator[Any], turn: Turn, hide_usage: bool) -> None:
-        self._inner, self._turn, self._hide = inner, turn, hide_usage
-
+class _AsyncChunks(_Watched):
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
         while True:
-            self._turn.reading = True
-            try:
+            with self._watched:
                 item = await self._inner.__anext__()
-            except StopAsyncIteration:
-                self._turn.end()
-                raise
-            except BaseException as error:
-                self._turn.end(error)
-                raise
-            finally:
-                self._turn.reading = False
-            self._turn.piece(item)
-            if not (self._hide and only_usage(item)):
+            if self._passes(item):
                 return item
 
 
 # -------------------------------------------------------------------------------------- raw responses
 
 
-def _watch_raw(response: Any, turn: Turn) -> None:
-    body = _Body(turn, "text/event-stream" in response.headers.get("content-type", ""))
-    if response.is_closed:  # read already
+def _watch_raw(response: Any, watched: WatchedReply) -> None:
+    body = _Body(watched, "text/event-stream" in response.headers.get("content-type", ""))
+    if response.is_closed:  # the body was read before
         body.feed(response.content)
         body.finish()
         return
-    _on_close(response, turn, body)
+    _on_close(response, watched, body)
     plain, plain_async = response.iter_bytes, response.aiter_bytes
 
     def iter_bytes(chunk_size: int | None = None) -> Iterator[bytes]:
-        turn.reading = True
+        watched.waiting = True
         try:
             for chunk in plain(chunk_size):
                 body.feed(chunk)
-                turn.reading = False
+                watched.waiting = False
                 yield chunk
-                turn.reading = True
+                watched.waiting = True
             body.finish()
         finally:
-            turn.reading = False
+            watched.waiting = False
 
     async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
-        turn.reading = True
+        watched.waiting = True
         try:
             async for chunk in plain_async(chunk_size):
                 body.feed(chunk)
-                turn.reading = False
+                watched.waiting = False
                 yield chunk
-                turn.reading = True
+                watched.waiting = True
             body.finish()
         finally:
-            turn.reading = False
+            watched.waiting = False
 
     response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
 
 
-def _on_close(response: Any, turn: Turn, body: _Body | None = None) -> None:
+def _on_close(response: Any, watched: WatchedReply, body: _Body | None = None) -> None:
     plain, plain_async = response.close, response.aclose
 
     def ended() -> None:
-        if body is not None and not turn.reading:
+        if body is not None and not watched.waiting:
             body.last_line()
-        turn.closed()
+        watched.closed()
 
     def close() -> None:
         try:
@@ -219,10 +206,10 @@ def _on_close(response: Any, turn: Turn, body: _Body | None = None) -> None:
 
 
 class _Body:
-    """A raw body: server-sent events line by line, or one JSON document."""
+    """A raw body: server-sent events, parsed line by line, or one JSON document."""
 
-    def __init__(self, turn: Turn, events: bool) -> None:
-        self._turn = turn
+    def __init__(self, watched: WatchedReply, events: bool) -> None:
+        self._watched = watched
         self._events = events
         self._rest = b""
         self._parts: list[bytes] = []
@@ -240,26 +227,26 @@ class _Body:
             self._line(line)
 
     def last_line(self) -> None:
-        """A line without an end, if there is one."""
+        """Parse the last line, if it has no line end."""
         rest, self._rest = self._rest, b""
         if rest:
             self._line(rest)
 
     def finish(self) -> None:
-        """The body is complete."""
+        """The whole body has been received."""
         if self._events:
             self.last_line()
-            self._turn.end()
+            self._watched.end()
         elif self._size > MAX_BODY_BYTES:
-            self._turn.end("too long to look at")
+            self._watched.end("too long to look at")
         else:
-            self._turn.whole(_json(b"".join(self._parts)))
+            self._watched.whole(_json(b"".join(self._parts)))
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b"data:"):
             item = _json(line[5:])
             if isinstance(item, dict):
-                self._turn.piece(item)
+                self._watched.chunk(item)
 
 
 def _json(text: bytes) -> Any:

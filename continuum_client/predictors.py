@@ -1,8 +1,9 @@
-"""Which tool comes next, and how long it takes: guesses a program may send with its calls. Off unless asked for.
+"""Predictions of the next tool and its time, which a program can send with its calls. Off by default.
 
-A predictor is told of every tool that ran and asked before every call. It never delays one: ours answers in
-microseconds (benchmarks/client_overhead.py); any other is asked on a thread of its own, and an answer that is not
-there when the call leaves is left out of that call.
+A predictor is told about every tool that ran, and asked for the tool after the next call. It never delays a call.
+``RunningQuantiles`` is called directly, because it answers in microseconds (benchmarks/client_overhead.py). A predictor
+of your own is called on a separate thread; if its answer is not there when a call is sent, the call is sent without a
+prediction.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from continuum_client.errors import once
 from continuum_client.tagging import check_seconds, check_tool
 
 MAX_TOOLS = 1024
-"""Names a ``RunningQuantiles`` learns; later ones are not learnt."""
+"""Tools that a ``RunningQuantiles`` learns; it ignores further ones."""
 MAX_WAITING = 1024
-"""Observations and questions a predictor that is not ours may be behind; more are left out."""
+"""Observations and questions that may wait for a predictor of the user's; further ones are dropped."""
 SAMPLES = 256
-"""Durations kept for each, the latest."""
+"""Durations that are kept for each tool, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The tool expected after the coming call; seconds it takes (median or mean) and their 90th percentile.
+    """The tool that is expected after the next call.
 
     Raises:
         InvalidTag: a name or a number that cannot be sent.
@@ -36,7 +37,9 @@ class Prediction:
 
     tool: str
     seconds: float | None = None
+    """How long the tool is expected to take (median or mean); None: unknown."""
     p90: float | None = None
+    """The 90th percentile of its time in seconds; None: unknown."""
 
     def __post_init__(self) -> None:
         check_tool(self.tool)
@@ -46,17 +49,17 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """Anything that guesses. Called from one thread at a time; what it raises is one warning, never the agent's."""
+    """Predicts the next tool. Called from one thread at a time. If it raises, a warning is given once."""
 
     def observe(self, tool: str, seconds: float, previous: str | None) -> None:
-        """``tool`` ran for ``seconds``, after ``previous`` in the same program (None: it was the first)."""
+        """``tool`` ran for ``seconds``, after the tool ``previous`` of the same program (None: it was the first)."""
 
     def predict(self, previous: str | None) -> Prediction | None:
-        """The tool that follows the coming call, where ``previous`` was the last to run; None: no idea."""
+        """The tool that is expected after the next call, if ``previous`` was the last tool; None: no prediction."""
 
 
 class RunningQuantiles:
-    """The default: the tool that most often followed the last one, with the median and P90 of its latest 256 times."""
+    """Predicts the tool that most often followed the last tool, with the median and P90 of its latest 256 times."""
 
     def __init__(self) -> None:
         self._times: dict[str, _Window] = {}
@@ -82,7 +85,7 @@ class RunningQuantiles:
 
 
 class _Window:
-    """The latest durations of a tool, in order of time and of size."""
+    """The latest durations of a tool, in order of arrival and sorted."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
@@ -101,7 +104,7 @@ class _Window:
 
 
 class Guesses:
-    """One program's view of a predictor: told of its tools, asked before its calls."""
+    """The predictions for one program: passes its tools to a predictor and keeps the latest answer."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -112,13 +115,13 @@ class Guesses:
         self._ask(None)
 
     def ran(self, tool: str, seconds: float) -> None:
-        """A tool of the program ended."""
+        """A tool of the program has ended."""
         previous, self._last = self._last, tool
         self._run(lambda: self._predictor.observe(tool, seconds, previous))
         self._ask(tool)
 
     def current(self) -> Prediction | None:
-        """The guess for the call that leaves now, if there is one."""
+        """The prediction for a call that is sent now; None: the predictor gave none, or has not answered yet."""
         return self._answer
 
     def _ask(self, previous: str | None) -> None:
@@ -127,7 +130,7 @@ class Guesses:
 
         def ask() -> None:
             answer = self._predictor.predict(previous)
-            if number == self._asked:  # a later tool has not made it stale
+            if number == self._asked:  # no tool has run since the question
                 self._answer = answer if answer is None or isinstance(answer, Prediction) else _refused(answer)
 
         self._run(ask)
@@ -135,24 +138,21 @@ class Guesses:
     def _run(self, work: Callable[[], None]) -> None:
         name = type(self._predictor).__name__
         if self._inline:
-            _guarded(name, work)
+            _run_guarded(name, work)
         else:
             _worker.submit(name, work)
 
 
 def _refused(answer: Any) -> None:
-    raise TypeError(f"predict() gave {type(answer).__name__}, expected Prediction or None")
+    raise TypeError(f"predict() returned {type(answer).__name__}; expected Prediction or None")
 
 
-def _guarded(name: str, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:  # noqa: BLE001 - a predictor is a guest: what it raises must not reach the agent
-        once.warn(f"predictor {name}", f"predictor {name} failed, its guess is left out: {error!r}")
+def _run_guarded(name: str, work: Callable[[], None]) -> None:
+    once.guard(f"predictor {name}", f"predictor {name} failed, so its prediction is left out", work)
 
 
 class _Worker:
-    """A daemon thread for predictors that are not ours; started when one is used. Work is done in order."""
+    """A daemon thread that calls the users' predictors in order; started when the first is used."""
 
     def __init__(self) -> None:
         self._work: deque[tuple[str, Callable[[], None]]] = deque()
@@ -164,17 +164,17 @@ class _Worker:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._loop, name="continuum-predictor", daemon=True)
-                Context().run(self._thread.start)  # of no program
+                Context().run(self._thread.start)  # the thread belongs to no program
         if len(self._work) < MAX_WAITING:
             self._work.append((name, work))
             self._waiting.release()
         else:
-            once.warn(f"predictor {name} slow", f"predictor {name} cannot keep up: observations are left out")
+            once.warn(f"predictor {name} slow", f"predictor {name} is too slow: some observations are dropped")
 
     def _loop(self) -> None:
         while True:
             self._waiting.acquire()
-            _guarded(*self._work.popleft())
+            _run_guarded(*self._work.popleft())
 
 
 _worker = _Worker()

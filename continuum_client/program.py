@@ -1,7 +1,7 @@
-"""One agent run: what it tells the server with its next call, and which calls are its own.
+"""A program is one run of an agent. It knows which calls belong to it and what the next call tells the server.
 
-The current program is a context variable: every call made in the body of ``with client.program(...)``, in coroutines
-and tasks started there, and in threads started there (``threads``), is a call of the program.
+The current program is a context variable. Every call that is made in the body of ``with client.program(...)``, and in
+coroutines, tasks and threads that are started there, belongs to the program.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_RUNS = 256
-"""Tool runs remembered between two calls; more are left out."""
+"""Tool runs that are kept between two calls; further ones are dropped."""
 
 _current: ContextVar[Program | None] = ContextVar("continuum_program", default=None)
 _inheritance = Inheritance(_current)
 
 
-class Carrier(Protocol):
-    """A client a program's calls went through; it can tell its server that the program is over."""
+class SendingClient(Protocol):
+    """A client that has sent calls of a program, and can send the program's release to its server."""
 
     def _release(self, program_id: str) -> Any: ...
 
 
 class Keeper(Protocol):
-    """Where a program's turns are recorded (``recorder.Ledger``)."""
+    """What records a program's turns: ``recorder.Ledger``."""
 
     def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A tool that ran between two calls; seconds on the client's clock."""
+    """A tool that ran between two calls. Times are seconds on the client's clock."""
 
     name: str
     start_s: float
@@ -61,20 +61,20 @@ class ToolRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one call takes along."""
+class CallTags:
+    """The tags of one call, and what they were made from."""
 
     tags: Tags
     runs: tuple[ToolRun, ...] = ()
-    """Tools since the call before."""
+    """The tools that ran since the previous call."""
     prediction: Prediction | None = None
-    """The agent's own, not a predictor's."""
+    """The prediction from ``Program.predict``, not from a predictor."""
 
 
 class TurnIds:
-    """Names for the calls of one ``Program`` object: a count, and digits drawn once in each process.
+    """Turn ids for one ``Program`` object: a count and eight random hexadecimal digits, such as ``4-9f3c01ab``.
 
-    Another object of the same program id, here or in another process, draws others, so no id comes twice.
+    Each object and each process draws its own digits, so two calls of a program never have the same turn id.
     """
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ class TurnIds:
         self._digits = ""
 
     def next(self) -> str:
-        if self._pid != os.getpid():  # at first, and in a fork, which goes on with a copy of this
+        if self._pid != os.getpid():  # the first id, or the first one in a forked process
             self._pid, self._digits = os.getpid(), uuid.uuid4().hex[:8]
         self._count += 1
         return f"{self._count}-{self._digits}"
 
 
 def busy_seconds(runs: Sequence[ToolRun]) -> float:
-    """Seconds in which at least one of the tools ran."""
+    """The seconds during which at least one of the tools ran."""
     total, until_s = 0.0, float("-inf")
     for run in sorted(runs, key=lambda run: run.start_s):
         total += max(0.0, run.end_s - max(run.start_s, until_s))
@@ -99,9 +99,9 @@ def busy_seconds(runs: Sequence[ToolRun]) -> float:
 
 
 class Program:
-    """One agent run. Made by ``client.program()``; a context manager, plain and asynchronous.
+    """One run of an agent. ``client.program()`` makes it; use it with ``with`` or ``async with``.
 
-    Safe to use from many threads and tasks. ``id`` is what the server sees.
+    It can be used from many threads and tasks. ``id`` is the program id that the server sees.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Program:
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
         self.output_tokens = output_tokens
         self.keeper: Any = None
-        """Where its turns are recorded: the ``recorder.Ledger``; None: nowhere."""
+        """Records the turns (``recorder.Ledger``); None: they are not recorded."""
         self._clock = clock
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
@@ -125,8 +125,9 @@ class Program:
         self._lock = threading.Lock()
         self._token: Token[Program | None] | None = None
         self._closed = False
-        self._carriers: dict[str, Carrier] = {}
-        self._told_last = False
+        self._clients: dict[str, SendingClient] = {}
+        """By base URL: the clients that sent calls of this program."""
+        self._sent_last = False
         self._last_step = False
         self._prediction: Prediction | None = None
         self._expected: dict[str, float] = {}
@@ -143,41 +144,41 @@ class Program:
         return self._closed
 
     def last_step(self) -> None:
-        """The coming call is the last: the server need not keep its KV.
+        """The next call is the program's last, so the server need not keep its KV cache afterwards.
 
-        Few agents know this before the reply; the others just close the program.
+        Few agents know this before they see the reply. The others just close the program.
 
         Raises:
-            ProgramClosed: it is closed.
+            ProgramClosed: the program is closed.
         """
         self._open()
         self._last_step = True
 
     def predict(self, tool: str, seconds: float | None = None, p90: float | None = None) -> None:
-        """The tool expected after the coming call, and how long it takes. Counts for that call only; advisory.
+        """Send a hint with the next call: the tool that is expected after it.
 
         Args:
-            tool: its name.
-            seconds: it is expected to take; without it, what ``tool(..., expect_s=)`` said last.
-            p90: the 90th percentile.
+            tool: the tool's name.
+            seconds: how long the tool is expected to take. Default: the tool's latest ``tool(..., expect_s=)``.
+            p90: the 90th percentile of its time in seconds.
 
         Raises:
-            InvalidTag: an impossible name or number.
-            ProgramClosed: it is closed.
+            InvalidTag: a name or a number that cannot be sent.
+            ProgramClosed: the program is closed.
         """
         self._open()
         self._prediction = Prediction(tool, self._expected.get(tool) if seconds is None else seconds, p90)
 
     def tool(self, name: str, expect_s: float | None = None) -> Tool:
-        """Measure a tool: ``with p.tool("pytest"): ...``. The next call tells the server its name and its seconds.
+        """Measure a tool: ``with p.tool("pytest"): ...``. The next call sends its name and its time to the server.
 
         Args:
-            name: of the tool.
-            expect_s: seconds it is expected to take; used by a later ``predict(name)`` that gives none.
+            name: the tool's name.
+            expect_s: seconds that the tool is expected to take; a later ``predict(name)`` without seconds uses it.
 
         Raises:
-            InvalidTag: an impossible name or number.
-            ProgramClosed: it is closed.
+            InvalidTag: a name or a number that cannot be sent.
+            ProgramClosed: the program is closed.
         """
         self._open()
         checked = check_tool(name)
@@ -186,31 +187,31 @@ class Program:
         return Tool(checked, self._ran, self._clock)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
-        """A tool that was measured elsewhere, in a framework's events say. As ``tool``, told with the next call.
+        """Report a tool that was measured elsewhere, for example by a framework's events. The next call sends it.
 
         Args:
-            name: of the tool.
-            seconds: it took.
-            ended_ago_s: seconds since it ended.
+            name: the tool's name.
+            seconds: how long the tool took.
+            ended_ago_s: seconds since the tool ended.
 
         Raises:
-            InvalidTag: an impossible name or number.
-            ProgramClosed: it is closed.
+            InvalidTag: a name or a number that cannot be sent.
+            ProgramClosed: the program is closed.
         """
         self._open()
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
     def child(self, program_id: str | None = None, **options: Any) -> Program:
-        """A sub-agent's program; this one is its parent. Options as in ``client.program``.
+        """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
 
         Raises:
-            ProgramClosed: it is closed.
+            ProgramClosed: the program is closed.
         """
         self._open()
         if self._child is None:
             raise ContinuumError(
-                "this program was made without a client; make the child with client.program(parent=...)"
+                "this program was made without a client; open the child with client.program(parent=...)"
             )
         return self._child(program_id, parent=self, **options)
 
@@ -228,18 +229,18 @@ class Program:
     # ----------------------------------------------------------------------------------- for the calls
 
     def keep(self, keeper: Keeper) -> None:
-        """Record its turns there, until it is closed or forgotten, or the process ends."""
+        """Record the turns with ``keeper`` until the program is closed or garbage collected, or the process exits."""
         self.keeper = keeper
         weakref.finalize(self, keeper.finish, (), True)
 
-    def take(self) -> Told:
-        """What the call that leaves now takes along; told once."""
+    def take(self) -> CallTags:
+        """The tags of a call that is about to be sent. Tools, prediction and last step are sent with one call only."""
         with self._lock:
             runs, last, own = tuple(self._runs), self._last_step, self._prediction
             turn_id = self._turn_ids.next()
             self._runs, self._last_step, self._prediction = [], False, None
         guess = self._guesses.current() if own is None and self._guesses is not None else own
-        return Told(self._tags(runs, last, guess, turn_id), runs, own)
+        return CallTags(self._tags(runs, last, guess, turn_id), runs, own)
 
     def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None, turn_id: str) -> Tags:
         slowest = max(runs, key=lambda run: run.duration_s) if runs else None
@@ -255,17 +256,17 @@ class Program:
             turn_id=turn_id,
         )
 
-    def give_back(self, told: Told) -> None:
-        """A call failed for good: what it was to tell goes with the next one."""
+    def give_back(self, taken: CallTags) -> None:
+        """A call has failed finally: its tools, prediction and last step are sent with the next call."""
         with self._lock:
-            self._runs[:0] = told.runs
-            self._last_step = self._last_step or bool(told.tags.is_last_step)
-            self._prediction = self._prediction or told.prediction
+            self._runs[:0] = taken.runs
+            self._last_step = self._last_step or bool(taken.tags.is_last_step)
+            self._prediction = self._prediction or taken.prediction
 
-    def carried_by(self, url: str, carrier: Carrier, told: Told) -> None:
-        """A call with these tags went to ``url``."""
-        self._carriers[url] = carrier
-        self._told_last = bool(told.tags.is_last_step)
+    def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
+        """``client`` sends a call with these tags to the base URL ``url``."""
+        self._clients[url] = client
+        self._sent_last = bool(taken.tags.is_last_step)
 
     # --------------------------------------------------------------------------------- entering, closing
 
@@ -273,7 +274,7 @@ class Program:
         self._open()
         if self._token is not None:
             raise ContinuumError(
-                f"program {self.id!r} is entered already; in a thread or task use p.active() or p.bind()"
+                f"program {self.id!r} is entered already; in another thread or task use p.active() or p.bind()"
             )
         _inheritance.begin()
         self._token = _current.set(self)
@@ -299,15 +300,15 @@ class Program:
         if token is not None:
             try:
                 _current.reset(token)
-            except ValueError:  # left in another context than it was entered in
+            except ValueError:  # the block was left in another context than it was entered in
                 _current.set(None)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Program]:
-        """Calls in this block are the program's; leaving it does not close the program. For threads of long standing.
+        """Calls in this block belong to the program, which stays open afterwards. For threads that serve many programs.
 
         Raises:
-            ProgramClosed: it is closed.
+            ProgramClosed: the program is closed.
         """
         self._open()
         _inheritance.begin()
@@ -318,7 +319,10 @@ class Program:
             _current.reset(token)
 
     def bind(self, function: Callable[P, R]) -> Callable[P, R]:
-        """``function``, to be run anywhere, in any thread, as part of this program."""
+        """A function that calls ``function`` as part of this program, in whichever thread it runs.
+
+        It raises ``ProgramClosed`` if the program is closed by then.
+        """
 
         @functools.wraps(function)
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -328,45 +332,46 @@ class Program:
         return bound
 
     def close(self) -> None:
-        """The program is over: its record is completed and its server, where the dialect can say so, lets go of its KV.
+        """End the program: complete its record, and make the server release its KV cache if the dialect can.
 
-        Closing twice does nothing. Never raises; a server that does not answer costs at most two seconds. With an
-        ``AsyncOpenAI`` the server is told by a task of the running loop; ``await p.aclose()`` waits for it.
+        Never raises, and has no effect on a closed program. A server that does not answer costs at most two seconds.
+        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop; ``await p.aclose()`` waits for
+        it.
         """
         for sent in self._end():
             if sent is not None:
                 _in_background(sent)
 
     async def aclose(self) -> None:
-        """``close()`` that waits for an asynchronous client's server."""
+        """``close()``, but waits until an ``AsyncOpenAI`` has sent the release."""
         for sent in self._end():
             if sent is not None:
                 await sent
 
     def forget(self) -> None:
-        """Close without telling the server: nobody knows whether the program is over."""
+        """Close the program without a release, because the agent may still go on with it."""
         self._end(tell=False)
 
     def _end(self, tell: bool = True) -> list[Any]:
-        """Close; releases that are still to be awaited."""
+        """Close the program. Returns what the clients' ``_release`` returned: None or a coroutine."""
         with self._lock:
             if self._closed:
                 return []
             self._closed = True
-            carriers = list(self._carriers.values()) if tell and not self._told_last else []
-            self._carriers = {}
+            clients = list(self._clients.values()) if tell and not self._sent_last else []
+            self._clients = {}
         if self.keeper is not None:
             self.keeper.finish(self._runs)
-        return [carrier._release(self.id) for carrier in carriers]
+        return [client._release(self.id) for client in clients]
 
 
 class Tool:
-    """A tool while it runs; a context manager, plain and asynchronous. An exception in it ends it like a return."""
+    """A tool that is being measured; use it with ``with`` or ``async with``. It has also run if the block raises."""
 
     def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float]) -> None:
         self.name = name
         self.seconds: float | None = None
-        """How long it took; None while it runs."""
+        """How long the tool took; None while it runs."""
         self._ran = ran
         self._clock = clock
         self._start_s = 0.0
@@ -395,8 +400,8 @@ _background: set[Any] = set()
 
 
 def _in_background(sent: Any) -> None:
-    """Run a coroutine as a task of the running loop; without one it is dropped: the server's TTL ends the hold."""
-    import asyncio  # noqa: PLC0415 - only where an asynchronous client's program is closed synchronously
+    """Run a coroutine as a task of the running event loop; without a loop, drop it: the pin then ends by its TTL."""
+    import asyncio  # noqa: PLC0415 - needed only if close() is called for an AsyncOpenAI
 
     try:
         task = asyncio.get_running_loop().create_task(sent)
@@ -408,14 +413,13 @@ def _in_background(sent: Any) -> None:
 
 
 def current_program() -> Program | None:
-    """The program calls made here belong to, None outside any."""
+    """The program to which calls made here belong; None outside any program."""
     return _current.get()
 
 
 def inherit_threads(wanted: bool = True) -> None:
-    """Whether threads started inside a program, and work given to a ``ThreadPoolExecutor`` there, belong to it.
-
-    On by default. ``False`` leaves ``threading`` as it is; use ``p.bind(function)`` or ``contextvars.copy_context()``
-    then.
+    """Choose whether threads that are started inside a program, and work that is submitted to a
+    ``ThreadPoolExecutor`` there, belong to the program (the default). With ``False``, use ``p.bind(function)`` or
+    ``contextvars.copy_context()``.
     """
     _inheritance.want(wanted)

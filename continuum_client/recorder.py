@@ -1,12 +1,12 @@
-"""Records of every program as it runs: a run directory that ``continuum-bench`` reads as it is.
+"""Records programs while they run, to a run directory that ``continuum-bench`` can read.
 
 ``turns.jsonl``    one ``TurnRecord`` for each call, written when its reply has ended
-``trace.jsonl``    the programs as a trace (docs/trace-format.md). A turn's line says what followed it, so it is
-written when
-                   the program's next turn has ended, or the program; ``recover`` adds what a killed process left out
+``trace.jsonl``    the programs as a trace (docs/trace-format.md). A turn's line contains what followed the turn, so it
+                   is written when the program's next turn ends, or the program; ``recover`` adds missing turns
 ``manifest.json``  versions
 
-Several processes may write one directory. Memory: one turn for each open program, and a number for each program's id.
+Several processes may write to one directory. In memory are one turn for each open program, and a hash for each
+program's id.
 """
 
 from __future__ import annotations
@@ -30,35 +30,33 @@ from continuum_traces.schema import Manifest, Program, TurnRecord
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
 from continuum_client.program import MAX_RUNS, ToolRun
-from continuum_client.recover import TRACE, add_missing_turns
+from continuum_client.recover import TRACE, WRITERS, add_missing_turns
 from continuum_client.reply import Content
-from continuum_client.turns import Ended, Join, calls_after, join, key_of, turn_of
-
-WRITERS = "writers.lock"
+from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 Clock = Callable[[], float]
 
 
 def tool_as_named(name: str, arguments: str) -> str:
-    """The function's name, whatever its arguments."""
+    """The default ``tool_key``: the name of the tool that the model called."""
     return name
 
 
 class Recorder:
-    """Writes a run directory. Never raises into the agent: what cannot be written is one warning, and no record.
+    """Records programs to a run directory. If a write fails, it warns once and stops recording; the agent goes on.
 
     Args:
-        path: the directory; made if it is not there, joined if it is.
-        content: ``none``: numbers and tool names only. ``digest``: also digests of tool arguments. ``full``: the
-            answers' text and the tools' arguments. Prompts are never written.
-        source: what the programs are, for the trace.
+        path: the directory. It is made if it does not exist; records are added if it does.
+        content: ``none``: numbers and tool names only. ``digest``: also digests of tool arguments. ``full``: also the
+            text of the answers and the tool arguments. Prompts are never written.
+        source: where the programs come from; written to the trace.
         tool_key: from a tool's name and arguments (empty with ``none``) to the name to record.
-        durable: wait for the disk at every turn: nothing is lost when the machine stops. Otherwise nothing is lost when
-            the process is killed.
-        clock, wall: seconds, steady and since the epoch.
+        durable: wait until each turn is on disk, so that a power cut loses nothing. Without it, a killed process loses
+            nothing, but a power cut may.
+        clock, wall: the current time in seconds: monotonic, and since the epoch.
 
     Raises:
-        ValueError: an unknown ``content``.
+        ValueError: no ``content`` has that name.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class Recorder:
         self.tool_key = tool_key
         self.clock = clock
         self.off = False
-        """True once writing has failed."""
+        """True after a write has failed; nothing more is recorded."""
         self._durable = durable
         self._ids: set[int] = set()
         self._epoch_offset_s = wall() - clock()
@@ -87,20 +85,20 @@ class Recorder:
         self.guarded(self._open)
 
     def ledger(self, program_id: str, parent_id: str | None) -> Ledger:
-        """The pages of one program."""
+        """A ledger that records one program."""
         return Ledger(self, program_id, parent_id)
 
     def offset_s(self, at_s: float) -> float:
-        """Seconds since the directory was begun, by whichever process."""
+        """Seconds from the moment the directory was made, by any process, to ``at_s`` on this recorder's clock."""
         return round(max(0.0, at_s - self._start_s), 6)
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Run a write; the first that fails ends the recording."""
+        """Run ``write``, unless an earlier write has failed. If it fails, warn and stop recording."""
         if self.off:
             return
         try:
             write()
-        except Exception as error:  # noqa: BLE001 - recording is a guest: what it raises must not reach the agent
+        except Exception as error:  # noqa: BLE001 - recording must not raise into the agent
             self.off = True
             once.warn(f"record {self.path}", f"{self.path}: nothing more is recorded, the agent goes on: {error}")
 
@@ -122,7 +120,7 @@ class Recorder:
         self._presence.share()
 
     def _started_s(self, now_s: float) -> float:
-        """When the directory was begun, in seconds since the epoch: its trace's header says."""
+        """When the directory was made, in seconds since the epoch; from the trace's header."""
         with (self.path / TRACE).open(encoding="utf-8") as lines:
             first = json.loads(lines.readline())
         started = first.get("started_s") if isinstance(first, dict) else None
@@ -138,8 +136,17 @@ class Recorder:
         )
 
     def write_turn(self, wanted_id: str, first: bool, record: Mapping[str, Any]) -> str:
-        """One line of turns.jsonl. Gives the id the program is recorded under: the wanted one, or, where this directory
-        has another program of that name, one with ``#2`` after it."""
+        """Write one line of turns.jsonl.
+
+        Args:
+            wanted_id: the program's id.
+            first: this is the program's first line.
+            record: the line without the id.
+
+        Returns:
+            The id under which the program is recorded: ``wanted_id``, or with ``#2`` (``#3`` ...) appended if the
+            directory contains another program with that id.
+        """
         with self._turns.locked() as held:
             program_id = self._claim(held, wanted_id) if first else wanted_id
             held.write(_line({**record, "program_id": program_id}))
@@ -156,12 +163,12 @@ class Recorder:
         return program_id
 
     def write_trace(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Lines of trace.jsonl, together."""
+        """Write lines of trace.jsonl: all of them or none."""
         self._trace.append(b"".join(_line(line) for line in lines))
 
 
 class Ledger:
-    """One program's records. Calls may end in any thread; a turn's number is the order in which they ended."""
+    """Records one program. Calls may end in any thread; turns are numbered in the order in which their calls ended."""
 
     def __init__(self, recorder: Recorder, program_id: str, parent_id: str | None) -> None:
         self.recorder = recorder
@@ -176,22 +183,22 @@ class Ledger:
         self._turns = 0
         self._arrival_s = 0.0
         self._runs: tuple[ToolRun, ...] = ()
-        """Tools since the last turn of the trace; more than one call's where calls between failed."""
-        self._last: Ended | None = None
+        """Tools that ran since the last turn of the trace; calls that failed do not reset it."""
+        self._last: EndedCall | None = None
         self._joined = Join(0)
         self._under_way = 0
         self._over: Sequence[ToolRun] | None = None
         self._finished = False
 
     def begin_turn(self) -> None:
-        """A call leaves; ``end_turn`` follows."""
-        if os.getpid() != self._pid:  # a fork of the program's process goes on with it: a program of its own
+        """A call is about to be sent; ``end_turn`` follows."""
+        if os.getpid() != self._pid:  # a forked process continues the program: record a program of its own
             self._begin(f"{self._id}~{os.getpid()}", self._id)
         with self._lock:
             self._under_way += 1
 
-    def end_turn(self, ended: Ended) -> None:
-        """A call has ended, well or not."""
+    def end_turn(self, ended: EndedCall) -> None:
+        """A call has ended, with a reply or an error."""
         with self._lock:
             self._under_way -= 1
             self.recorder.guarded(lambda: self._write(ended))
@@ -199,11 +206,11 @@ class Ledger:
                 self._finish(self._over)
 
     def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None:
-        """The program is over. Does nothing the second time, or in a fork.
+        """The program has ended. The second call, and a call in a forked process, have no effect.
 
         Args:
-            runs: tools after its last call.
-            at_once: do not wait for replies that are still being read.
+            runs: the tools that ran after its last call.
+            at_once: do not wait for replies that are still being received.
         """
         if os.getpid() != self._pid:
             return
@@ -217,13 +224,13 @@ class Ledger:
             self._finished = True
             self.recorder.guarded(lambda: self._write_end(runs))
 
-    def _write(self, ended: Ended) -> None:
+    def _write(self, ended: EndedCall) -> None:
         record = _present(self._record(ended))
         self._id = self.recorder.write_turn(self._id, self._records == 0, record)
         self._records += 1
         self._runs = (*self._runs, *ended.runs)[:MAX_RUNS]
         if not ended.counted or self._finished:
-            self._say_uncounted(ended)
+            self._warn_uncounted(ended)
             return
         joined = join(self._last, ended)
         if self._last is None:
@@ -239,7 +246,7 @@ class Ledger:
             self._last = None
 
     def _lines(self, runs: Sequence[ToolRun], gap_s: float | None, carried: int | None) -> list[dict[str, Any]]:
-        """The last turn's line, now that what followed it is known; before it the program's, if it is the first."""
+        """The trace's line for the last turn, after what followed it is known; before the first, the program's line."""
         assert self._last is not None
         calls = calls_after(self._last, runs, self.recorder.tool_key)
         turn = turn_of(self._last, self._joined, calls, gap_s, carried)
@@ -257,7 +264,7 @@ class Ledger:
         self._turns += 1
         return lines
 
-    def _record(self, ended: Ended) -> TurnRecord:
+    def _record(self, ended: EndedCall) -> TurnRecord:
         reply, at = ended.reply, self.recorder.offset_s
         return TurnRecord(
             program_id=self._id,
@@ -275,11 +282,11 @@ class Ledger:
             turn_id=ended.turn_id,
         )
 
-    def _say_uncounted(self, ended: Ended) -> None:
+    def _warn_uncounted(self, ended: EndedCall) -> None:
         if ended.error is None and not ended.counted:
             message = (
-                "a server gave no token counts: such turns are in turns.jsonl and not in trace.jsonl. "
-                'A stream read raw has them where it was sent with stream_options={"include_usage": True}'
+                "a reply has no token counts. Such turns are in turns.jsonl, but not in trace.jsonl. "
+                'Streams that are read raw have token counts if sent with stream_options={"include_usage": True}'
             )
             once.warn(f"uncounted {self.recorder.path}", f"{self.recorder.path}: {message}")
 
@@ -289,10 +296,10 @@ _recorders_lock = threading.Lock()
 
 
 def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
-    """The process's recorder of a directory: clients that record to one place share it.
+    """The recorder for a directory. All clients of the process that record to the same directory share one.
 
     Raises:
-        ValueError: the directory is recorded with another ``content`` already, or an unknown one.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
     """
     key = str(Path(path).absolute())
     with _recorders_lock:
@@ -300,7 +307,7 @@ def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
         if known is None:
             known = _recorders[key] = Recorder(path, content)
         elif known.content != content:
-            raise ValueError(f"{path}: recorded with content={known.content!r} already, not {content!r}")
+            raise ValueError(f"{path}: is already recorded with content={known.content!r}, so not with {content!r}")
         return known
 
 
@@ -313,7 +320,7 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 def _present(record: TurnRecord) -> dict[str, Any]:
-    """As ``run_dir.compact``, for every call there is: a third of its time."""
+    """The fields of a record that are not empty. Takes a third of the time of ``run_dir.compact``."""
     values = ((name, getattr(record, name)) for name in _RECORD_FIELDS)
     return {name: value for name, value in values if value is not None and value != ()}
 

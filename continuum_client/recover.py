@@ -1,15 +1,14 @@
 """Completes ``trace.jsonl`` after a process was killed: ``python -m continuum_client.recover DIR``.
 
-A turn's line waits for what follows it, so a killed process leaves out the last turn of each open program. Its facts
-are in ``turns.jsonl``; what was not there yet (tool times after it) is unknown. A ``Recorder`` that finds nobody else
-writing does this by itself when it opens the directory.
+A turn's line in the trace contains what followed the turn, so it is written when the next turn ends. If a process is
+killed, the last turn of each open program is missing. Its facts are in ``turns.jsonl``, except for the tools after it,
+which stay unknown. A ``Recorder`` that opens a directory in which no other process writes does the same.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,35 +18,42 @@ from continuum_traces.run_dir import TURNS, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 
 from continuum_client.appender import Presence, SharedLines
+from continuum_client.turns import since
 
 TRACE = "trace.jsonl"
+WRITERS = "writers.lock"
+"""Locked by the processes that write to the directory."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """How far a program's trace goes."""
+    """What the trace contains of a program."""
 
     turns: int = 0
     context_tokens: int = 0
-    """Prompt and carried output of the last turn."""
+    """Tokens of the last turn's prompt, and of its output that the next prompt repeats."""
     ended: bool = False
 
 
 def add_missing_turns(directory: Path) -> int:
-    """Append the turns that are recorded and not in the trace, and end programs that nobody goes on with.
+    """Add the turns of ``turns.jsonl`` that are missing in the trace, and the end of each program.
 
-    Call it only while nobody writes there. Returns how many turns were added.
+    No other process may write to the directory meanwhile.
+
+    Returns:
+        The number of turns that were added.
 
     Raises:
-        OSError, RunDirError: a file that cannot be read or written.
+        OSError, RunDirError: a file cannot be read or written.
     """
     trace = directory / TRACE
     if not (directory / TURNS).exists() or not trace.exists():
         return 0
-    shared = SharedLines(trace)  # mends a torn last line
+    shared = SharedLines(trace)  # cuts off an incomplete last line
     known: dict[str, _Known] = {}
-    for line in _json_lines(trace):
-        _learn(known, line)
+    with trace.open(encoding="utf-8") as written:
+        for line in written:
+            _learn(known, json.loads(line))
     added = 0
     lines: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -66,12 +72,6 @@ def add_missing_turns(directory: Path) -> int:
     return added
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
-
-
 def _learn(known: dict[str, _Known], line: dict[str, Any]) -> None:
     program = known.setdefault(line["program_id"], _Known()) if "program_id" in line else None
     if program is None:
@@ -86,7 +86,7 @@ def _learn(known: dict[str, _Known], line: dict[str, Any]) -> None:
 
 
 def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
-    """The lines of a turn known from turns.jsonl alone."""
+    """The trace's lines for a turn that is in turns.jsonl only."""
     prompt, output = record.prompt_tokens or 0, max(1, record.output_tokens or 0)
     kept = min(program.context_tokens, prompt)
     turn = Turn(
@@ -95,8 +95,8 @@ def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
         kept_tokens=None if kept == program.context_tokens else kept,
         tool_calls=tuple(ToolCall(name) for name in record.tools),
         cached_tokens=record.cached_tokens,
-        ttft_s=None if record.first_token_s is None else max(0.0, round(record.first_token_s - record.sent_s, 6)),
-        llm_s=None if record.finish_s is None else max(0.0, round(record.finish_s - record.sent_s, 6)),
+        ttft_s=since(record.sent_s, record.first_token_s),
+        llm_s=since(record.sent_s, record.finish_s),
     )
     lines = [turn_line(record.program_id, program.turns, turn)]
     if program.turns == 0:
@@ -107,14 +107,14 @@ def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command: 0 when the trace is complete, 2 for a wrong use or a directory in use."""
+    """The command. Exit status: 0, the trace is complete; 2, wrong arguments, or another process is writing."""
     if len(arguments) != 1 or not (Path(arguments[0]) / TURNS).exists():
-        sys.stderr.write("usage: python -m continuum_client.recover DIR   (a directory with turns.jsonl)\n")
+        sys.stderr.write("usage: python -m continuum_client.recover DIR   (DIR contains turns.jsonl)\n")
         return 2
     directory = Path(arguments[0])
-    presence = Presence(directory / "writers.lock")
+    presence = Presence(directory / WRITERS)
     if not presence.alone:
-        sys.stderr.write(f"error: {directory}: a process is still writing here\n")
+        sys.stderr.write(f"error: {directory}: another process is still writing to it\n")
         return 2
     sys.stdout.write(f"{directory}: {add_missing_turns(directory)} turns added\n")
     return 0

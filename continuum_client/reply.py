@@ -1,4 +1,7 @@
-"""What a reply says of itself: tokens, tools, when the first token came. Objects or plain JSON, whole or in pieces."""
+"""Reads token counts, tool calls and text from a reply.
+
+A reply is an answer or the chunks of a stream, as openai's objects or as plain JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Literal
 from continuum_traces.wire import MAX_TOOL_CHARS
 
 Content = Literal["none", "digest", "full"]
-"""How much of the text is kept: nothing, digests of tool arguments, or the answer and the arguments."""
+"""How much text is recorded: none, digests of tool arguments, or the answer and the arguments in full."""
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -20,7 +23,7 @@ class ToolAsked:
 
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    """Pieces, as they came; empty where no text is kept."""
+    """The JSON text in the parts in which it arrived; empty with content ``none``."""
 
     def digest(self) -> str:
         return hashlib.sha256("".join(self.arguments).encode()).hexdigest()[:16]
@@ -28,7 +31,7 @@ class ToolAsked:
 
 @dataclass(slots=True)
 class Reply:
-    """Fills as the reply comes in. ``take`` never needs the whole of it, so memory is the text that is kept."""
+    """The facts of a reply, filled in while it arrives. It stores only as much text as ``content`` allows."""
 
     content: Content = "none"
     model: str | None = None
@@ -37,14 +40,14 @@ class Reply:
     cached_tokens: int | None = None
     reasoning_tokens: int = 0
     first_token_s: float | None = None
-    """Of a stream; an answer that comes whole does not tell."""
+    """When the first token of a stream arrived, on the client's clock; None for an answer that is not a stream."""
     finished: bool = False
-    """The server said that it ended."""
+    """The server has sent the end of the answer (a finish reason or a final status)."""
     tools: dict[Any, ToolAsked] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
 
     def take(self, item: Any, now_s: float | None = None) -> None:
-        """One answer, chunk or event. ``now_s``: when a piece of a stream came; None for a whole answer."""
+        """Read an answer, a chunk or an event. ``now_s``: when a chunk of a stream arrived; None for a whole answer."""
         choices = get(item, "choices")
         usage = get(item, "usage")
         if usage is not None:
@@ -131,10 +134,10 @@ class Reply:
 
 
 def get(item: Any, name: str) -> Any:
-    """A field of a model or of plain JSON; None where there is none.
+    """A field of a pydantic model or of plain JSON; None if it is missing.
 
-    Reads where pydantic keeps fields (``__dict__``) and unknown ones, since asking a model for an attribute it lacks is
-    ten times dearer than finding one.
+    It reads pydantic's own dictionaries, because ``getattr`` for a missing attribute of a model takes ten times as long
+    as for an existing one.
     """
     if isinstance(item, dict):
         return item.get(name)
@@ -156,5 +159,5 @@ def _count(usage: Any, *names: str) -> int | None:
 
 
 def only_usage(chunk: Any) -> bool:
-    """The chunk that a stream ends with when it was asked for usage: no choices."""
+    """Whether a chunk contains the token counts and no choices: the last chunk with ``include_usage``."""
     return get(chunk, "choices") == [] and get(chunk, "usage") is not None

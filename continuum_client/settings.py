@@ -1,4 +1,4 @@
-"""What a client of ours was told beyond openai's own options; shared by its copies."""
+"""The options of a client that openai does not have; a client and its copies share them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, find_dialect
@@ -23,8 +23,8 @@ RECORD_VARIABLE = "CONTINUUM_RECORD"
 
 
 @dataclass(slots=True)
-class Settings:
-    """One client family's; made by ``settings_from``."""
+class ClientSettings:
+    """The options of a client; made by ``settings_from``."""
 
     dialect: Dialect | None
     """None: ``auto``."""
@@ -33,7 +33,7 @@ class Settings:
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the default of an injected clock
     conversations: Conversations | None = None
     quantiles: RunningQuantiles = field(default_factory=RunningQuantiles)
-    """What ``predict=True`` uses: learnt over all programs of the client."""
+    """The predictor of ``predict=True``; it learns from all programs of the client."""
 
     def program(
         self,
@@ -72,15 +72,16 @@ def settings_from(
     content: Content = "none",
     predict: bool | Predictor = False,
     implicit: bool = True,
-) -> Settings:
-    """Settings from a client's options; see ``client.OpenAI``.
+) -> ClientSettings:
+    """The settings for a client's options, which ``client.OpenAI`` describes.
 
     Raises:
-        UnknownDialect, ValueError: an option that does not exist.
+        UnknownDialect: no dialect has that name.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
     """
     wanted = dialect if dialect is not None else os.environ.get(DIALECT_VARIABLE) or "headers"
     place = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
-    settings = Settings(find_dialect(wanted), _recorder(place, content), None)
+    settings = ClientSettings(find_dialect(wanted), _recorder(place, content), None)
     if not isinstance(predict, bool):
         settings.predictor = predict
     elif predict:
@@ -93,11 +94,10 @@ def settings_from(
 def _recorder(place: str | os.PathLike[str] | Recorder | None, content: Content) -> Recorder | None:
     if place is None:
         return None
-    from continuum_client.recorder import Recorder, recorder_at  # noqa: PLC0415 - only who records pays for its import
+    from continuum_client.recorder import Recorder, recorder_at  # noqa: PLC0415 - imported only if something is recorded
 
     return place if isinstance(place, Recorder) else recorder_at(place, content)
 
 
-Extra = Literal["dialect", "record", "content", "predict", "implicit"]
-"""Names of the options that are ours."""
-OPTIONS: tuple[Extra, ...] = ("dialect", "record", "content", "predict", "implicit")
+OPTIONS = ("dialect", "record", "content", "predict", "implicit")
+"""Names of the options that openai's clients do not have."""

@@ -1,7 +1,6 @@
-"""From tags to headers and body fields, and into a request that has some of its own. Pure; a load generator uses it
-too.
+"""Converts tags to headers and body fields and merges them into a request. Pure functions, also for load generators.
 
-What the caller wrote always wins over what we would add.
+A header or field that the caller has set is never overwritten.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from continuum_client.dialects import Dialect
 from continuum_client.errors import InvalidTag
 
 PARENT_HEADERS = ("X-Parent-Session-ID", "X-Dynamo-Parent-Session-ID")
-"""Read by llm-d and Dynamo."""
+"""Headers for the parent's id; llm-d and Dynamo read them."""
 
 
 def tag_headers(tags: Tags) -> dict[str, str]:
-    """Headers for one request; the same in every dialect.
+    """The headers for one request; they are the same in every dialect.
 
     >>> tag_headers(Tags(program_id="task-7"))
     {'X-Session-ID': 'task-7', 'X-Dynamo-Session-ID': 'task-7'}
@@ -35,13 +34,13 @@ def tag_headers(tags: Tags) -> dict[str, str]:
 def tag_body(
     tags: Tags, dialect: Dialect, path: str = "/chat/completions", output_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Body fields for one request; empty fields are left out.
+    """The body fields for one request in a server's dialect.
 
     Args:
-        tags: what is known; unknown facts stay out.
+        tags: of the request; tags that are None are left out.
         dialect: of the server.
         path: of the request, after the base URL.
-        output_tokens: expected length of the answer, for dialects that have a place for it.
+        output_tokens: expected length of the answer; sent by the dialect ``dynamo``.
     """
     return {name: value for name, value in dialect.body(tags, path, output_tokens).items() if value != {}}
 
@@ -50,18 +49,21 @@ def tag_body(
 
 
 def merged_headers(theirs: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, Any]:
-    """Both; where the caller has a header of the same name, in any case, or removed it, the caller's counts."""
+    """The caller's headers and ours.
+
+    A header that the caller has set or removed counts as the caller wrote it. Names are compared without case.
+    """
     taken = {name.lower() for name in theirs}
     return {**{name: value for name, value in ours.items() if name.lower() not in taken}, **theirs}
 
 
 def merged_body(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], written: Iterable[str]) -> dict[str, Any]:
-    """The caller's ``extra_body`` and our fields.
+    """The caller's ``extra_body`` with our fields added.
 
     Args:
-        theirs: ``extra_body`` as given; wins, inside ``vllm_xargs`` and ``nvext`` too.
+        theirs: the caller's ``extra_body``. Its values are kept, also inside ``vllm_xargs`` and ``nvext``.
         ours: fields to add.
-        written: names in the request's body proper, which must not be overridden.
+        written: names of fields in the rest of the request's body; they are not added.
     """
     body = dict(theirs or {})
     names = set(written)
@@ -86,42 +88,42 @@ def _inside(theirs: Any, ours: Any) -> Any:
 
 
 def check_id(program_id: str, what: str = "program id") -> str:
-    """The id, if it can travel in a header and a body alike.
+    """The id, if it can be sent in a header and in a body.
 
     Raises:
-        InvalidTag: not text, empty, longer than 256 characters, or with anything but printable ASCII; spaces at the
-            ends.
+        InvalidTag: the id is not text, is empty or longer than 256 characters, contains a character that is not
+            printable ASCII, or begins or ends with a space.
     """
     if not isinstance(program_id, str):
-        raise InvalidTag(f"{what} {program_id!r}: expected text, not {type(program_id).__name__}")
+        raise InvalidTag(f"{what} {program_id!r}: must be a str, not {type(program_id).__name__}")
     if not 0 < len(program_id) <= MAX_PROGRAM_ID_CHARS:
-        raise InvalidTag(f"{what}: {len(program_id)} characters; 1 to {MAX_PROGRAM_ID_CHARS} are allowed")
+        raise InvalidTag(f"{what}: has {len(program_id)} characters; 1 to {MAX_PROGRAM_ID_CHARS} are allowed")
     if not (program_id.isascii() and program_id.isprintable() and program_id == program_id.strip()):
         raise InvalidTag(
-            f"{what} {program_id!r}: printable ASCII without spaces at the ends, since it travels in a header"
+            f"{what} {program_id!r}: only printable ASCII without spaces at the ends can be sent in a header"
         )
     return program_id
 
 
 def check_tool(tool: str) -> str:
-    """A tool's name: printable, 1 to 128 characters.
+    """The tool's name without spaces at the ends.
 
     Raises:
-        InvalidTag: anything else.
+        InvalidTag: the name does not have 1 to 128 printable characters.
     """
     if not isinstance(tool, str) or not tool.strip() or not tool.isprintable() or len(tool) > MAX_TOOL_CHARS:
-        raise InvalidTag(f"tool {tool!r}: 1 to {MAX_TOOL_CHARS} printable characters")
+        raise InvalidTag(f"tool {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
     return tool.strip()
 
 
 def check_seconds(seconds: float, what: str) -> float:
-    """A finite number of seconds, 0 or more; above a day it counts as a day.
+    """The number of seconds, at most a day.
 
     Raises:
-        InvalidTag: negative, not finite, not a number.
+        InvalidTag: it is not a number, is negative or is not finite.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidTag(f"{what} {seconds!r}: expected a number of seconds")
+        raise InvalidTag(f"{what} {seconds!r}: must be a number of seconds")
     if not math.isfinite(seconds) or seconds < 0:
         raise InvalidTag(f"{what} {seconds!r}: must be 0 seconds or more")
     return min(float(seconds), MAX_HINT_S)

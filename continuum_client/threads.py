@@ -1,12 +1,12 @@
-"""Threads started inside a program belong to it.
+"""Threads that are started inside a program belong to that program.
 
-Before Python 3.14 a new thread starts without its parent's context, so a call made there would go out untagged. From
-the first program that is entered on, ``threading.Thread.start`` hands the starter's program to the new thread, and
-``ThreadPoolExecutor.submit`` the submitter's to the work, whichever program its worker was started in. Nothing else is
-touched, and nothing at all before a program is entered. ``inherit_threads(False)`` takes it back for good.
+Before Python 3.14 a new thread does not inherit its parent's context variables, so its calls would be sent without
+tags. When the first program is entered, ``threading.Thread.start`` is patched to pass the starting thread's program to
+the new thread, and ``ThreadPoolExecutor.submit`` to pass the submitter's program to the work, whichever thread runs it.
+Nothing else is patched, and nothing before that. ``inherit_threads(False)`` turns the patches off.
 
-Work that reaches a thread by another way (a queue read by a thread of long standing) is that thread's, not the
-sender's: send ``program.bind(function)``.
+Work that reaches a running thread in another way, such as a queue, does not belong to the sender's program: send
+``program.bind(function)`` instead of ``function``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Inheritance:
-    """Hands one context variable down to threads.
+    """Passes the value of one context variable on to threads.
 
     Args:
-        variable: what is handed down.
+        variable: the context variable.
     """
 
     def __init__(self, variable: ContextVar[Any]) -> None:
@@ -34,16 +34,20 @@ class Inheritance:
         self._patched = False
 
     def begin(self) -> None:
-        """From now on, unless it was refused."""
+        """Patch ``threading``, unless ``want(False)`` was called before."""
         if self._wanted and not self._patched:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only who opens programs pays for it
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - imported only if programs are used
 
             self._patched = True
             threading.Thread.start = self._starting(threading.Thread.start)  # type: ignore[method-assign, assignment]
             ThreadPoolExecutor.submit = self._submitting(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
 
     def want(self, wanted: bool) -> None:
-        """Allow it, or stop it: what was wrapped stays wrapped, others may have wrapped it since, and does nothing."""
+        """Turn the inheritance on or off.
+
+        The patches stay in place when it is off, because others may have patched the same methods since, but they do
+        nothing.
+        """
         self._wanted = wanted
 
     def _starting(self, plain: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
@@ -62,7 +66,7 @@ class Inheritance:
             if not self._wanted:
                 return plain(pool, fn, *args, **kwargs)
             value = self._variable.get(None)
-            token = self._variable.set(None)  # a worker that is started now serves others too
+            token = self._variable.set(None)  # a worker thread that is started now also runs other programs' work
             try:
                 return plain(pool, _carrying(self._variable, value, fn), *args, **kwargs)
             finally:
@@ -72,7 +76,7 @@ class Inheritance:
 
 
 def _carrying(variable: ContextVar[Any], value: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, run with ``variable`` set to ``value``."""
+    """A function that calls ``function`` while ``variable`` has the value ``value``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         token = variable.set(value)

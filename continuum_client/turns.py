@@ -1,6 +1,6 @@
-"""From calls as they ended to the turns of a trace. Pure.
+"""Converts the calls of a program to the turns of a trace. Pure functions.
 
-Token counts come from the server's ``usage``; a turn without them is in ``turns.jsonl`` and not in the trace.
+Token counts come from the server's ``usage``. A call without token counts is in ``turns.jsonl``, but not in the trace.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from continuum_client.reply import Content, Reply, ToolAsked
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """One call, over. Seconds on the client's clock."""
+class EndedCall:
+    """A call that has ended. Times are seconds on the client's clock."""
 
     sent_s: float
     finish_s: float
     reply: Reply
     runs: tuple[ToolRun, ...] = ()
-    """Tools since the call before."""
+    """The tools that ran between the previous call and this one."""
     shape: Shape = NO_SHAPE
     is_last: bool = False
     error: str | None = None
@@ -31,26 +31,28 @@ class Ended:
 
     @property
     def counted(self) -> bool:
-        """It can be a turn of a trace: it went well and the server counted its tokens."""
+        """It can be a turn of a trace: it has no error, and the server sent its token counts."""
         return self.error is None and bool(self.reply.prompt_tokens) and self.reply.output_tokens is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a prompt follows from the turn before it."""
+    """How a prompt continues the context of the previous turn; fields as in the trace format."""
 
     new_input_tokens: int
     carried_tokens: int | None = None
-    """Of the turn before; None: all of its output."""
+    """Output tokens of the previous turn that are in this prompt; None: all of them."""
     kept_tokens: int | None = None
+    """Tokens of the previous context that are in this prompt; None: all of them."""
 
 
-def join(before: Ended | None, now: Ended) -> Join:
-    """What of the context survived into this prompt.
+def join(before: EndedCall | None, now: EndedCall) -> Join:
+    """How the prompt of ``now`` continues the context of ``before``.
 
-    An agent that only appends: the previous prompt, its output without the reasoning, new text. Where messages were
-    rewritten (told from their marks; else from a prompt that got shorter) the kept part is in proportion to
-    characters, or what the server had cached.
+    The prompt of an agent that only appends messages contains the previous prompt, the previous output without its
+    reasoning, and new text. If the hashes of the messages show that the agent changed earlier messages, the kept tokens
+    are estimated from the share of kept characters. If only the shorter prompt shows it, they are the tokens that the
+    server found in its cache.
     """
     prompt = now.reply.prompt_tokens or 0
     if before is None:
@@ -69,16 +71,16 @@ def join(before: Ended | None, now: Ended) -> Join:
 
 
 def turn_of(
-    ended: Ended, joined: Join, calls: tuple[ToolCall, ...], gap_s: float | None, carried_tokens: int | None
+    ended: EndedCall, joined: Join, calls: tuple[ToolCall, ...], gap_s: float | None, carried_tokens: int | None
 ) -> Turn:
-    """A turn of the trace, now that what came after it is known.
+    """The turn of a call, after the next call or the end of the program.
 
     Args:
-        ended: its call.
-        joined: how its prompt followed from the turn before.
-        calls: tools after it.
-        gap_s: seconds from its end to the next call; None: there was none.
-        carried_tokens: of its output in the next prompt; None: all.
+        ended: the turn's call.
+        joined: how its prompt continues the previous turn.
+        calls: the tools that ran after it.
+        gap_s: seconds from its end to the next call; None: no call follows.
+        carried_tokens: its output tokens that are in the next prompt; None: all of them.
     """
     reply = ended.reply
     tools_s = max((call.start_s + (call.duration_s or 0.0) for call in calls), default=0.0)
@@ -91,15 +93,20 @@ def turn_of(
         gap_overhead_s=0.0 if gap_s is None else max(0.0, round(gap_s - tools_s, 6)),
         text="".join(reply.text) or None if reply.content == "full" else None,
         cached_tokens=reply.cached_tokens,
-        ttft_s=_since(ended.sent_s, reply.first_token_s),
-        llm_s=_since(ended.sent_s, ended.finish_s),
+        ttft_s=since(ended.sent_s, reply.first_token_s),
+        llm_s=since(ended.sent_s, ended.finish_s),
     )
 
 
-def calls_after(ended: Ended, runs: Sequence[ToolRun], key: Callable[[str, str], str]) -> tuple[ToolCall, ...]:
-    """The tools between this turn and the next: those the agent measured, else those the reply asked for.
+def calls_after(ended: EndedCall, runs: Sequence[ToolRun], key: Callable[[str, str], str]) -> tuple[ToolCall, ...]:
+    """The tools between a turn and the next: the measured ones if there are any, else those that the reply calls.
 
-    Measured tools get the arguments of the reply's calls where there are as many of one as of the other.
+    If the numbers of measured tools and of tool calls are equal, each measured tool gets the arguments of one call.
+
+    Args:
+        ended: the turn's call.
+        runs: the measured tools.
+        key: from a tool's name and arguments to the name to record.
     """
     asked = ended.reply.asked
     content = ended.reply.content
@@ -122,7 +129,7 @@ def calls_after(ended: Ended, runs: Sequence[ToolRun], key: Callable[[str, str],
 
 
 def key_of(tool: ToolAsked, key: Callable[[str, str], str]) -> str:
-    """The name to record a tool under."""
+    """The name under which a tool is recorded."""
     return key(tool.name, "".join(tool.arguments)) or tool.name
 
 
@@ -134,5 +141,6 @@ def _digest(tool: ToolAsked, content: Content) -> str | None:
     return tool.digest() if tool.arguments and content == "digest" else None
 
 
-def _since(start_s: float, end_s: float | None) -> float | None:
+def since(start_s: float, end_s: float | None) -> float | None:
+    """Seconds from ``start_s`` to ``end_s``, in microsecond steps and at least 0."""
     return None if end_s is None else max(0.0, round(end_s - start_s, 6))

@@ -53,7 +53,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def cli() -> str:
     """Every command with its arguments and options, as ``--help`` says them."""
-    head = ["# Command line", "", f"What `{PROGRAM} COMMAND --help` prints, from the same source.", ""]
+    head = ["# Command line", "", f"The same text that `{PROGRAM} COMMAND --help` prints.", ""]
     return "\n".join(head + [line for name, command in _commands(get_command(app)) for line in _command(name, command)])
 
 
@@ -113,7 +113,7 @@ def _default(param: Any) -> str:
 def formats() -> str:
     """Each record's fields, types, defaults and sentences; formats that can be read."""
     what = inspect.cleandoc(run_dir.__doc__ or "").replace("``", "`").split("\n\n")
-    lines = ["# File formats", "", "Written from the dataclasses of `continuum_traces.schema`.", ""]
+    lines = ["# File formats", "", "This page is written from the dataclasses of `continuum_traces.schema`.", ""]
     lines += ["## A run directory", "", "```text", what[1].replace("`", ""), "```", "", *what[2:], ""]
     kinds = _comments(schema)
     for title, classes in {
@@ -130,7 +130,11 @@ def formats() -> str:
             lines += ["| event | when; the fields it carries |", "|---|---|"]
             lines += [f"| `{kind}` | {_cell(says)} |" for kind, says in kinds.items()] + [""]
     for title, option, found_in in (
-        ("Formats that can be read", "`--format NAME`; found out from the file where not given.", registry.READERS),
+        (
+            "Formats that can be read",
+            "`--format NAME`; without it the format is detected from the file.",
+            registry.READERS,
+        ),
         (
             "Formats that can be written",
             "`continuum-bench traces convert SOURCE TARGET --to NAME`.",
@@ -193,11 +197,14 @@ def _sentence(statement: ast.stmt | None) -> str:
 
 def policies() -> str:
     """Each policy's sentence and options, deployable ones first."""
-    intro = "Written from the catalog: `--policy NAME --policy-option NAME.OPTION=VALUE`. What they do, side by side:"
-    lines = ["# Policies and their options", "", f"{intro} [policies](../policies/README.md).", ""]
+    intro = (
+        "This page is written from the catalog. Options are set by `--policy NAME --policy-option NAME.OPTION=VALUE`."
+    )
+    more = "For a comparison of the policies see [policies](../policies/README.md)."
+    lines = ["# Policies and their options", "", f"{intro} {more}", ""]
     for label, title in (
         ("policy", "For servers and replays"),
-        ("bound", "Bounds: replays only, they know the future"),
+        ("bound", "Bounds: for replays only, because they know the future"),
     ):
         lines += [f"## {title}", ""]
         for name, policy in POLICIES.items():

@@ -28,5 +28,25 @@ def _our_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="continuum")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several processes: tests that share a server or another costly fixture run in one, slow tests run first."""
+    for item in items:
+        group = _shared_by(item)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _shared_by(item: pytest.Item) -> str | None:
+    """The folder or file whose module or session fixtures this test uses; None where it uses none of ours."""
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest names it privately
+    homes = [
+        definitions[-1].baseid
+        for definitions in fixtures.values()
+        if definitions[-1].scope != "function" and definitions[-1].baseid.startswith("tests/")
+    ]
+    return min(homes, key=len) if homes else None
+
+
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")  # machines are slow at times: no test depends on how fast it runs

@@ -15,7 +15,7 @@ from continuum_traces.run_dir import MANIFEST, read_manifest
 from continuum_analysis.records.facts import RunFacts, facts_of
 from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.records.misses import reusable_tokens
-from continuum_analysis.records.scheduler_time import SchedulerTime, read_scheduler_time
+from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
 from continuum_analysis.records.timeline import FAILED, TurnTimes, read_run
 
 Value = float | int | None
@@ -97,8 +97,8 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _slowest_share(gaps: Sequence[float]) -> Value:
-    """None under ten gaps: they have no slowest tenth."""
+def slowest_share(gaps: Sequence[float]) -> Value:
+    """Share of all time that the slowest tenth holds; None under ten times, which have no tenth."""
     ordered = sorted(gaps)
     return _ratio(sum(ordered[-(len(ordered) // 10) :]), sum(ordered)) if len(ordered) >= 10 else None
 
@@ -137,7 +137,7 @@ def _busiest(facts: RunFacts) -> Value:
     return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
 
 
-def _scheduler(value: Callable[[SchedulerTime], Value]) -> Callable[[RunFacts], Value]:
+def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Callable[[RunFacts], Value]:
     return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
 
 
@@ -404,6 +404,6 @@ METRICS: tuple[Metric, ...] = (
         "tool_time_slowest_tenth_share",
         "",
         "share of all time between turns that the slowest tenth of the gaps holds; none under ten gaps",
-        lambda f: _slowest_share(f.gaps),
+        lambda f: slowest_share(f.gaps),
     ),
 )

@@ -10,15 +10,15 @@ from continuum_analysis.records.misses import CAUSES
 
 HEAD = """# Metrics
 
-Written by `python -m continuum_analysis.metrics_page docs/metrics.md` from `METRICS` in
-`analysis/continuum_analysis/metrics.py`; do not edit.
+This page is written by `python -m continuum_analysis.metrics_page docs/metrics.md` from `METRICS` in
+`analysis/continuum_analysis/metrics.py`; do not edit it.
 
-Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and `turns.jsonl` and
-`scheduler_time.json` where they are there).
-A program is finished when each of its turns ended, the last one with an answer, and its client was to send no other.
-Only finished programs enter the times; the others stay in the denominators (percentiles of completion times, finished
-share, wall time) and are named. Programs of a warm-up or cool-down are load and in no metric. A metric is null (a dash
-in tables, an empty cell in CSV) where the files do not hold what it needs. Percentiles interpolate linearly.
+Every metric is computed from recorded files alone (`scheduler_timestamps.jsonl`, and, if they exist, `turns.jsonl`
+and `scheduler_time.json`). A program is finished when each of its turns has ended, its last turn with an answer, and
+its client had no further turn to send. Times include finished programs only. The other programs stay in the
+denominators (percentiles of completion times, finished share, wall time) and are named. Programs of a warm-up or
+cool-down are load, and are in no metric. A metric is null (a dash in tables, an empty cell in CSV) if the files lack
+the data for it. Percentiles interpolate linearly.
 
 | name | unit | what it is |
 |---|---|---|
@@ -27,31 +27,33 @@ in tables, an empty cell in CSV) where the files do not hold what it needs. Perc
 TRIES = """
 ## Turns that were tried several times
 
-A request that broke and was sent again is one turn. The records say so by the client's `turn_id`, or, where there is
-none, by the turn number, which the server gives to every try alike ([rule](server/README.md#turns-and-tries)).
-Records of the server and of the client are joined by program and `turn_id` where both have one, else by program and
-turn number.
+A request that broke and was sent again is another try of the same turn. In the records, all tries of a turn have the
+client's `turn_id`, or, without a `turn_id`, the turn number, which the server gives to every try of a turn
+([rule](server/README.md#turns-and-tries)). Records of the server and of the client are joined by program and
+`turn_id` if both have a `turn_id`, else by program and turn number.
 
-- Arrival is the first try's; finish, prompt, tokens found in cache, output and status are the last one's. So completion
-  times hold the failed tries and the time between them.
-- Queue waits, and with them the bubble, are those of all tries together: each from its arrival until it was scheduled,
-  ended or was sent again. The time in which a failed try ran, and the time between tries, are in no queue wait.
-- Preemptions and their waits count in every try.
-- A try may find what an earlier one computed. The ideal hit ratio is never less than what was found.
-- A pin that an earlier try took over is a pin hit. Where the last try did not find that KV any more, the turn's cause
-  is `dropped`.
+- The arrival of a turn is that of its first try. Finish, prompt, tokens found in cache, output and status are those
+  of its last try. So completion times include the failed tries and the time between them.
+- The queue wait of a turn, and with it the bubble, is the sum over its tries: for each try the time from its arrival
+  until it was scheduled, ended or was sent again. The time in which a failed try ran, and the time between tries, are
+  in no queue wait.
+- Preemptions and their waits are counted in every try.
+- A try may find blocks in the cache that an earlier try computed. The ideal hit ratio is never less than the actual
+  one.
+- A pin that an earlier try took over is a pin hit. If the last try did not find that KV any more, the turn's cause is
+  `dropped`.
 """
 
 TAIL = """
 ## Per policy, in summary.json
 
-Each metric is the mean over seeds; `intervals` holds its 95% interval (Student's t), null with one seed. Of runs behind
-different routers each policy is there once for each of them, as `continuum@affinity`. `baseline` names what the ratios
-are to: `vllm`, then behind the router that came first.
+Each metric is the mean over seeds; `intervals` contains its 95% interval (Student's t), which is null with one seed.
+If the runs have different routers, each policy has one entry per router, such as `continuum@affinity`. `baseline`
+names the policy that the ratios are to: `vllm`, or `vllm` behind the router of the first directory.
 
 | name | unit | what it is |
 |---|---|---|
-| `policy`, `router` | | the two apart; the router null with one replica |
+| `policy`, `router` | | policy and router separately; the router is null with one replica |
 | `ratio_to_vllm` | | the baseline's mean JCT / this policy's: seeds both ran, programs that finished under both |
 | `ratio_to_vllm_interval` | | 95% interval, paired by seed (Fieller); null with one seed |
 | `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled (paired bootstrap) |
@@ -68,22 +70,23 @@ are to: `vllm`, then behind the router that came first.
 | `seeds`, `paired_seeds` | | seeds run, seeds the ratio rests on |
 
 The interval of the difference covers 0 exactly when that of the ratio covers 1. With one seed nothing is known about
-other arrival sequences; the resampled interval speaks of the one that ran.
+other arrival sequences; the resampled interval holds for the sequence that ran.
 
-How often these intervals see a difference between a policy and itself: [self-check](results/self-check.md).
+How often these intervals report a difference between a policy and itself: [self-check](results/self-check.md).
 
-Two runs are paired only where their manifests agree in workload, engine, hardware and engine options (the tiers of a
-`+offload` arm and the router of equal replicas apart), and where their clients sent the same programs at the same
-instants; anything else is refused with the field's name.
+Two runs are paired only if their manifests agree in workload, engine, hardware and engine options (except the tiers
+of a `+offload` arm and the router of equal replicas), and if their clients sent the same programs at the same
+instants. Otherwise the comparison is refused, and the error names the field.
 """
 
 
 MISSES = """
 ## Why a returning turn found its KV, or did not
 
-`continuum-bench analyze DIR --misses`, and in the report. Every turn after its program's first gets one cause, from the
-records alone. It is a hit if it found all it could have, to within one block; what it could have found is what a replay
-says was there before (`reusable_tokens` of `turns.jsonl`), elsewhere the prompt of the turn before.
+`continuum-bench analyze DIR --misses` and the report show these causes. Every turn after its program's first gets one
+cause, from the records alone. The turn is a hit if it found all KV that it could have found, to within one block. The
+KV that it could have found is, in a replay, the tokens that were there before (`reusable_tokens` of `turns.jsonl`),
+otherwise the prompt of the turn before.
 
 | cause | what happened |
 |---|---|
@@ -91,9 +94,9 @@ says was there before (`reusable_tokens` of `turns.jsonl`), elsewhere the prompt
 
 EXPORTS = """
 `continuum-bench analyze DIR --table turns --format parquet --out turns.parquet` gives the cause of every turn, the
-seconds by which an expired pin was too short (`late_s`: arrival - the pin's end) and the tokens computed
-again (`lost_tokens`).
-Tables: `runs`, `misses`, `programs`, `turns`, `pins`; forms: `csv`, `json`, `latex`, `markdown`, `parquet`.
+seconds by which an expired pin was too short (`late_s`: arrival - the pin's end) and the tokens computed again
+(`lost_tokens`). Tables: `runs`, `misses`, `programs`, `turns`, `pins`; forms: `csv`, `json`, `latex`, `markdown`,
+`parquet`.
 """
 
 

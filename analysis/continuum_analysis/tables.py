@@ -3,61 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.run_dir import writing
 
+from continuum_analysis.compare.intervals import Interval
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.words import cell_with_interval, columns
-from continuum_analysis.metrics import METRICS
+from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.compare.words import columns, summary_rows
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
 
 Form = Literal["csv", "parquet", "json", "latex", "markdown"]
 FORMS: tuple[str, ...] = get_args(Form)
 
-Summaries = Mapping[float | None, Mapping[str, Any]]
+Summaries = Mapping[float | None, Summary]
 """Summaries by load (programs per second)."""
 
 
 def summary_table(summaries: Summaries) -> pd.DataFrame:
-    """One row for each load and policy: every metric's mean over seeds with its bounds, and what compares it."""
-    rows: list[dict[str, Any]] = []
-    for jps, summary in summaries.items():
-        for policy, row in summary["policies"].items():
-            cells: dict[str, Any] = {"jps": jps, "policy": policy, "seeds": len(row["seeds"])}
-            for metric in METRICS:
-                low, high = row["intervals"][metric.name] or (None, None)
-                cells |= {metric.name: row[metric.name], f"{metric.name}_low": low, f"{metric.name}_high": high}
-            for name in ("ratio_to_vllm", "difference_to_vllm", "sooner_than_vllm"):
-                cells |= _with_bounds(name, row)
-            rows.append({**cells, "effect_size_to_vllm": row["effect_size_to_vllm"]})
-    return pd.DataFrame(rows)
+    """One row for each load and policy: every metric's mean over seeds with its bounds, then the comparison's."""
+    return pd.DataFrame(
+        [
+            {"jps": jps, "policy": name, "seeds": len(arm.seeds)} | _metric_cells(arm) | _comparison_cells(arm)
+            for jps, summary in summaries.items()
+            for name, arm in summary.arms.items()
+        ]
+    )
 
 
-_KEYS = {
-    "ratio_to_vllm": ("ratio_to_vllm", "ratio_to_vllm_interval"),
-    "difference_to_vllm": ("difference_to_vllm_s", "difference_to_vllm_interval_s"),
-    "sooner_than_vllm": ("sooner_than_vllm_share", "sooner_than_vllm_interval"),
-}
+def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
+    return {
+        column: value
+        for name, found in arm.metrics.items()
+        for column, value in _with_bounds(name, name, found).items()
+    }
 
 
-def _with_bounds(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    value, interval = _KEYS[name]
-    low, high = row[interval] or (None, None)
-    return {value: row[value], f"{interval}_low": low, f"{interval}_high": high}
+def _comparison_cells(arm: ArmSummary) -> dict[str, Any]:
+    found = arm.comparison
+    ratio, difference_s, sooner = (found.ratio, found.difference_s, found.sooner) if found else (None, None, None)
+    return (
+        _with_bounds("ratio_to_vllm", "ratio_to_vllm_interval", ratio)
+        | _with_bounds("difference_to_vllm_s", "difference_to_vllm_interval_s", difference_s)
+        | _with_bounds("sooner_than_vllm_share", "sooner_than_vllm_interval", sooner)
+        | {"effect_size_to_vllm": found.effect if found else None}
+    )
+
+
+def _with_bounds(value: str, bounds: str, found: Interval | None) -> dict[str, float | None]:
+    """Three columns: the estimate under its name, and its bounds."""
+    low, high = (found.bounds if found else None) or (None, None)
+    return {value: found.mean if found else None, f"{bounds}_low": low, f"{bounds}_high": high}
 
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
     """The command line's table, cells as text, with 95% intervals where there are several seeds."""
-    rows, shown = [], columns(summaries.values())
-    for jps, summary in summaries.items():
-        for policy, row in summary["policies"].items():
-            cells = {heading: cell_with_interval(row, key, form) for key, heading, form in shown}
-            rows.append(({"JPS": f"{jps:g}"} if jps is not None else {}) | {"policy": policy} | cells)
-    return pd.DataFrame(rows)
+    shown = columns(summaries.values())
+    headings = ["policy", *(column.heading for column in shown)]
+    return pd.DataFrame(
+        [
+            ({"JPS": f"{jps:g}"} if jps is not None else {}) | dict(zip(headings, row, strict=True))
+            for jps, summary in summaries.items()
+            for row in summary_rows(summary, shown, with_intervals=True)
+        ]
+    )
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -67,7 +80,7 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 def misses_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row for each run and cause of a hit or a miss."""
-    return pd.DataFrame([{**_key(run), **row} for run in runs for row in cause_rows(run.metrics.facts.returns)])
+    return pd.DataFrame([{**_key(run), **asdict(row)} for run in runs for row in cause_rows(run.metrics.facts.returns)])
 
 
 def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -223,11 +236,9 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         raise AnalysisError("--format parquet: binary; name a file with --out")
     if file is None:
         return table_text(table, form)
-    try:
+    with writing(file):
         if form == "parquet":
             table.to_parquet(file, index=False)
         else:
             file.write_text(table_text(table, form), encoding="utf-8")
-    except OSError as error:
-        raise RunDirError(f"{file}: cannot write: {error.strerror or error}") from error
     return ""

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from continuum_analysis.compare.runs import (
-    Run,
-    by_load,
-    load_all,
-    load_runs,
-    name_routers,
-    read_run_metrics,
-    summarize_runs,
-)
+from continuum_analysis.compare.intervals import number_text
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, name_routers, read_run_metrics
 from continuum_analysis.compare.self_check import self_check
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.summary import Summary, summarize_runs
+from continuum_analysis.compare.words import TextTable, cause_table, verdict
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
-from rich.console import Console
-from rich.table import Table
 
-from continuum_bench.show import print_notice, print_summary, print_verdict
+from continuum_bench.show import print_notice, print_summary, print_table, print_verdict
 
 
 def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
@@ -38,7 +29,7 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
             str(run.path): {
                 **run.metrics.values,
                 "pins_by_ending": run.metrics.pins_by_ending,
-                "misses": [dict(row) for row in cause_rows(run.metrics.facts.returns)],
+                "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
                 "unfinished": run.metrics.unfinished,
                 "failed": run.metrics.failed,
                 "errors_by_kind": run.metrics.errors_by_kind,
@@ -70,13 +61,9 @@ def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
 
 def _print_metrics(run: Run) -> None:
     measured = run.metrics
-    table = Table(title=str(run.path), title_justify="left")
-    for heading in ("metric", "value", "unit", "what it is"):
-        table.add_column(heading)
-    for metric in METRICS:
-        value = measured.values[metric.name]
-        table.add_row(metric.name, "-" if value is None else f"{value:.6g}", metric.unit, metric.formula)
-    Console(highlight=False).print(table)
+    rows = [[m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula] for m in METRICS]
+    table = TextTable(("metric", "value", "unit", "what it is"), rows)
+    print_table(table, str(run.path), words=("value", "unit"), wrapped=("what it is",))
     if measured.errors_by_kind:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
@@ -94,24 +81,12 @@ def _print_metrics(run: Run) -> None:
 def show_misses(paths: Sequence[Path]) -> int:
     """Why returning turns hit or missed, a table a run."""
     for run in _runs(paths):
-        rows = cause_rows(run.metrics.facts.returns)
-        if not rows:
+        returns = run.metrics.facts.returns
+        if returns:
+            print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", wrapped=("meaning",))
+        else:
             print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
-            continue
-        table = Table(title=f"{run.path}: {len(run.metrics.facts.returns)} returning turns", title_justify="left")
-        for heading in ("cause", "turns", "share", "tokens again", "mean wait, s", "late, median s"):
-            table.add_column(heading, justify="left" if heading == "cause" else "right", no_wrap=True)
-        table.add_column("meaning")
-        for row in rows:
-            table.add_row(row["cause"], str(row["turns"]), *_miss_cells(row), row["meaning"])
-        Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
     return 0
-
-
-def _miss_cells(row: Mapping[str, Any]) -> list[str]:
-    wait, late = row["wait_mean_s"], row["late_p50_s"]
-    seconds = ["-" if value is None else f"{value:.2f}" for value in (wait, late)]
-    return [f"{row['share']:.1%}", f"{row['lost_tokens']:,}", *seconds]
 
 
 def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None) -> int:
@@ -156,13 +131,13 @@ def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
     """Runs of all the directories side by side: seeds merged, a table for each load."""
     summaries = _summaries(paths)
     if as_json:
-        data = [{"jps": jps, **summary} for jps, summary in summaries.items()]
+        data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries.items()]
         sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
         return 0
     for jps, summary in summaries.items():
         caption = ", ".join(map(str, paths))
         print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
-        for warning in summary["warnings"]:
+        for warning in summary.warnings:
             print_notice(f"warning: {warning}")
         print_verdict(verdict(summary))
     return 0
@@ -178,25 +153,17 @@ def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
     """How often the comparison sees a difference where there is none."""
-    if per_comparison < 2:
-        raise AnalysisError(f"--pairs {per_comparison}: an interval needs at least 2")
     rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
     if as_json:
         sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
         return 0
-    table = Table(title=f"{path}: a policy against itself", title_justify="left")
-    for heading in ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval"):
-        table.add_column(heading, justify="left" if heading in ("policy", "pairs", "95% interval") else "right")
-    for rate in rates:
-        counts = (
-            str(rate.separate),
-            str(rate.alarms),
-            f"{rate.rate:.1%}",
-            f"{rate.claims:.1%}",
-            f"{rate.no_interval:.1%}",
-        )
-        table.add_row(rate.policy, rate.pairs, rate.method, *counts)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(table)
+    headings = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
+    rows = [
+        [rate.policy, rate.pairs, rate.method, str(rate.separate), str(rate.alarms)]
+        + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
+        for rate in rates
+    ]
+    print_table(TextTable(headings, rows), f"{path}: a policy against itself", words=("pairs", "95% interval"))
     print_notice(
         "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
         "same runs. An honest 95% interval alarms in 5.0%; claims: alarms that the verdict would not call equal to 1%"
@@ -204,7 +171,7 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
     return 0
 
 
-def _summaries(paths: Sequence[Path]) -> dict[float | None, dict[str, Any]]:
+def _summaries(paths: Sequence[Path]) -> dict[float | None, Summary]:
     loads = by_load(load_all(paths))
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
     return {jps: summarize_runs(whole, runs) for jps, runs in loads.items()}

@@ -1,9 +1,9 @@
-"""A process that ends with the one that started it, however that one ends, together with all the processes it started.
+"""A child process that ends, with all processes it started, when this process ends, even by ``kill -9``.
 
-A shell watches: it reads from a pipe that only this process can write to. The pipe ends when this process does, also by
-``kill -9``; the shell then sends SIGTERM, and ten seconds later at most SIGKILL to the whole process group. (Linux's
-parent-death signal reaches the direct child only, so that vLLM's engine core would stay, and it is sent when the thread
-that started the child ends.)
+A shell watches. It reads from a pipe that only this process can write to, and the pipe closes when this process ends.
+The shell then sends SIGTERM to the child, and at most ten seconds later SIGKILL to the child's process group. (Linux's
+parent-death signal reaches only the child itself, not vLLM's engine core; and it is sent already when the thread that
+started the child ends.)
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ kill -s KILL -- "-$leader"
 """
 
 _TELL_AND_RUN = 'echo "$$" >&0; exec "$@" </dev/null'
-"""The process itself tells the watcher its id, before it becomes what is to run: it is known at every moment."""
+"""The child tells the watcher its process id before it becomes the command, so the watcher can always kill it."""
 
 
 class BoundProcess:
-    """A command in a session of its own, so that signals reach it through this object only.
+    """A command in a session of its own: Ctrl-C in the terminal does not reach it, only this object's signals do.
 
     Args:
         command: what to run.
-        environment: all of it.
-        output: takes stdout and stderr; anything ``subprocess`` does.
+        environment: the command's whole environment.
+        output: where stdout and stderr go.
 
     Attributes:
-        process: the command's.
+        process: the running command.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | int) -> None:
@@ -67,24 +67,24 @@ class BoundProcess:
 
     @property
     def ended(self) -> str | None:
-        """How it ended, as the rest of a sentence; None while it runs."""
+        """``was killed by signal 9`` or ``ended by itself with status 1``; None while it runs."""
         status = self.process.poll()
         if status is None:
             return None
         return f"was killed by signal {-status}" if status < 0 else f"ended by itself with status {status}"
 
     def terminate(self) -> None:
-        """SIGTERM to the command itself; does not wait."""
+        """Send SIGTERM to the command itself. Does not wait."""
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGTERM)
 
     def kill_group(self) -> None:
-        """SIGKILL to the command and all it started; does not wait, so that a signal handler may call it."""
+        """Send SIGKILL to the command and all it started. Does not wait, so a signal handler may call it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """``kill_group``, and wait for the command's end; whether or not it ended before."""
+        """``kill_group``, and wait for the command's end. The command may have ended before."""
         self.kill_group()
         self.process.wait()
         self._watcher.kill()

@@ -1,7 +1,7 @@
-"""Several servers on one machine with vllm-router in front: started, watched and stopped together.
+"""Several servers on one machine behind vllm-router: started, watched and stopped together.
 
-The router is a package of its own (``vllm-router``), run as a process. With the options below it takes a dead server
-out by itself: refused connections open its circuit breaker, failed health checks keep it out, its retries go elsewhere.
+vllm-router is a separate package and runs as a process. With the options below it stops sending requests to a dead
+server: refused connections open its circuit breaker, failed health checks keep it open, and retries go elsewhere.
 """
 
 from __future__ import annotations
@@ -21,20 +21,12 @@ from continuum_traces.run_dir import replica_name
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
-from continuum_server.launcher import (
-    Server,
-    ServerConfig,
-    ServerError,
-    ServerState,
-    answers,
-    free_ports,
-    hold_port,
-    listening,
-    now_s,
-)
+from continuum_server.launcher import Server, now_s
+from continuum_server.ports import answers, free_ports, hold_port, listening
+from continuum_server.server_config import ServerConfig, ServerError, ServerState
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
-"""Policies of vllm-router 0.1 that make sense here; the first two keep a program (X-Session-ID) on one server."""
+"""Policies of vllm-router 0.1 that make sense here. The first two keep a program (X-Session-ID) on one server."""
 
 FAILURES = (
     *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "10"),
@@ -42,7 +34,7 @@ FAILURES = (
     *("--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5"),
 )
 """A dead server is noticed after two seconds (the router's default: three minutes) or three refused requests. A health
-check may take ten seconds, since a busy engine answers late, and a program sent elsewhere loses its KV."""
+check may take ten seconds: a busy engine answers late, and a program that is sent to another server loses its KV."""
 
 Say = Callable[[str], None]
 
@@ -54,8 +46,8 @@ class Router:
         policy: one of ``ROUTERS``.
         worker_urls: the servers.
         host: address to listen on.
-        port: its own.
-        log: where its output goes; default this process's stderr.
+        port: port to listen on.
+        log: file for its output; None: this process's stderr.
     """
 
     def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
@@ -64,7 +56,7 @@ class Router:
         command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
         command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_ports(1)[0])]
         command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
-        environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it writes every program's id, three times a turn
+        environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it logs every program's id three times a turn
         with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
             self._bound = BoundProcess(command, environment, file)
         self.process = self._bound.process
@@ -72,23 +64,25 @@ class Router:
 
     @property
     def ended(self) -> str | None:
-        """How it ended, as the rest of a sentence; None while it runs."""
+        """``was killed by signal 9`` or the like; None while it runs."""
         return self._bound.ended
 
     def knows_its_servers(self) -> bool:
-        """Whether it routes to all of them."""
+        """Whether the router has found all its servers."""
         return answers(f"{self.url}/health")
 
     def state(self) -> ServerState:
-        """Of the router alone, whatever its servers do; waits for it two seconds at most."""
+        """The state of the router itself, whatever its servers do. Takes up to two seconds."""
         if self.ended:
             return "dead"
         return "serving" if answers(f"{self.url}/liveness") else "unhealthy"
 
 
 def check_router(policy: str) -> None:
-    """Raises:
-    ServerError: vllm-router is not installed, or we know no such policy of it.
+    """See that there is a router with that policy.
+
+    Raises:
+        ServerError: an unknown policy, or vllm-router is not installed.
     """
     if policy not in ROUTERS:
         raise ServerError(f"unknown router {policy!r}; there are: {', '.join(ROUTERS)}")
@@ -97,10 +91,10 @@ def check_router(policy: str) -> None:
 
 
 def replica_configs(config: ServerConfig, ports: Sequence[int]) -> list[ServerConfig]:
-    """A server behind each port, with a record folder, a statistics file and GPUs of its own.
+    """One configuration for each port, with its own record folder, statistics file and GPUs.
 
     Raises:
-        ServerError: fewer GPUs than they need.
+        ServerError: there are fewer GPUs than the servers need.
     """
     devices = _devices(config, len(ports))
     return [
@@ -122,7 +116,7 @@ def replica_file(path: Path, index: int) -> Path:
 
 
 def _devices(config: ServerConfig, replicas: int) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES of each; None where there is no GPU to share out."""
+    """CUDA_VISIBLE_DEVICES of each replica; None: the engine uses no GPU."""
     if config.engine != "gpu":
         return [None] * replicas
     each, given = config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -135,19 +129,19 @@ def _devices(config: ServerConfig, replicas: int) -> list[str | None]:
 
 
 class Fleet:
-    """Servers behind a router; a context manager that leaves no process behind.
+    """Servers behind a router. As a context manager it waits until they are healthy, and leaves no process behind.
 
     Args:
         config: of each server; ``host`` and ``port`` are the router's.
-        replicas: how many.
+        replicas: number of servers.
         router: one of ``ROUTERS``.
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
-        say: told what happens while it runs.
-        health_port: of ``health_url``, which answers for all of them together; 0 takes a free one.
+        say: called with a line of text when a replica is lost.
+        health_port: port of ``health_url``, the health page of the whole fleet; 0: any free port.
 
     Raises:
-        ServerError: no router, no GPUs, a port that cannot be had, options that do not go together.
-        RunDirError: a record cannot be written, or another server writes there.
+        ServerError: no router, too few GPUs, a port that is taken, or options that exclude each other.
+        RunDirError: a record cannot be written, or another server writes it.
     """
 
     def __init__(
@@ -211,7 +205,7 @@ class Fleet:
             raise ServerError(f"the router {router.ended}{self._where()}")
 
     def health(self) -> FleetHealth:
-        """Of the router and every replica, asked now, all at once."""
+        """Ask the router and all replicas at once."""
         router = self.router
         with ThreadPoolExecutor(len(self.servers) + 1) as pool:
             of_router = pool.submit(router.state) if router is not None else None
@@ -226,7 +220,7 @@ class Fleet:
         """Return once all servers ended because they were asked to.
 
         Raises:
-            ServerError: they, or the router, ended by themselves; says how, and where the log is.
+            ServerError: the servers or the router ended by themselves. The message says how, and where the log is.
             subprocess.TimeoutExpired: they still run after ``timeout_s``.
         """
         deadline_s = now_s() + timeout_s
@@ -243,19 +237,19 @@ class Fleet:
             time.sleep(0.1)
 
     def terminate(self) -> None:
-        """Ask the servers to finish what runs and stop; the router stays to carry it back. Does not wait."""
+        """Ask the servers to finish their requests and stop; the router stays up for the answers. Does not wait."""
         self._stopping = True
         for server in self.servers:
             server.terminate()
 
     def kill_group(self) -> None:
-        """SIGKILL to everything; does not wait, so that a signal handler may call it."""
+        """Send SIGKILL to all processes. Does not wait, so a signal handler may call it."""
         self._stopping = True
         for process in self._processes():
             process.kill_group()
 
     def kill(self) -> None:
-        """Stop everything at once, and wait for that."""
+        """Kill all processes and wait for their end."""
         self.kill_group()
         for process in self._processes():
             process.kill()
@@ -265,7 +259,7 @@ class Fleet:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def stop(self) -> None:
-        """``terminate``, and ``kill`` what takes too long."""
+        """``terminate``, then ``kill`` if that takes too long."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.wait(self.config.drain_s + 30.0)
@@ -279,7 +273,7 @@ class Fleet:
                 if not self._stopping:
                     left = len(self.servers) - len(self._lost)
                     self._say(f"{replica_name(index)} {how}; replicas left: {left}")
-                server.kill()  # what its engine core left
+                server.kill()  # processes that its engine core left behind
 
     def _log(self, name: str) -> Path | None:
         return self._logs / f"{name}.log" if self._logs is not None else None

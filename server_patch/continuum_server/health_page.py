@@ -1,4 +1,4 @@
-"""``GET /health`` of a fleet as JSON, from a thread of the process that started it; standard library only."""
+"""``GET /health`` of a fleet, as JSON. A thread of the process that started the fleet answers it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Literal
 
-from continuum_server.launcher import ServerState
+from continuum_server.server_config import ServerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ReplicaHealth:
 
 @dataclass(frozen=True, slots=True)
 class FleetHealth:
-    """What clients of a fleet would find now."""
+    """Whether a fleet serves its clients now."""
 
     status: Literal["serving", "degraded", "dead"]
     router: ServerState
@@ -40,15 +40,15 @@ def fleet_health(router: ServerState, replicas: tuple[ReplicaHealth, ...]) -> Fl
 
 
 class HealthPage:
-    """A port that answers ``/health`` once ``start`` was called; requests that come before wait for that.
+    """Listens from its creation on, and answers requests for ``/health`` once ``start`` was called.
 
     Args:
         host: address to listen on.
         port: 0 takes a free one.
-        look: asked anew for every request, in a thread of its own.
+        look: called for every request, in a thread of its own.
 
     Raises:
-        OSError, OverflowError: nobody can listen there.
+        OSError, OverflowError: the port cannot be used.
     """
 
     def __init__(self, host: str, port: int, look: Callable[[], FleetHealth]) -> None:
@@ -60,7 +60,7 @@ class HealthPage:
         self._thread.start()
 
     def close(self) -> None:
-        """Give the port back; may be called again."""
+        """Close the port. May be called again."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
@@ -88,6 +88,6 @@ def _handler(look: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes come every few seconds: no line for each."""
+            """Logs nothing: a load balancer asks every few seconds."""
 
     return Handler

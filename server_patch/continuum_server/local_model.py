@@ -1,8 +1,7 @@
-"""A model directory made on the spot: a config.json and a small byte-level BPE tokenizer with a chat template.
+"""Writes a model directory without any download: a config.json and a small byte-level BPE tokenizer.
 
-For the emulated engine (geometry of a real model, no weights) and the CPU engine (a tiny Llama, random weights). The
-tokenizer is trained on the standard library's own source, which every Python has, in about two seconds; it encodes
-any text. Nothing is downloaded.
+The emulated engine needs one with a real model's geometry, the CPU engine one of a tiny Llama (random weights). The
+tokenizer is trained on the source of Python's standard library in about two seconds and encodes any text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ VOCABULARY = 8192
 END_OF_TURN = "<|im_end|>"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
 FORMAT = 1
-"""Counted up when what is written here changes, so that old copies are made anew."""
+"""Raised when the files written here change, so that old copies in the cache are not used."""
 
 CHAT_TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -66,10 +65,10 @@ TINY = Model(
 
 
 def ensure_model(model: Model, cache: Path | None = None) -> Path:
-    """The directory of that model, written on first use; safe against several processes at once.
+    """The directory of that model, written on first use. Several processes may do so at once.
 
     Args:
-        cache: where directories are kept; default ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``.
+        cache: the folder of all such directories; default ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``.
     """
     described = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
     digest = hashlib.sha256(described.encode()).hexdigest()[:12]
@@ -84,7 +83,7 @@ def default_cache() -> Path:
 
 
 def write_model(model: Model, folder: Path) -> None:
-    """Write config.json last: a directory that has it is complete."""
+    """Write all files, config.json last: a directory that has it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     end = SPECIAL.index(END_OF_TURN)
     files: dict[str, Any] = {
@@ -107,7 +106,7 @@ def write_model(model: Model, folder: Path) -> None:
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """The geometry is the model's; the vocabulary is this file's tokenizer's, and the embeddings are tied."""
+    """The model's geometry, with this module's vocabulary and tied embeddings."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

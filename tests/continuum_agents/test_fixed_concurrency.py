@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
-from continuum_bench.agents.run import AgentOptions, _times
+from continuum_bench.agents.run import _times, at_once
 from continuum_bench.agents.tasks import Task
 from continuum_bench.cli import app
+from continuum_bench.options.agent import AgentOptions
 from typer.testing import CliRunner
 
 AGENT = """\
@@ -40,8 +41,8 @@ def played(tmp_path: Path, spec: str, number: int, end: str = DONE) -> list[Prog
     agent.write_text(AGENT.format(python=sys.executable, end=end))
     agent.chmod(0o755)
     (tmp_path / "logs").mkdir()
-    options = AgentOptions("mini-swe", Path("tasks"), "url", arrivals=spec)
-    batch = Batch(agent, "m", {}, Start("", "", "", "", "", "", ""), tmp_path, options.at_once, 60.0, answers=True)
+    options = AgentOptions(base_url="url", arrivals=spec)
+    batch = Batch(agent, "m", {}, Start("", "", "", "", "", "", ""), tmp_path, at_once(options), 60.0, answers=True)
     tasks = [Task(f"t{n}", "x") for n in range(number)]
     times = _times(options, None, tasks)  # type: ignore[arg-type] - nothing is drawn
     sink = Sink()

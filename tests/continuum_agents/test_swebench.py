@@ -13,9 +13,10 @@ import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
 from continuum_bench.agents.batch import batch_label
-from continuum_bench.agents.swebench import SwebenchOptions, run_mini_swe
+from continuum_bench.agents.swebench import run_mini_swe
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
+from continuum_bench.options.agent import MiniSweOptions
 from fake_docker import Daemon
 from typer.testing import CliRunner
 
@@ -113,7 +114,7 @@ def test_options_that_do_not_fit(options: tuple[str, ...], said: str) -> None:
 def test_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSWEA_BUBBLEWRAP_EXECUTABLE", "no-such-bwrap")
     with pytest.raises(BenchError, match="there is no no-such-bwrap; Debian: apt-get install bubblewrap"):
-        run_mini_swe(SwebenchOptions(subset="lite"), {"environment": "bubblewrap"})
+        run_mini_swe(MiniSweOptions(base_url="", subset="lite", environment="bubblewrap"))
 
 
 # ---------------------------------------------------------------------------------------------- docker

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from continuum_analysis.compare.runs import mean_interval, summarize, verdict, write_summary
+from continuum_analysis.compare.intervals import mean_interval
+from continuum_analysis.compare.summary import summarize, write_summary
+from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.records.demand import demand
 from continuum_analysis.records.generator import lateness_warning
@@ -148,7 +150,7 @@ def test_scheduler_time_is_read_where_it_was_measured(tmp_path: Path) -> None:
 def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: Path) -> None:
     for engine, late in (("http://localhost:8000/v1", True), ("virtual", False)):
         folder = make_run(tmp_path / str(late), engine=engine)
-        assert any("ms late" in text for text in summarize(folder)["warnings"]) == late
+        assert any("ms late" in text for text in summarize(folder).warnings) == late
 
 
 def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
@@ -188,7 +190,8 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
         make_run(tmp_path / f"vllm-seed{seed}", seed=seed)
         make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
     summary = write_summary(tmp_path)
-    row = summary["policies"]["continuum"]
+    written = summary.to_json()
+    row = written["policies"]["continuum"]
     # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the ratio's interval is 5 / that of the mean.
     mean = (2.5 + 1.25 + 2.0) / 3
     assert row["ratio_to_vllm"] == pytest.approx(5 / mean) == pytest.approx(5 / row["jct_mean_s"])
@@ -198,8 +201,8 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     assert row["difference_to_vllm_interval_s"] == pytest.approx([5 - mean - half, 5 - mean + half], rel=1e-4)
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
     assert row["ratio_to_vllm_within_one_arrival_sequence"] is None
-    assert summary["policies"]["vllm"]["ratio_to_vllm"] == 1.0
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert written["policies"]["vllm"]["ratio_to_vllm"] == 1.0
+    assert json.loads((tmp_path / "summary.json").read_text()) == written
     assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
     by_seed = (tmp_path / "summary_by_seed.csv").read_text().splitlines()
     assert [line.split(",")[:3] for line in by_seed[4:]] == [
@@ -234,7 +237,7 @@ def test_unlike_runs_are_not_compared(tmp_path: Path) -> None:
 def test_half_written_runs_do_not_count(tmp_path: Path) -> None:
     make_run(tmp_path / "vllm-seed0")
     (make_run(tmp_path / "continuum-seed0", "continuum") / "engine.json").unlink()
-    assert list(summarize(tmp_path)["policies"]) == ["vllm"]
+    assert list(summarize(tmp_path).arms) == ["vllm"]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from continuum_analysis.arm_styles import COLOURS, KNOWN, arm_styles
+from continuum_analysis.compare.intervals import Interval
+from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.plots import on_paper
+from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
+from continuum_analysis.plots.on_screen import plotly_figure
+from continuum_analysis.plots.panels import Bar, Line, Panel
+from continuum_analysis.report.figure_kit import Figure
 from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.images import write_images
-from continuum_analysis.sweep import plots as sweep_plots
-from continuum_analysis.sweep.plots import Bar, Line, Panel
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -36,7 +40,7 @@ arms_of_a_plot = pytest.mark.parametrize("names", PLOTS.values(), ids=PLOTS)
 
 def drawn(panel: Panel) -> Axes:
     """The panel's axes."""
-    return sweep_plots.draw([panel]).axes[0]
+    return on_paper.draw([panel]).axes[0]
 
 
 def dash_of(line: Line2D) -> str:
@@ -67,8 +71,8 @@ def test_lines_differ_in_dash_and_in_mark(names: list[str]) -> None:
 
 @arms_of_a_plot
 def test_steps_differ_in_dash(names: list[str]) -> None:
-    lines = tuple(Line(name, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]) for name in names)
-    axis = drawn(Panel("", "", "", lines, steps=True))
+    lines = tuple(Line(name, [1.0, 2.0], [1.0, 2.0], kind="plain") for name in names)
+    axis = drawn(Panel("", "", "", lines))
     assert {line.get_marker() for line in axis.lines} == {""}
     assert len({(to_hex(line.get_color()), dash_of(line)) for line in axis.lines}) == len(names)
 
@@ -76,7 +80,7 @@ def test_steps_differ_in_dash(names: list[str]) -> None:
 @arms_of_a_plot
 def test_dots_differ_in_colour_mark_or_fill(names: list[str]) -> None:
     bars = tuple(Bar("a point", name, 1.0, 0.9, 1.1) for name in names)
-    looks = looks_of_lines(drawn(Panel("", "", "", (), bars=bars, dots=True)))
+    looks = looks_of_lines(drawn(Panel("", "", "", bars=bars, dots=True)))
     assert len({look[:3] for look in looks.values()}) == len(names)
 
 
@@ -84,7 +88,7 @@ def test_dots_differ_in_colour_mark_or_fill(names: list[str]) -> None:
 def test_an_open_mark_is_seen_to_be_open(policy: str) -> None:
     """At the size it is printed in: most pixels in its middle are paper, a plain policy's are colour."""
     bars = (Bar("a point", policy, 1.0, 1.0, 1.0), Bar("a point", f"{policy}+offload", 1.05, 1.05, 1.05))
-    axis = drawn(Panel("", "", "", (), bars=bars, dots=True))
+    axis = drawn(Panel("", "", "", bars=bars, dots=True))
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.set_dpi(150)  # as files are written
@@ -106,7 +110,7 @@ def test_an_open_mark_is_seen_to_be_open(policy: str) -> None:
 @arms_of_a_plot
 def test_bars_differ_in_colour_or_hatch(names: list[str]) -> None:
     bars = tuple(Bar("a point", name, 1.0, 0.9, 1.1) for name in names)
-    axis = drawn(Panel("", "", "", (), bars=bars))
+    axis = drawn(Panel("", "", "", bars=bars))
     found = [one.patches[0] for one in axis.containers if isinstance(one, BarContainer)]
     assert len(found) == len(names)
     looks = {
@@ -115,14 +119,19 @@ def test_bars_differ_in_colour_or_hatch(names: list[str]) -> None:
     assert len(looks) == len(names)
 
 
-def page_figure(names: list[str]) -> go.Figure:
-    row = {"jct_mean_s": 1.0, "intervals": {"jct_mean_s": None}}
-    return load_figure({jps: {"policies": dict.fromkeys(names, row)} for jps in (0.1, 0.2)}).plot
+def page_figure(names: list[str]) -> Figure:
+    arm = ArmSummary("any", None, (0,), {"jct_mean_s": Interval(1.0)})
+    summary = Summary((0,), None, dict.fromkeys(names, arm), (), {})
+    return load_figure({0.1: summary, 0.2: summary})
+
+
+def page_plot(names: list[str]) -> go.Figure:
+    return plotly_figure(page_figure(names).panels, 360)
 
 
 @arms_of_a_plot
 def test_a_report_tells_its_arms_apart(names: list[str]) -> None:
-    plot = page_figure(names)
+    plot = page_plot(names)
     assert len({(trace.line.color, trace.line.dash) for trace in plot.data}) == len(names)
     assert len({(trace.marker.color, trace.marker.symbol) for trace in plot.data}) == len(names)
     for trace in plot.data:
@@ -131,11 +140,11 @@ def test_a_report_tells_its_arms_apart(names: list[str]) -> None:
 
 def test_few_plain_policies_of_a_report_get_a_dash_each() -> None:
     names = ["vllm", "program-fcfs", "static-ttl", "continuum", "working-set"]
-    assert len({trace.line.dash for trace in page_figure(names).data}) == len(names)
+    assert len({trace.line.dash for trace in page_plot(names).data}) == len(names)
 
 
 def test_an_image_draws_open_marks_open(tmp_path: Path) -> None:
-    svg = write_images(page_figure(["continuum", "continuum+offload"]), tmp_path / "both")[1].read_text()
+    svg = write_images(page_figure(["continuum", "continuum+offload"]), tmp_path)[0].read_text()
     colour = arm_styles(["continuum"])["continuum"].colour.lower()
     assert f"fill: {colour}; stroke: {colour}" in svg
     assert f"fill: #ffffff; stroke: {colour}" in svg
@@ -144,9 +153,7 @@ def test_an_image_draws_open_marks_open(tmp_path: Path) -> None:
 def test_a_legend_of_long_names_stays_on_the_paper() -> None:
     names = PLOTS["every policy with and without tiers"]
     for width, columns in ((1, 2), (2, 4)):
-        figure = sweep_plots.draw(
-            [Panel("", "", "", (), bars=tuple(Bar("a", n, 1.0, 0.9, 1.1) for n in names))] * width
-        )
+        figure = on_paper.draw([Panel("", "", "", bars=tuple(Bar("a", n, 1.0, 0.9, 1.1) for n in names))] * width)
         figure.draw_without_rendering()
         legend = figure.legends[0].get_window_extent()
         assert legend.x0 >= 0

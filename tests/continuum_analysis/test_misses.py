@@ -117,10 +117,10 @@ def test_rows_add_up() -> None:
         [*first(), *pin(5.0, "expired"), *second(6.25, 16), *OTHER_PINS, *second(6.0, 112, program="q")]
     )
     rows = cause_rows(explain(programs, BLOCK))
-    assert [(row["cause"], row["turns"], row["share"]) for row in rows] == [("cached", 1, 0.5), ("expired", 1, 0.5)]
-    assert rows[1]["lost_tokens"] == 80
-    assert rows[1]["late_p50_s"] == 1.25
-    assert rows[1]["wait_mean_s"] == 0.5
+    assert [(row.cause, row.turns, row.share) for row in rows] == [("cached", 1, 0.5), ("expired", 1, 0.5)]
+    assert rows[1].lost_tokens == 80
+    assert rows[1].late_p50_s == 1.25
+    assert rows[1].wait_mean_s == 0.5
 
 
 def test_a_machine_of_two_gpus_and_a_window() -> None:

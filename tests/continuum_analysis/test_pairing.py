@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_analysis.compare.intervals import mean_interval, ratio_interval, resampled_ratio
-from continuum_analysis.compare.runs import summarize, verdict
+from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval, resampled_ratio
+from continuum_analysis.compare.summary import summarize
+from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics_page import page
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
@@ -86,10 +87,13 @@ def test_one_seed_speaks_of_its_own_arrivals_only(tmp_path: Path) -> None:
     write_one_turn_programs(tmp_path / "vllm-seed0", "vllm", 0, [10.0, 20.0, 40.0])
     write_one_turn_programs(tmp_path / "continuum-seed0", "continuum", 0, [6.0, 9.0, 20.0])
     summary = summarize(tmp_path)
-    row = summary["policies"]["continuum"]
-    assert row["ratio_to_vllm"] == pytest.approx(70 / 35)
-    assert row["ratio_to_vllm_interval"] is None
-    low, high = row["ratio_to_vllm_within_one_arrival_sequence"]
+    found = summary.arms["continuum"].comparison
+    assert found is not None
+    assert found.ratio.mean == pytest.approx(70 / 35)
+    assert found.ratio.bounds is None
+    assert found.ratio_within is not None
+    assert found.ratio_within.bounds is not None
+    low, high = found.ratio_within.bounds
     assert low < 2 < high
     assert "within this one arrival sequence only; one seed is no proof" in verdict(summary)
 
@@ -118,14 +122,15 @@ def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
     write_one_turn_programs(tmp_path / "a", "vllm", 0, [10.0, 10.0, 100.0])
     write_one_turn_programs(tmp_path / "b", "continuum", 0, [10.0, 10.0, None])  # type: ignore[list-item]
     summary = summarize(tmp_path)
-    row = summary["policies"]["continuum"]
-    assert row["jct_mean_s"] == 10.0
-    assert row["ratio_to_vllm"] == 1.0  # not 40 / 10
-    assert row["unfinished"] == ["p2"]
-    assert summary["warnings"] == [
+    arm = summary.arms["continuum"]
+    assert arm.mean("jct_mean_s") == 10.0
+    assert arm.ratio is not None
+    assert arm.ratio.mean == 1.0  # not 40 / 10
+    assert arm.unfinished == ("p2",)
+    assert summary.warnings == (
         "continuum, seed 0: 1 of 3 programs did not finish; its times leave them out, the ratio uses programs that "
-        "finished under both policies"
-    ]
+        "finished under both policies",
+    )
 
 
 def test_a_missing_seed_is_said(tmp_path: Path) -> None:
@@ -133,8 +138,8 @@ def test_a_missing_seed_is_said(tmp_path: Path) -> None:
         write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 12.0])
     write_one_turn_programs(tmp_path / "c0", "continuum", 0, [5.0, 6.0])
     summary = summarize(tmp_path)
-    assert summary["warnings"] == ["continuum: no finished run of seed 1"]
-    assert summary["policies"]["continuum"]["paired_seeds"] == [0]
+    assert summary.warnings == ("continuum: no finished run of seed 1",)
+    assert summary.to_json()["policies"]["continuum"]["paired_seeds"] == [0]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +172,7 @@ def test_other_instants_are_refused_and_other_clocks_are_not(tmp_path: Path) -> 
     late = [TurnRecord("p0", 0, 500.0, 500.0, is_last=True), TurnRecord("p1", 0, 501.0, 501.0, is_last=True)]
     (other / TURNS).unlink()
     write_rows(other / TURNS, late)
-    assert summarize(tmp_path)["policies"]["continuum"]["ratio_to_vllm"] == 1.0
+    assert summarize(tmp_path).arms["continuum"].ratio == Interval(1.0)
     (other / TURNS).unlink()
     write_rows(other / TURNS, [late[0], replace(late[1], due_s=503.0)])
     with pytest.raises(AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"):

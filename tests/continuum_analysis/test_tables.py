@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 from continuum_analysis.compare.intervals import resampled_ratio, share_sooner, standardized_difference
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, summarize, summarize_runs
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
+from continuum_analysis.compare.summary import Summary, summarize, summarize_runs
+from continuum_analysis.compare.words import TextTable, verdict
+from continuum_analysis.plots.arm_styles import ArmStyle
+from continuum_analysis.plots.panels import Line, Panel, Spans
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.report.figure_kit import Figure
 from continuum_analysis.report.images import write_images
 from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
@@ -126,8 +128,8 @@ def test_directories_merge_into_more_seeds(experiment: Path, tmp_path: Path) -> 
     write_run(more / "v", "vllm", 3, [10.0, 20.0, 40.0])
     write_run(more / "c", "continuum", 3, [6.0, 9.0, 20.0])
     summary = summarize_runs(None, load_all([experiment, more]))
-    assert summary["seeds"] == [0, 1, 2, 3]
-    assert summary["policies"]["continuum"]["paired_seeds"] == [0, 1, 2, 3]
+    assert summary.seeds == (0, 1, 2, 3)
+    assert summary.to_json()["policies"]["continuum"]["paired_seeds"] == [0, 1, 2, 3]
 
 
 def test_loads_are_kept_apart_and_other_programs_refused(experiment: Path, tmp_path: Path) -> None:
@@ -154,8 +156,8 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     runs = load_all(paths)
     summary = summarize_runs(None, runs)
     arms = ["vllm@round-robin", "continuum@round-robin", "vllm@affinity", "continuum@affinity"]
-    assert (list(summary["policies"]), summary["baseline"]) == (arms, arms[0])
-    rows = [summary["policies"][arm] for arm in arms]
+    assert (list(summary.arms), summary.baseline) == (arms, arms[0])
+    rows = [summary.to_json()["policies"][arm] for arm in arms]
     means = [(20 + 21 + 40 + 40) / 4, (16 + 17 + 32 + 32) / 4]
     assert [row["ratio_to_vllm"] for row in rows] == pytest.approx([1, 2, means[0] / means[1], 2 * means[0] / means[1]])
     assert [(row["policy"], row["router"]) for row in rows[1:3]] == [("continuum", "round-robin"), ("vllm", "affinity")]
@@ -172,14 +174,14 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     assert "vllm@round-robin's mean JCT over this" in html
 
 
-def by_load_summaries(runs: list[Run]) -> dict[float | None, dict[str, Any]]:
+def by_load_summaries(runs: list[Run]) -> dict[float | None, Summary]:
     return {jps: summarize_runs(None, group) for jps, group in by_load(runs).items()}
 
 
 def test_one_router_is_not_named(tmp_path: Path) -> None:
     path = write_routed(tmp_path / "a", "affinity", 1.0)
     summary = summarize(path)
-    assert (list(summary["policies"]), summary["baseline"]) == (["vllm", "continuum"], "vllm")
+    assert (list(summary.arms), summary.baseline) == (["vllm", "continuum"], "vllm")
 
 
 def test_runs_that_differ_in_more_than_the_router_are_refused(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_effect_sizes_by_hand(experiment: Path) -> None:
     assert standardized_difference([5.0], [4.0]) is None
     assert standardized_difference([5.0, 6.0], [4.0, 5.0]) is None  # never varies: no size to give
     assert share_sooner([3.0, 3.0, 3.0, 3.0], [2.0, 3.0, 4.0, 1.0]) == (2 + 0.5) / 4
-    row = summarize(experiment)["policies"]["continuum"]
+    row = summarize(experiment).to_json()["policies"]["continuum"]
     assert row["sooner_than_vllm_share"] == 1.0
     assert row["paired_programs"] == [9, 9]
     low, high = row["ratio_to_vllm_bootstrap_interval"]
@@ -221,22 +223,17 @@ def test_resampling_one_pair_gives_no_interval() -> None:
 
 
 def test_images_are_the_same_every_time(tmp_path: Path) -> None:
-    plot = go.Figure()
-    plot.add_scatter(x=[1, 2, 3], y=[1.0, 4.0, 9.0], name="steps", mode="lines", line={"shape": "hv", "dash": "dash"})
-    plot.add_scatter(
-        x=[1, 2],
-        y=[3.0, 2.0],
-        name="with <b>errors</b>",
-        mode="lines+markers",
-        error_y={"array": [1, 1], "arrayminus": [0, 1]},
-    )
-    plot.add_bar(y=[1, 2], x=[1.0, 0.5], base=[0.0, 1.0], orientation="h", offset=-0.25, width=0.5, name="rows")
-    plot.update_xaxes(title="x", type="log")
-    first = write_images(plot, tmp_path / "one")
-    again = write_images(plot, tmp_path / "two")
-    assert [file.name for file in first] == ["one.png", "one.svg"]
+    look = ArmStyle("#123456", 0, False, 1)
+    lines = [
+        Line("steps", [1, 2, 3], [1.0, 4.0, 9.0], kind="stepped", look=look),
+        Line("with <b>errors</b>", [1, 2], [3.0, 2.0], [3.0, 1.0], [4.0, 3.0], look=look),
+    ]
+    spans = [Spans("rows", [1, 2], [0.0, 1.0], [1.0, 0.5], 0.5, "#654321")]
+    panels = [Panel("", "x", "", lines, log_x=True), Panel("", "x", "", spans=spans)]
+    first, again = (write_images(Figure(name, "", "", panels, TextTable((), ())), tmp_path) for name in ("one", "two"))
+    assert [file.name for file in first] == ["one.svg", "one.png"]
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in again]
-    svg = first[1].read_text()
-    assert first[0].read_bytes().startswith(b"\x89PNG")
+    svg = first[0].read_text()
+    assert first[1].read_bytes().startswith(b"\x89PNG")
     assert "steps" in svg  # words stay words
     assert "rows" in svg

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from continuum_bench.errors import BenchError
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.arrivals import arrival_times, pace
-from continuum_bench.workload.load import WorkloadRequest, load_workload
+from continuum_bench.workload.load import load_trace
+from continuum_bench.workload.workload import load_workload
+from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, Turn
 
 
@@ -48,9 +54,21 @@ def test_unknown_forms_list_what_exists(spec: str) -> None:
 
 def test_a_trace_without_offsets_is_refused_before_anything_runs() -> None:
     with pytest.raises(BenchError, match=r"--arrivals recorded: program '.*' has no arrival_s in the trace"):
-        load_workload(WorkloadRequest("swebench", num_programs=2, arrivals="recorded:2"))
+        load_workload("swebench", TraceOptions(num_programs=2), ArrivalOptions(arrivals="recorded:2"))
 
 
 def test_the_rate_is_named_where_it_counts() -> None:
     assert pace("gamma:2", 0.5) == "at 0.5/s"
     assert pace("recorded:2", 0.5) == "with arrivals recorded:2"
+
+
+def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write_programs(path, programs(3))
+    options = TraceOptions(traces=path)
+    slow, fast = (load_workload("trace", options, ArrivalOptions(jps)) for jps in (0.1, 2.0))
+    assert slow.trace is fast.trace
+    assert load_trace("trace", replace(options, num_programs=2)).programs[0] is slow.trace.programs[0]
+    write_programs(path, programs(4))
+    assert load_trace("trace", options).number == 4
+    assert load_trace("trace", options).facts["sha256"] != slow.facts["sha256"]

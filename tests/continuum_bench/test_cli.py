@@ -221,7 +221,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--policy", "moon+offload"], "unknown policy 'moon'; there are: vllm"),
         (["swebench", "--tp", "3"], "3; there are: 1, 2, 4, 8"),
         (["swebench", "--model", "llama-3.1-70b"], "does not fit 1 x h100-80gb"),
-        (["swebench", "--max-num-seqs", "0"], "max_num_seqs = 0"),
+        (["swebench", "--max-num-seqs", "0"], "--max-num-seqs 0: must be at least 1"),
         (["swebench", "--chunk-tokens", "16"], "below max_num_seqs"),
         (["analyze", "nowhere"], "holds neither"),
         (["compare", "nowhere"], "no finished run"),

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from continuum_bench.errors import BenchError
-from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID, TokenConversation
+from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, TokenContext
 from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
+from continuum_traces.conversation import open_turn
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
@@ -98,7 +99,8 @@ def test_a_server_too_small_to_profile() -> None:
 @pytest.mark.slow
 def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
     from continuum_server.emulated.settings import EmulatedSettings  # noqa: PLC0415
-    from continuum_server.launcher import Server, ServerConfig  # noqa: PLC0415
+    from continuum_server.launcher import Server  # noqa: PLC0415
+    from continuum_server.server_config import ServerConfig  # noqa: PLC0415
 
     record = tmp_path / "record"
     config = ServerConfig(
@@ -133,22 +135,23 @@ def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
     assert profile["decode"]["base"] == pytest.approx(0.0007, rel=1.0)  # about 7 ms of an H100, ten times faster
 
 
-def ids_of(body: dict[str, Any]) -> list[int]:
-    return list(json.loads(bytes(body["prompt"])))
+def prompt_of(context: TokenContext, program: Program, index: int) -> list[int]:
+    open_turn(context, program, index)
+    return list(json.loads(bytes(context.body(program.turns[index])["prompt"])))
 
 
 def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
     turns = (Turn(50, 4), Turn(20, 4, kept_tokens=30), Turn(10, 4))
     program = Program("p", turns, shared_prefix_id="s", shared_prefix_tokens=32)
-    one, other = (TokenConversation(program, key, "run") for key in ("a", "b"))
-    first, theirs = ids_of(one.body(0)), ids_of(other.body(0))
+    one, other = (TokenContext(program, key, "run") for key in ("a", "b"))
+    first, theirs = prompt_of(one, program, 0), prompt_of(other, program, 0)
     assert len(first) == 50
     assert first[:32] == theirs[:32]
     assert not set(zip(first[32:], theirs[32:], strict=True)) & {(x, x) for x in first[32:]}
-    second = ids_of(one.body(1))
+    second = prompt_of(one, program, 1)
     assert (len(second), second[:30]) == (50, first[:30])
     assert all(LOWEST_ID <= token < HIGHEST_ID for token in second)
-    assert len(ids_of(one.body(2))) == 60
+    assert len(prompt_of(one, program, 2)) == 60
 
 
 def test_a_program_keeps_its_connection(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ _FILES = ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json", "tool_stat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--replicas", 0], "replicas = 0: must be at least 1"),
+        (["--replicas", 0], "--replicas 0: must be at least 1"),
         (["--replicas", 2, "--router", "hash"], "router = hash: there are affinity, sticky"),
         (["--replicas", 2, "--kill-replica", "soon"], "--kill-replica soon: expected REPLICA@SECOND"),
         (["--replicas", 2, "--kill-replica", "2@10"], "needs a replica from 0 to 1"),

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
-from continuum_server import recorder
+from continuum_server import record_file, recorder
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import ServerConfig, command_of, free_ports, longest_request
+from continuum_server.ports import free_ports
+from continuum_server.server_command import command_of, longest_request
+from continuum_server.server_config import ServerConfig
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -103,8 +105,8 @@ def test_what_cannot_be_written_is_one_line(option: str, replicas: str, tmp_path
 
 
 def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "PATIENCE_S", 0.0)
-    theirs = recorder.Recorder(tmp_path)
+    monkeypatch.setattr(record_file, "PATIENCE_S", 0.0)
+    theirs = recorder.EventRecorder(tmp_path)
     try:
         done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path)])
     finally:

@@ -20,10 +20,10 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
-from continuum_bench.options import DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.sweep.goodput import search
 from continuum_bench.sweep.grid import AXES, grid_of, read_grid
-from continuum_bench.sweep.on_servers import server_config
+from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import plan
 from continuum_bench.sweep.show import SweepDisplay
 from continuum_bench.sweep.store import SweepStore
@@ -346,7 +346,7 @@ def test_goodput_of_zero_has_no_ratio() -> None:
     assert vllm.jps is not None
     assert vllm.jps.mean == pytest.approx(0.55)
     assert (continuum.to_vllm, continuum.to_vllm_by_seed) == (None, ())
-    assert [row[-1] for row in goodput_table([vllm, continuum])[1]] == ["-", "-"]
+    assert [row[-1] for row in goodput_table([vllm, continuum]).rows] == ["-", "-"]
 
 
 def test_a_sweep_plays_the_default_policies() -> None:
@@ -372,7 +372,7 @@ def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> Non
 def test_a_live_cell_gives_its_server_what_the_grid_says(folder: Path) -> None:
     (folder / "gpu.yaml").write_text("policy: vllm\nworkload: small.jsonl\nengine: gpu\ntp: 2\nblock_size: 32\n")
     (cell,) = plan(read_grid(folder / "gpu.yaml"), folder / "unused", ())
-    config = server_config(cell, "gpu", {"model": "m"}, None)
+    config = config_of(cell, "gpu", {"model": "m"}, None)
     assert (config.gpus, config.block_size, config.model) == (2, 32, "m")
     assert config.vllm_arguments == ("--tensor-parallel-size", "2", "--gpu-memory-utilization", "0.9")
 

@@ -6,16 +6,19 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
-from continuum_bench.workload.load import WorkloadRequest, arrivals, load_workload
+from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
+from continuum_bench.workload.workload import Workload, load_workload
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.synth import bundled, scale_lengths
@@ -29,6 +32,11 @@ TURNS = (Turn(100, 10, tool_calls=PARALLEL, gap_overhead_s=0.25), Turn(10, 10), 
 
 def bench(*arguments: object) -> Result:
     return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def swebench(programs: int, tool_times: str = "recorded", **options: Any) -> Workload:
+    trace = TraceOptions(num_programs=programs, **options)
+    return load_workload("swebench", trace, ArrivalOptions(0.1, tool_times=tool_times))
 
 
 def programs(count: int) -> list[Program]:
@@ -83,12 +91,10 @@ def test_a_share_of_programs_hangs_once(spec: str, share: float, seconds: float)
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_plays_rest_on_the_seed_alone(spec: str) -> None:
-    request = WorkloadRequest("swebench", num_programs=130, tool_times=spec)
-    workload = load_workload(request)
-    plain = load_workload(replace(request, tool_times="recorded"))
-    plays, same, others = (arrivals(workload, 0.1, seed) for seed in (3, 3, 4))
+    workload = swebench(130, spec)
+    plays, same, others = (workload.jobs(seed) for seed in (3, 3, 4))
     assert plays == same
-    recorded = arrivals(plain, 0.1, 3)
+    recorded = swebench(130).jobs(3)
     assert [(p.program.program_id, p.arrival_s, p.salt) for p in plays] == [
         (p.program.program_id, p.arrival_s, p.salt) for p in recorded
     ]
@@ -101,27 +107,26 @@ def test_plays_rest_on_the_seed_alone(spec: str) -> None:
 
 
 def test_recorded_is_the_default_and_leaves_manifests_as_they_were() -> None:
-    workload = load_workload(WorkloadRequest("swebench", num_programs=3))
+    workload = swebench(3)
     assert "tool_times" not in workload.facts
     assert "length_scale" not in workload.facts
-    changed_too = load_workload(WorkloadRequest("swebench", num_programs=3, tool_times="shift:2", length_scale=0.5))
+    changed_too = swebench(3, "shift:2", length_scale=0.5)
     assert (changed_too.facts["tool_times"], changed_too.facts["length_scale"]) == ("shift:2", 0.5)
 
 
 def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
-    plain = load_workload(WorkloadRequest("swebench", num_programs=3, length_scale=0.5))
-    behind = load_workload(WorkloadRequest("swebench", num_programs=3, length_scale=0.5, shared_prefix=18_000))
+    plain = swebench(3, length_scale=0.5)
+    behind = swebench(3, length_scale=0.5, shared_prefix=18_000)
     assert (behind.facts["shared_prefix"], "shared_prefix" in plain.facts) == (18_000, False)
-    for one, other in zip(plain.programs, behind.programs, strict=True):
+    for one, other in zip(plain.trace.programs, behind.trace.programs, strict=True):
         assert other.prompt_tokens() == [tokens + 18_000 for tokens in one.prompt_tokens()]
         assert other.shared_prefix_tokens == one.shared_prefix_tokens + 18_000
 
 
 def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
     trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
-    workload = load_workload(WorkloadRequest("swebench", num_programs=4, tool_times="shift:10"))
-    mixed = replace(workload, programs=tuple(trace), facts={**workload.facts, "arrivals": "recorded:1"})
-    late = {play.program.program_id for play in arrivals(mixed, 1.0, 0) if gaps(play.program)[0] > 4}
+    mixed = Workload(LoadedTrace(tuple(trace), 4, (), {}), ArrivalOptions(arrivals="recorded:1", tool_times="shift:10"))
+    late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
 
 
@@ -176,9 +181,9 @@ def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
 
 def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
     write_programs(tmp_path / "plain.jsonl", [Program("p", (Turn(10, 5), Turn(10, 5)))])
-    request = WorkloadRequest("plain", traces=tmp_path / "plain.jsonl", tool_times="constant:5")
+    programs = TraceOptions(traces=tmp_path / "plain.jsonl")
     with pytest.raises(BenchError, match="--tool-times constant:5: the programs call no tools"):
-        load_workload(request)
+        load_workload("plain", programs, ArrivalOptions(tool_times="constant:5"))
 
 
 def test_every_change_is_a_group_of_its_own(tmp_path: Path) -> None:
@@ -231,6 +236,6 @@ def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_live_load_has_them_too() -> None:
-    workload = load_workload(WorkloadRequest("swebench", num_programs=20, tool_times="constant:30"))
-    plays = make_plan(workload, 0.1, 0, Window()).plays
+    workload = swebench(20, "constant:30")
+    plays = make_plan(workload, 0, Window()).plays
     assert {turn.gap_s for play in plays for turn in play.program.turns if turn.tool_calls} == {30.0}

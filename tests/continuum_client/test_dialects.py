@@ -164,7 +164,7 @@ def test_a_server_that_cannot_release(serve: Callable[..., FakeServer]) -> None:
             with pytest.raises(openai.APIConnectionError), gone.program(f"p{number}"):
                 gone.chat.completions.create(**ASK)
 
-    assert len(ours_of(two_programs, "could not be told")) == 1
+    assert len(ours_of(two_programs, "release of a program failed")) == 1
 
 
 # ----------------------------------------------------------------------------------------- refusals

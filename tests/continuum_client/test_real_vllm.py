@@ -27,6 +27,8 @@ vllm = pytest.importorskip("vllm")
 jsonl = pytest.importorskip("continuum_traces.jsonl")
 local_model = pytest.importorskip("continuum_server.local_model")
 launcher = pytest.importorskip("continuum_server.launcher")
+server_command = pytest.importorskip("continuum_server.server_command")
+server_config = pytest.importorskip("continuum_server.server_config")
 
 MODEL = "tiny"
 TASK = "You are a careful agent. " * 40 + "List what is in the folder, then stop."
@@ -67,7 +69,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """vLLM with our scheduler, which holds every turn's KV for a minute."""
-    config = launcher.ServerConfig(
+    config = server_config.ServerConfig(
         engine="cpu", port=0, policy="static-ttl", policy_options={"ttl_s": 60.0}, max_model_len=8192
     )
     with launcher.Server(config, tmp_path_factory.mktemp("plugin") / "log") as server:
@@ -150,7 +152,7 @@ def pins(server: Any) -> dict[str, Any]:
 
 
 def test_the_plugin_holds_and_lets_go(plugin: Any) -> None:
-    model = launcher.model_name(plugin.config)
+    model = server_command.model_name(plugin.config)
     for dialect in ("vllm", "auto"):
         client = OpenAI(base_url=f"{plugin.url}/v1", dialect=dialect)
         ask: Any = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": TASK}]}
@@ -167,7 +169,7 @@ def test_the_plugin_holds_and_lets_go(plugin: Any) -> None:
 
 
 def test_headers_are_enough_for_the_plugin(plugin: Any) -> None:
-    model = launcher.model_name(plugin.config)
+    model = server_command.model_name(plugin.config)
     client = OpenAI(base_url=f"{plugin.url}/v1")
     with client.program("by header"):
         client.chat.completions.create(model=model, max_tokens=4, messages=[{"role": "user", "content": TASK}])
@@ -176,6 +178,6 @@ def test_headers_are_enough_for_the_plugin(plugin: Any) -> None:
 
 def test_agents_on_the_plugin(plugin: Any, tmp_path: Path) -> None:
     client = OpenAI(base_url=f"{plugin.url}/v1", dialect="vllm", record=tmp_path, predict=True)
-    model = launcher.model_name(plugin.config)
+    model = server_command.model_name(plugin.config)
     assert agent(client, model, "one") == agent(client, model, "two")
     assert [len(program.turns) for program in jsonl.read_programs(tmp_path / "trace.jsonl")] == [4, 4]

@@ -514,7 +514,7 @@ def test_memory_is_bounded(server: FakeServer, tmp_path: Path) -> None:
         assert len(p._runs) == 256
         assert p.keeper._last is not None
         assert {type(value).__name__ for value in vars(p.keeper).values()} <= {
-            "Recorder", "lock", "int", "str", "float", "NoneType", "Ended", "Turn", "bool", "tuple", "Join",
+            "Recorder", "lock", "int", "str", "float", "NoneType", "EndedCall", "Turn", "bool", "tuple", "Join",
         }  # fmt: skip
     assert p.keeper._last is None
 

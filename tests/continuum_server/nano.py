@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import PrefillChunk, Provenance
 from continuum_server.virtual.config import EngineShape
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 
 
@@ -72,7 +73,7 @@ def build(
         guards or Guards(),
         PrefillCurve(0.0, 1e-4, 0.01, "test"),
         swap_token_s=shape.swap_token_s,
-        deep_token_s=shape.deep_token_s,
+        deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
     )
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
@@ -103,8 +104,8 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
         loop.advance()
     played = Played(scheduler, loop, turns, events)
     assert played.free_blocks() == free, "blocks leaked"
-    assert not scheduler.core.pins
-    assert scheduler.core.pinned_tokens == 0
+    assert not scheduler.table.pins
+    assert scheduler.table.pinned_tokens == 0
     assert scheduler.kv_cache_manager.reset_prefix_cache()  # fails while any block is referred to
     return played
 

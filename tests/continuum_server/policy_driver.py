@@ -1,20 +1,20 @@
-"""Turns played against the pure core, one line each."""
+"""Turns played against the program table, one line each."""
 
 from __future__ import annotations
 
 from continuum_server.policy.catalog import make_policy
-from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import Hold, Machine, PrefillCurve, TurnState
+from continuum_server.policy.program_table import Guards, ProgramTable
 
 ENDLESS = Guards(max_ttl_s=1e9)
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=100_000)
 
 
 class Driver:
-    """A core and a clock: ``gap`` plays one turn and lets a tool run after it."""
+    """A program table and a clock: ``gap`` plays one turn and lets a tool run after it."""
 
     def __init__(self, policy: str, machine: Machine = MACHINE, guards: Guards = ENDLESS, **options: object) -> None:
-        self.core = Core(make_policy(policy, options, machine), guards, machine.kv_tokens)
+        self.table = ProgramTable(make_policy(policy, options, machine), guards, machine.kv_tokens)
         self.now_s = 0.0
 
     def arrive(
@@ -25,19 +25,19 @@ class Driver:
         parent: str | None = None,
         turn_id: str | None = None,
     ) -> TurnState:
-        program = self.core.program_for(program_id, self.now_s, parent)
-        sequence = self.core.next_sequence()
+        program = self.table.program_for(program_id, self.now_s, parent)
+        sequence = self.table.next_sequence()
         request_id = f"{program_id}/{sequence}"
         turn = TurnState(program, 0, request_id, self.now_s, prompt, sequence, is_last=last, turn_id=turn_id)
-        self.core.arrive(turn, self.now_s)
+        self.table.arrive(turn, self.now_s)
         return turn
 
     def start(self, turn: TurnState, hit_tokens: int = 0) -> TurnState:
-        self.core.start(turn, self.now_s, hit_tokens, 16)
+        self.table.start(turn, self.now_s, hit_tokens, 16)
         return turn
 
     def finish(self, turn: TurnState, tool: str | None = "ls", context: int = 1000) -> Hold | None:
-        return self.core.finish(turn, self.now_s, context, 10, tool)
+        return self.table.finish(turn, self.now_s, context, 10, tool)
 
     def turn(self, program_id: str, tool: str | None = "ls", gap_s: float = 0.0, last: bool = False) -> float:
         """One turn of no length, then ``gap_s`` seconds; its TTL."""
@@ -47,7 +47,7 @@ class Driver:
 
     def gaps(self, tool: str | None, *seconds: float) -> None:
         """Samples of a tool's time, from a program of their own."""
-        name = f"sampler-{self.core.next_sequence()}"
+        name = f"sampler-{self.table.next_sequence()}"
         for gap_s in seconds:
             self.turn(name, tool, gap_s)
         self.turn(name, last=True)

@@ -14,15 +14,15 @@ from policy_driver import MACHINE
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "server" / "grafana.json").read_text())
 SERVED = [name for name, policy in POLICIES.items() if policy.label != "bound"]
-OF_POLICIES = ("delay_s", "eta", "programs_inside", "programs_outside")
-"""Of ``Online.state``: None where the policy's own state lacks them."""
 
 
 def families_of(policy: str) -> set[str]:
     """What /metrics has under this policy, after its first scrape."""
-    believed = make_policy(policy, {}, MACHINE).state()
-    state: dict[str, Any] = defaultdict(int, {"pins": [], "metrics": defaultdict(int, Metrics().to_json())})
-    state |= {name: believed.get(name) for name in OF_POLICIES}
+    made = make_policy(policy, {}, MACHINE)
+    believed = made.state()
+    gauges = {name: {"value": believed[name], "help": text} for name, text in made.gauges.items()}
+    counted = defaultdict(int, Metrics().to_json())
+    state: dict[str, Any] = defaultdict(int, {"pins": [], "gauges": gauges, "metrics": counted})
     return set(re.findall(r"^# TYPE (continuum:\w+)", prometheus_text([state]), flags=re.M))
 
 

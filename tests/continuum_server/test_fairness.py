@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from fairness_bench import honest_times_s
 from fairness_rows import FRESH, PROGRAMS, ROWS
 

@@ -20,7 +20,9 @@ from continuum_server import fleet
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
 from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
-from continuum_server.launcher import ServerConfig, ServerError, command_of, free_ports
+from continuum_server.ports import free_ports
+from continuum_server.server_command import command_of
+from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn

@@ -7,12 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
+from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.links import InFlight, Link
-from continuum_server.virtual.loop import Job
 from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,14 +81,15 @@ def check_reloads(played: Played) -> None:
     jobs=workloads(),
     blocks=st.integers(48, 160),
     offload=st.sampled_from(sorted(TIERS)),
+    chunk_tokens=st.sampled_from([16, 256]),
 )
 @settings(max_examples=6)
 def test_every_policy_completes_and_skipping_changes_nothing(
-    policy: str, jobs: list[Job], blocks: int, offload: str
+    policy: str, jobs: list[Job], offload: str, **shape: int
 ) -> None:
     tiers = TIERS[offload]
-    stepwise = play(jobs, policy, BITING[policy], blocks=blocks, max_stretch=1, offload=tiers)
-    skipping = play(jobs, policy, BITING[policy], blocks=blocks, offload=tiers)
+    stepwise = play(jobs, policy, BITING[policy], max_stretch=1, offload=tiers, **shape)
+    skipping = play(jobs, policy, BITING[policy], offload=tiers, **shape)
     for played in (stepwise, skipping):
         check_every_program(played, jobs)
         check_tiers(played, tiers)
@@ -277,7 +277,7 @@ def test_continuum_holds_where_the_return_would_cost_more_than_the_hold(
 
 
 def test_rebuilding_takes_the_faster_way() -> None:
-    machine = Machine(PrefillCurve(1e-6, 1e-4, 0.01), 1000, swap_token_s=1e-5, deep_token_s=4e-5)
+    machine = Machine(PrefillCurve(1e-6, 1e-4, 0.01), 1000, swap_token_s=1e-5, ssd_token_s=4e-5)
     whole_s = 1.0 + 0.1 + 0.01
     assert machine.rebuild_s(1000) == machine.rebuild_s(1000, Stored(0)) == pytest.approx(whole_s)
     assert machine.rebuild_s(1000, Stored(1000)) == pytest.approx(0.01)
@@ -309,7 +309,7 @@ def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
     jobs.append(Job(program("b", turns=2, new=160, output=2, tool_s=1.0), 0.0))
 
     def samples(offload: Offload | None) -> int:
-        policy = play(jobs, "continuum", {"delay_of": delay_of}, offload=offload).scheduler.core.policy
+        policy = play(jobs, "continuum", {"delay_of": delay_of}, offload=offload).scheduler.table.policy
         return len(policy.delay._recent)
 
     assert samples(None) == 2
@@ -320,8 +320,8 @@ def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
 def test_reload_time_is_no_queueing_delay(policy: str) -> None:
     """T counts the wait for a place, not for the KV on its way."""
     scheduler = play(crowded_out(), policy, BITING[policy], offload=Offload(tier(400, 10.0))).scheduler
-    delay = getattr(scheduler.core.policy, "delay", None)
-    if delay is not None and scheduler.core.policy.label != "bound":
+    delay = getattr(scheduler.table.policy, "delay", None)
+    if delay is not None and scheduler.table.policy.label != "bound":
         assert delay.mean_s < 0.2  # the reload took 1 s
 
 
@@ -351,7 +351,3 @@ def test_bad_presets(preset: str, message: str) -> None:
 def test_bad_tiers(field: str, value: float) -> None:
     with pytest.raises(OffloadError, match=field):
         replace(tier(1), **{field: value})
-
-
-def test_every_policy_is_here() -> None:
-    assert set(EVERY) == set(POLICIES)

@@ -44,18 +44,18 @@ def test_a_tag_of_any_type_leaves_the_engine_alive(scheduler: Any, value: Any) -
     for number, name in enumerate(names):
         scheduler.add_request(request(f"r{number}", **{"program_id": "p", "kv_ttl_s": 60, name: value}))
     scheduler.add_request(request("all", **dict.fromkeys(names, value)))
-    assert scheduler.tags_rejected >= len(names) - 2
-    assert scheduler.core.turn("r5").client is None
+    assert scheduler.tags.rejected >= len(names) - 2
+    assert scheduler.table.turn("r5").client is None
 
 
 def test_ids_belong_to_their_key(scheduler: Any) -> None:
     one, two = "1" * 16, "2" * 16
     for name, key in (("a", one), ("b", two), ("c", one)):
         scheduler.add_request(request(name, program_id="p", **{NAMESPACE_KEY: key, CLIENT_KEY: key}))
-    programs = [scheduler.core.turn(name).program for name in "abc"]
-    assert scheduler.core.programs_of("p", one) == [programs[0], programs[2]]
-    assert scheduler.core.programs_of("p", two) == [programs[1]]
-    assert scheduler.core.programs_of("p") == []
+    programs = [scheduler.table.turn(name).program for name in "abc"]
+    assert scheduler.table.programs_of("p", one) == [programs[0], programs[2]]
+    assert scheduler.table.programs_of("p", two) == [programs[1]]
+    assert scheduler.table.programs_of("p") == []
 
 
 @pytest.mark.parametrize("operation", ["state", "release", "reject", "else", "", None, 5, ["state"]])

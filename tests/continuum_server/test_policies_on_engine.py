@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import Machine, PrefillCurve
-from continuum_server.virtual.loop import Job
+from continuum_server.policy.program_table import Guards
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,28 +18,8 @@ from nano import Played, build, play, program
 from test_virtual import check_every_program, workloads
 from vllm.v1.request import RequestStatus
 
-BITING: dict[str, dict[str, Any]] = {
-    "vllm": {},
-    "program-fcfs": {},
-    "static-ttl": {"ttl_s": 2.0},
-    "continuum": {"cold_samples": 0},
-    "continuum-v1": {"min_samples": 2},
-    "continuum-fixed": {},
-    "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},
-    "infercept": {},
-    "thunderagent": {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0},
-    "working-set": {"memory_worth": 0.5, "patience_s": 5.0},
-    "oracle-ttl": {"cold_samples": 0},
-    "oracle-srpt": {"cold_samples": 0},
-    "oracle-working-set": {"memory_worth": 0.5, "patience_s": 5.0},
-    "infercept-oracle": {},
-}
-
+BITING: dict[str, dict[str, Any]] = {name: dict(policy.test_options) for name, policy in POLICIES.items()}
 EVERY = sorted(POLICIES)
-
-
-def test_every_policy_is_here() -> None:
-    assert set(BITING) == set(POLICIES)
 
 
 @pytest.mark.parametrize("policy", EVERY)
@@ -309,4 +289,4 @@ def test_a_server_refuses_bounds(policy: str) -> None:
 def test_only_bounds_are_shown_the_future() -> None:
     for policy in EVERY:
         scheduler, _ = build([Job(program("a"), 0.0)], policy, {})
-        assert (scheduler.core.policy.oracle is not None) == (POLICIES[policy].label == "bound")
+        assert (scheduler.table.policy.oracle is not None) == (POLICIES[policy].label == "bound")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.recorder import Recorder, check_folder
+from continuum_server.record_file import check_folder
+from continuum_server.recorder import EventRecorder
 from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, read_events
 from continuum_traces.schema import SchedulerEvent
 
@@ -27,7 +28,7 @@ def event(number: int, kind: str = "arrive", program: str = "p") -> SchedulerEve
 
 
 def test_events_are_there_after_close(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "new" / "folder")
+    recorder = EventRecorder(tmp_path / "new" / "folder")
     for number in range(1000):
         recorder.write(event(number))
     recorder.close()
@@ -38,9 +39,9 @@ def test_events_are_there_after_close(tmp_path: Path) -> None:
 _WRITER = """
 import sys, time
 from pathlib import Path
-from continuum_server.recorder import Recorder
+from continuum_server.recorder import EventRecorder
 from continuum_traces.schema import SchedulerEvent
-recorder = Recorder(Path(sys.argv[1]))
+recorder = EventRecorder(Path(sys.argv[1]))
 for number in range(10**9):
     recorder.write(SchedulerEvent(time.time(), "arrive", "p", number))
     time.sleep(0.001)
@@ -73,7 +74,7 @@ def test_a_full_disk_costs_events_not_serving(
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     with caplog.at_level(logging.WARNING, "continuum"):
         for phase in (False, True, True, False):
             full[0] = phase
@@ -87,7 +88,7 @@ def test_a_full_disk_costs_events_not_serving(
 
 
 def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    first = Recorder(tmp_path)
+    first = EventRecorder(tmp_path)
     for kind, turn in (
         ("arrive", 0),
         ("finish", 0),
@@ -102,7 +103,7 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     first.close()
     with (tmp_path / EVENTS).open("a") as file:
         file.write('{"t": 9, "event": "arri')  # torn by a SIGKILL
-    second = Recorder(tmp_path)
+    second = EventRecorder(tmp_path)
     assert second.resumed.next_turn == {"p": 2, "other": 1}
     second.settle(10.0)
     second.write(event(2))
@@ -115,13 +116,13 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
 
 def test_a_restart_knows_turns_by_their_ids_and_ends_every_open_try(tmp_path: Path) -> None:
     """A turn's second try came before the server saw that its first had ended, and then the server was killed."""
-    first = Recorder(tmp_path)
+    first = EventRecorder(tmp_path)
     arrivals = [SchedulerEvent(0.0, "arrive", "p", 0, "r0", turn_id="0-aa")]
     arrivals += [SchedulerEvent(1.0, "arrive", "p", 1, f"r1{again}", turn_id="1-aa") for again in "ab"]
     for event in (*arrivals, SchedulerEvent(0.5, "finish", "p", 0, "r0", status="stop", turn_id="0-aa")):
         first.write(event)
     first.close()
-    second = Recorder(tmp_path)
+    second = EventRecorder(tmp_path)
     assert second.resumed.next_turn == {"p": 2}
     numbers = second.resumed.turn_numbers["p"]
     assert [numbers.arrived(turn_id, None, 2) for turn_id in ("1-aa", "0-aa", "2-bb")] == [1, 0, 2]
@@ -132,17 +133,17 @@ def test_a_restart_knows_turns_by_their_ids_and_ends_every_open_try(tmp_path: Pa
 
 
 def test_a_server_that_starts_waits_for_the_one_that_stops(tmp_path: Path) -> None:
-    first = Recorder(tmp_path)
+    first = EventRecorder(tmp_path)
     closing = threading.Timer(0.3, first.close)
     closing.start()
     check_folder(tmp_path)
     closing.join()
-    Recorder(tmp_path).close()
+    EventRecorder(tmp_path).close()
 
 
 def test_the_previews_file_is_written_at_close_into_its_own_folder(tmp_path: Path) -> None:
     record, preview = tmp_path / "record", tmp_path / "preview"
-    recorder = Recorder(record, preview)
+    recorder = EventRecorder(record, preview)
     recorder.write(event(0))
     recorder.close()
     assert json.loads((preview / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
@@ -154,7 +155,7 @@ def test_a_preview_folder_that_cannot_be_made_costs_only_that_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    recorder = Recorder(tmp_path / "record", tmp_path / "file")
+    recorder = EventRecorder(tmp_path / "record", tmp_path / "file")
     recorder.write(event(0))
     recorder.close()
     assert "file" in caplog.text
@@ -162,9 +163,9 @@ def test_a_preview_folder_that_cannot_be_made_costs_only_that_file(
 
 
 def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     with pytest.raises(RunDirError, match="another server writes there"):
-        Recorder(tmp_path)
+        EventRecorder(tmp_path)
     recorder.write(event(0))
     recorder.close()
     assert len(list(read_events(tmp_path))) == 1
@@ -173,13 +174,13 @@ def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="file"):
-        Recorder(tmp_path / "file")
+        EventRecorder(tmp_path / "file")
 
 
 # --------------------------------------------------------------------------- trouble while it runs
 
 
-def flushed(recorder: Recorder) -> None:
+def flushed(recorder: EventRecorder) -> None:
     """Return once everything written so far was taken up."""
     while recorder.queued:
         time.sleep(0.01)
@@ -189,7 +190,7 @@ def test_a_deleted_folder_is_made_anew_and_what_went_with_it_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "record"
-    recorder = Recorder(folder)
+    recorder = EventRecorder(folder)
     with caplog.at_level(logging.WARNING, "continuum"):
         for round_of_three in range(3):
             for number in range(3):
@@ -205,10 +206,10 @@ def test_a_deleted_folder_is_made_anew_and_what_went_with_it_is_counted(
 
 
 def test_events_that_an_engine_before_left_are_counted_too(tmp_path: Path) -> None:
-    first = Recorder(tmp_path)
+    first = EventRecorder(tmp_path)
     first.write(event(0))
     first.close()
-    second = Recorder(tmp_path)
+    second = EventRecorder(tmp_path)
     (tmp_path / EVENTS).unlink()
     second.write(event(1))
     second.close()
@@ -217,7 +218,7 @@ def test_events_that_an_engine_before_left_are_counted_too(tmp_path: Path) -> No
 
 
 def test_a_record_that_was_moved_away_lost_nothing(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "record")
+    recorder = EventRecorder(tmp_path / "record")
     recorder.write(event(0))
     flushed(recorder)
     (tmp_path / "record").rename(tmp_path / "elsewhere")
@@ -230,7 +231,7 @@ def test_a_record_that_was_moved_away_lost_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", [b"", b'{"t": 9, "ev', b"\0\0\0\0"])
 def test_a_file_that_was_cut_short_is_continued_where_it_ends(tmp_path: Path, found: bytes) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     recorder.write(event(0))
     flushed(recorder)
     (tmp_path / EVENTS).write_bytes(found)
@@ -242,7 +243,7 @@ def test_a_file_that_was_cut_short_is_continued_where_it_ends(tmp_path: Path, fo
 
 def test_a_folder_that_cannot_be_made_again_is_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "record"
-    recorder = Recorder(folder)
+    recorder = EventRecorder(folder)
     shutil.rmtree(folder)
     folder.write_text("in the way")
     recorder.write(event(0))
@@ -255,7 +256,7 @@ def test_a_folder_that_cannot_be_made_again_is_tried_again(tmp_path: Path) -> No
 
 
 def test_one_event_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     recorder.write(event(0))
     recorder.write(replace(event(1), tool=object()))  # type: ignore[arg-type]
     recorder.write("no event at all")  # type: ignore[arg-type]
@@ -269,7 +270,7 @@ def test_one_event_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
 def test_nothing_that_a_disk_does_ends_the_recorder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
 ) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
 
     def fail(*_: object, **__: object) -> Any:
         raise OSError(errno.EIO, "Input/output error")
@@ -296,7 +297,7 @@ def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    recorder = Recorder(tmp_path, limit=100)
+    recorder = EventRecorder(tmp_path, limit=100)
     recorder.write(event(0))
     hangs.wait()
     for number in range(1, 151):
@@ -318,7 +319,7 @@ def test_close_does_not_wait_for_a_disk_that_hangs(
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     recorder.write(event(0))
     with caplog.at_level(logging.WARNING, "continuum"):
         recorder.close(patience_s=0.05)
@@ -334,7 +335,7 @@ def test_what_a_dead_thread_left_is_written_at_close(tmp_path: Path, monkeypatch
     def end(*_: object) -> Any:
         raise SystemExit
 
-    recorder = Recorder(tmp_path)
+    recorder = EventRecorder(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", end)
         recorder.write(event(0))
@@ -358,7 +359,7 @@ def test_what_a_dead_thread_left_is_written_at_close(tmp_path: Path, monkeypatch
 def test_a_damaged_record_is_continued(tmp_path: Path, left: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / EVENTS).write_bytes(left)
     with caplog.at_level(logging.WARNING, "continuum"):
-        recorder = Recorder(tmp_path)
+        recorder = EventRecorder(tmp_path)
     recorder.write(event(0))
     recorder.close()
     assert recorder.dropped == 0

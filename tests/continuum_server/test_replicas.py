@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import PrefillCurve
+from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineError, EngineShape
-from continuum_server.virtual.loop import Job, VirtualLoop, plays_of
+from continuum_server.virtual.loop import VirtualLoop, plays_of
 from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
@@ -19,6 +19,7 @@ from continuum_server.virtual.routers import ROUTERS, Arrival, Door
 from continuum_server.virtual.vllm_offload import transfers_of
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,7 +67,7 @@ class Outcome:
         for scheduler, blocks in zip(schedulers, free, strict=True):
             scheduler.release_all("shutdown")
             assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == blocks, "blocks leaked"
-            assert not scheduler.core.pins
+            assert not scheduler.table.pins
             assert scheduler.kv_cache_manager.reset_prefix_cache()
 
     def places(self) -> dict[str, list[int | None]]:
@@ -121,6 +122,16 @@ def test_a_replica_that_dies_loses_no_program(router: str, jobs: list[Job], at_s
     outcome = Outcome(jobs, router, replicas=2, death=(0, at_s))
     check_complete(outcome, jobs)
     assert all(e.t <= at_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
+
+
+def test_a_replica_that_dies_aborts_its_requests_in_the_order_they_came() -> None:
+    """Not in the order of a set of their ids, which differs from process to process."""
+    jobs = [Job(program(f"p{i}", turns=2, output=100), 0.01 * i) for i in range(16)]
+    events = Outcome(jobs, "round-robin", replicas=2, policy="vllm", death=(0, 0.5)).events
+    lost = [event.request_id for event in events if event.status == "abort"]
+    assert len(lost) > 4
+    arrived = [event.request_id for event in events if event.event == "arrive" and event.replica == 0]
+    assert lost == [request_id for request_id in arrived if request_id in lost]
 
 
 @pytest.mark.parametrize("router", ROUTERS)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from continuum_server.policy.core import Guards
-from continuum_server.virtual.config import EngineConfig, decode_of, fit_prefill, shape_of, times_of
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.policy.program_table import Guards
+from continuum_server.step_times.curves import fit_prefill
+from continuum_server.virtual.config import EngineConfig, decode_of, shape_of, times_of
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
@@ -73,10 +75,10 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     turns = (Turn(1600, 24, tool_calls=(ToolCall("ls", 0.05),)), Turn(20, 8))
     jobs = [Job(Program(f"p{i}", turns, shared_prefix_id="s", shared_prefix_tokens=1600), 0.0) for i in range(20)]
     scheduler, loop = loop_of(jobs, policy, 600, **options)
-    core, most_pins = scheduler.core, 0
+    table, most_pins = scheduler.table, 0
     while not loop.idle:
         loop.advance()
-        held = {block.block_id for blocks in scheduler._held.values() for block in blocks}
-        assert core.pinned_tokens == len(held) * scheduler.block_size
-        most_pins = max(most_pins, len(core.pins))
+        held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
+        assert table.pinned_tokens == len(held) * scheduler.block_size
+        most_pins = max(most_pins, len(table.pins))
     assert most_pins == 20

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.facts import Machine, PrefillCurve
-from continuum_server.policy.rules.ttl import Continuum
+from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.vllm_plugin import statistics_files
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from continuum_server.policy.base import Policy
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import ProgramState, TurnFinish
+from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
-from continuum_server.virtual.loop import Job, VirtualLoop
+from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import build
 from test_policies_on_engine import BITING
@@ -23,9 +24,9 @@ DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "
 
 OF_POLICY = (
     *("turn_arrived", "rank", "turn_started", "turn_preempted", "turn_finished", "turn_lost", "program_finished"),
-    *("victim_rank", "step", "gives_way"),
+    *("victim_rank", "step", "preemption_victims"),
 )
-OF_CORE = (
+OF_TABLE = (
     *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program", "siblings"),
     *("step", "overdue", "pin", "unpin", "has_pin", "expired", "victims"),
 )
@@ -94,11 +95,17 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     turns: list[Any] = []
     guards = Guards(pins_yield_to="waiting", max_overtake_s=5.0)
     scheduler, loop = build(
-        jobs, policy, BITING[policy], blocks=112, guards=guards, turns=turns, scheduler_type=ProgramScheduler
+        jobs,
+        policy,
+        BITING[policy],
+        blocks=112,
+        guards=guards,
+        turns=turns,
+        scheduler_type=ProgramScheduler,
     )
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
-    faults.patch(monkeypatch, Core, OF_CORE)
+    faults.patch(monkeypatch, ProgramTable, OF_TABLE)
     faults.patch(monkeypatch, Programs, OF_PROGRAMS)
     scheduler.sink = FaultySink(faults)
     scheduler.output_tool = faults.wrap(lambda request: "ls")
@@ -109,7 +116,7 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     assert len(turns) == sum(len(job.program.turns) for job in jobs), "a request failed"
     scheduler.release_all("shutdown")
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free, "blocks leaked"
-    assert not scheduler._held
+    assert not scheduler.held.blocks
     assert scheduler.kv_cache_manager.reset_prefix_cache()
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import typer
 from continuum_bench.cli import app
+from continuum_server.policy.catalog import POLICIES as ALL_POLICIES
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from continuum_traces.schema import Tags
 
@@ -124,7 +125,11 @@ def wire() -> dict[str, Any]:
 
 def metrics() -> dict[str, str]:
     """Families of ``/metrics`` under a policy that has them all, and the kind of each; before any request came."""
-    state: dict[str, Any] = defaultdict(int, {"pins": [], "metrics": defaultdict(int, Metrics().to_json())})
+    gauges = {
+        name: {"value": 0, "help": text} for policy in ALL_POLICIES.values() for name, text in policy.gauges.items()
+    }
+    counted = defaultdict(int, Metrics().to_json())
+    state: dict[str, Any] = defaultdict(int, {"pins": [], "gauges": gauges, "metrics": counted})
     return dict(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M))
 
 

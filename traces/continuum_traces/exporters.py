@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.conversation import open_turn
 from continuum_traces.jsonl import TraceError
-from continuum_traces.schema import Program
+from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
 
 Segment = tuple[Any, int]
-"""A stretch of tokens nobody else has (its key), and how many."""
+"""A key that stands for a stretch of tokens, and their number."""
 
 
 class _Ids:
@@ -29,19 +30,33 @@ class _Ids:
         return self._known.setdefault(key, len(self._known))
 
 
-def prompt_segments(program: Program) -> Iterator[list[Segment]]:
-    """Each turn's prompt as stretches of tokens; equal stretches are equal tokens."""
-    context: list[Segment] = []
-    if program.shared_prefix_id is not None:
-        context = [(("shared", program.shared_prefix_id), program.shared_prefix_tokens)]
-    for index, turn in enumerate(program.turns):
-        if turn.kept_tokens is not None:
-            context = _head(context, turn.kept_tokens)
-        already = sum(size for _, size in context) if index == 0 else 0
-        context = [*context, (("in", program.program_id, index), turn.new_input_tokens - already)]
-        yield context
+class _Segments:
+    """A program's context as stretches of tokens; equal stretches are equal tokens."""
+
+    def __init__(self, program: Program) -> None:
+        self._program_id = program.program_id
+        self.context: list[Segment] = []
+        if program.shared_prefix_id is not None:
+            self.context = [(("shared", program.shared_prefix_id), program.shared_prefix_tokens)]
+
+    def keep(self, tokens: int) -> None:
+        self.context = _head(self.context, tokens)
+
+    def add_input(self, index: int, turn: Turn, tokens: int) -> None:
+        self.context = [*self.context, (("in", self._program_id, index), tokens)]
+
+    def add_output(self, index: int, turn: Turn, answer: None) -> None:
         kind = "out" if turn.carried == turn.output_tokens else "answer"
-        context = [*context, ((kind, program.program_id, index), turn.carried)]
+        self.context = [*self.context, ((kind, self._program_id, index), turn.carried)]
+
+
+def prompt_segments(program: Program) -> Iterator[list[Segment]]:
+    """Each turn's prompt as stretches of tokens."""
+    segments = _Segments(program)
+    for index, turn in enumerate(program.turns):
+        open_turn(segments, program, index)
+        yield segments.context
+        segments.add_output(index, turn, None)
 
 
 def _head(segments: Sequence[Segment], tokens: int) -> list[Segment]:

@@ -20,7 +20,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -50,14 +50,21 @@ def compact(row: Any) -> dict[str, Any]:
     return {name: value for name, value in values if value is not None and value != ()}
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A fault of the file system while ``path`` is written becomes a ``RunDirError`` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirError(f"{path}: cannot write: {error.strerror or error}") from error
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file: all of it or nothing."""
     temporary = path.with_name(path.name + ".tmp")
-    try:
+    with writing(path):
         temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
         temporary.replace(path)
-    except OSError as error:
-        raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
 
 
 class JsonLines:

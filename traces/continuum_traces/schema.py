@@ -36,6 +36,11 @@ class ToolCall:
     digest: str | None = None
     """A digest of the arguments, to tell equal calls from different ones without their text."""
 
+    @property
+    def end_s(self) -> float:
+        """Seconds between the turn's finish and this tool's end; an unknown duration counts 0."""
+        return self.start_s + (self.duration_s or 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -72,8 +77,12 @@ class Turn:
     @property
     def gap_s(self) -> float:
         """Seconds from this turn's finish to the next turn's arrival; unknown durations count 0."""
-        ends = [call.start_s + (call.duration_s or 0.0) for call in self.tool_calls]
-        return max(ends, default=0.0) + self.gap_overhead_s
+        return (self.slowest_tool.end_s if self.slowest_tool is not None else 0.0) + self.gap_overhead_s
+
+    @property
+    def slowest_tool(self) -> ToolCall | None:
+        """The tool call that ends last: the next turn waits for it. None: the turn calls no tool."""
+        return max(self.tool_calls, key=lambda call: call.end_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.records.misses import Return, explain, limits_of
-from continuum_analysis.records.scheduler_time import SchedulerTime
+from continuum_analysis.records.scheduler_time import RecordedSchedulerTime
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, State, TurnTimes
 
 
@@ -38,7 +38,7 @@ class RunFacts:
     """GPUs of the engine, all replicas; None where no manifest says."""
     replicas: int = 1
     """As the manifest has it, or as many as were seen."""
-    scheduler_time: SchedulerTime | None = None
+    scheduler_time: RecordedSchedulerTime | None = None
 
     @property
     def wall_s(self) -> float:
@@ -53,7 +53,9 @@ class RunFacts:
 
 
 def facts_of(
-    programs: Sequence[ProgramTimes], manifest: Manifest | None = None, scheduler_time: SchedulerTime | None = None
+    programs: Sequence[ProgramTimes],
+    manifest: Manifest | None = None,
+    scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
     """Sort out a run's programs; without its manifest, hits are not rounded to blocks and GPUs not counted."""
     by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 from continuum_traces.schema import Manifest
 
@@ -219,22 +219,39 @@ def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
     return {cause: counts[cause] for cause in CAUSES if counts[cause]}
 
 
-def cause_rows(returns: Sequence[Return]) -> Sequence[Mapping[str, Any]]:
-    """One row a cause: turns, their share, tokens computed again, mean queue wait and how late after expiry."""
-    rows = []
-    for cause, number in count_causes(returns).items():
-        these = [found for found in returns if found.cause == cause]
-        waits = [found.turn.wait_s for found in these if found.turn.wait_s is not None]
-        late = sorted(found.late_s for found in these if found.late_s is not None)
-        rows.append(
-            {
-                "cause": cause,
-                "turns": number,
-                "share": number / len(returns),
-                "lost_tokens": sum(found.lost_tokens for found in these),
-                "wait_mean_s": sum(waits) / len(waits) if waits else None,
-                "late_p50_s": late[len(late) // 2] if late else None,
-                "meaning": CAUSES[cause],
-            }
-        )
-    return rows
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    """The returning turns of one cause."""
+
+    cause: Cause
+    turns: int
+    share: float
+    """Of all returning turns."""
+    lost_tokens: int
+    """Reusable prompt tokens that had to be computed again."""
+    wait_mean_s: float | None
+    late_p50_s: float | None
+    """Of expired pins: the median time from the pin's end to the return."""
+    meaning: str
+
+
+def cause_rows(returns: Sequence[Return]) -> list[CauseRow]:
+    """One row for each cause that occurs."""
+    return [
+        _cause_row(cause, [found for found in returns if found.cause == cause], len(returns))
+        for cause in count_causes(returns)
+    ]
+
+
+def _cause_row(cause: Cause, these: Sequence[Return], returns: int) -> CauseRow:
+    waits = [found.turn.wait_s for found in these if found.turn.wait_s is not None]
+    late = sorted(found.late_s for found in these if found.late_s is not None)
+    return CauseRow(
+        cause,
+        len(these),
+        len(these) / returns,
+        sum(found.lost_tokens for found in these),
+        sum(waits) / len(waits) if waits else None,
+        late[len(late) // 2] if late else None,
+        CAUSES[cause],
+    )

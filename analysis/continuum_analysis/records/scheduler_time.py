@@ -9,7 +9,7 @@ from continuum_traces.run_dir import SCHEDULER_TIME, RunDirError, read_json
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerTime:
+class RecordedSchedulerTime:
     """Processor seconds in vLLM's ``schedule`` and ``update_from_output``, policy included; all replicas together."""
 
     calls: int
@@ -17,7 +17,7 @@ class SchedulerTime:
     longest_s: float
 
 
-def read_scheduler_time(path: Path) -> SchedulerTime | None:
+def read_scheduler_time(path: Path) -> RecordedSchedulerTime | None:
     """A run's; None where nobody measured it.
 
     Raises:
@@ -28,6 +28,6 @@ def read_scheduler_time(path: Path) -> SchedulerTime | None:
         return None
     data = read_json(file)
     try:
-        return SchedulerTime(int(data["calls"]), float(data["total_s"]), float(data["longest_s"]))
+        return RecordedSchedulerTime(int(data["calls"]), float(data["total_s"]), float(data["longest_s"]))
     except (KeyError, TypeError, ValueError) as error:
         raise RunDirError(f"{file}: expected numbers calls, total_s and longest_s: {error}") from error

@@ -8,18 +8,10 @@ from math import ceil
 import numpy as np
 
 from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Panel, Stack
 from continuum_analysis.records.demand import Demand, demand
-from continuum_analysis.report.figure_kit import (
-    Figure,
-    Groups,
-    add_line,
-    axes,
-    report_styles,
-    seed_note,
-    short,
-    shown_run,
-    thin,
-)
+from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
 
 ENDINGS = {
     "hit": ("#117733", ""),
@@ -35,10 +27,7 @@ ENDINGS = {
 
 
 def jct_figure(groups: Groups) -> Figure:
-    plot = axes("job completion time, s", "share of programs")
-    plot.update_xaxes(rangemode="tozero")
-    plot.update_yaxes(range=[0, 1.03], tickformat=".0%")
-    rows = []
+    lines, rows = [], []
     for policy, arm in report_styles(groups).items():
         group = groups[policy]
         times = np.sort([p.jct_s for run in group for p in run.metrics.facts.programs])
@@ -46,16 +35,15 @@ def jct_figure(groups: Groups) -> Figure:
         if len(times):
             shares = np.arange(1, len(times) + 1) / everyone
             x, y = [float(times[0]), *times.tolist()], [0.0, *shares.tolist()]
-            add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
+            lines.append(thin_line(policy, arm, x, y, "stepped"))
             rows.append((policy, *(_within(times, everyone, share) for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))))
     return Figure(
         "jct-cdf",
         "Job completion times",
         "Share of all programs that finished within a time, all seeds together. Further left is better; a line that "
         "ends below 100% leaves programs that did not finish.",
-        plot,
-        ("policy", "10% within, s", "25%", "50%", "75%", "90%", "all"),
-        tuple(rows),
+        [Panel("", "job completion time, s", "share of programs", lines, x_from_zero=True, percent=True, top=1.03)],
+        TextTable(("policy", "10% within, s", "25%", "50%", "75%", "90%", "all"), rows),
     )
 
 
@@ -66,24 +54,22 @@ def _within(times: np.ndarray, everyone: int, share: float) -> str:
 
 
 def bubble_figure(groups: Groups) -> Figure:
-    plot = axes("program, in order of arrival", "time in the queue, s")
-    rows = []
+    lines, rows = [], []
     for policy, arm in report_styles(groups).items():
         run = shown_run(groups, policy)
         everyone = run.metrics.facts.everyone if run else ()
         waits = [(i, p.bubble_s) for i, p in enumerate(everyone, 1) if p.turns]
         known = [(i, wait) for i, wait in waits if wait is not None]
         if known:
-            add_line(plot, arm, policy, [i for i, _ in known], [wait for _, wait in known])
+            lines.append(thin_line(policy, arm, [i for i, _ in known], [wait for _, wait in known]))
             quarters = np.array_split([wait for _, wait in known], 4)
             rows.append((policy, *(short(q.mean()) if len(q) else "-" for q in quarters), short(_top(known))))
     return Figure(
         "bubbles",
         "Waiting, program by program",
         "Seconds each program spent in the queue, summed over its turns, in order of arrival." + seed_note(groups),
-        plot,
-        ("policy", "first quarter, mean s", "second", "third", "last", "longest, s"),
-        tuple(rows),
+        [Panel("", "program, in order of arrival", "time in the queue, s", lines)],
+        TextTable(("policy", "first quarter, mean s", "second", "third", "last", "longest, s"), rows),
     )
 
 
@@ -92,22 +78,21 @@ def _top(points: Sequence[tuple[int, float]]) -> float:
 
 
 def wait_figure(groups: Groups) -> Figure:
-    plot = axes("turn of its program", "mean queue wait, s")
     bands = ((1, 1), (2, 5), (6, 10), (11, 20), (21, 10**9))
-    rows = []
+    lines, rows = [], []
     for policy, arm in report_styles(groups).items():
         by_turn = _waits_by_turn(groups[policy])
         if by_turn:
-            add_line(plot, arm, policy, list(by_turn), [float(np.mean(waits)) for waits in by_turn.values()])
+            means = [float(np.mean(waits)) for waits in by_turn.values()]
+            lines.append(thin_line(policy, arm, list(by_turn), means))
             rows.append((policy, *(_band(by_turn, low, high) for low, high in bands)))
     return Figure(
         "waits-by-turn",
         "Waiting, turn by turn",
         "Mean time from a turn's arrival to its first scheduling, over all programs that got so far, all seeds. "
         "The last points rest on few programs.",
-        plot,
-        ("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later"),
-        tuple(rows),
+        [Panel("", "turn of its program", "mean queue wait, s", lines)],
+        TextTable(("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later"), rows),
     )
 
 
@@ -125,27 +110,21 @@ def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
 
 
 def pin_figure(groups: Groups) -> Figure:
-    plot = axes("", "pins")
     counts = {policy: _endings(group) for policy, group in groups.items()}
     pinning = {policy: endings for policy, endings in counts.items() if endings}
     reasons = [reason for reason in ENDINGS if any(reason in endings for endings in pinning.values())]
-    for reason in reasons:
-        colour, pattern = ENDINGS[reason]
-        plot.add_bar(
-            x=list(pinning),
-            y=[endings.get(reason, 0) for endings in pinning.values()],
-            name=reason,
-            marker={"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.2, "fillmode": "overlay"}},
-        )
-    plot.update_layout(barmode="stack", bargap=0.5)
+    stacks = [
+        Stack(reason, list(pinning), [endings.get(reason, 0) for endings in pinning.values()], *ENDINGS[reason])
+        for reason in reasons
+    ]
+    rows = [(policy, *(str(endings.get(reason, 0)) for reason in reasons)) for policy, endings in pinning.items()]
     return Figure(
         "pin-endings",
         "How pins ended",
         "Holds of a finished turn's KV by what ended them, all seeds together: hit (the next turn found it), expired "
         "(held in vain), pressure (given up for room).",
-        plot,
-        ("policy", *reasons),
-        tuple((policy, *(str(endings.get(r, 0)) for r in reasons)) for policy, endings in pinning.items()),
+        [Panel("", "", "pins", stacks=stacks)],
+        TextTable(("policy", *reasons), rows),
     )
 
 
@@ -158,8 +137,7 @@ def _endings(group: Sequence[Run]) -> dict[str, int]:
 
 
 def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
-    plot = axes("time, s", "live context / KV pool")
-    rows = []
+    lines, rows = [], []
     for policy, arm in report_styles(groups).items():
         run = shown_run(groups, policy)
         if run is None or not run.metrics.facts.machine:
@@ -167,18 +145,15 @@ def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
         need = demand(run.metrics.facts.machine)
         start_s = need.times_s[0]
         x, y = [t - start_s for t in need.times_s], [tokens / capacity_tokens for tokens in need.tokens]
-        add_line(plot, arm, policy, thin(x), thin(y), shape="hv")
+        lines.append(thin_line(policy, arm, x, y, "stepped"))
         rows.append((policy, *_demand_cells(need, capacity_tokens)))
-    plot.update_yaxes(tickformat=".0%")
-    plot.add_hline(y=1.0, line={"color": "#808080", "width": 2})
     return Figure(
         "load-against-memory",
         "Load against memory",
         "Tokens in the contexts of all live programs, as a share of the KV pool. Above the line at 100% something "
         "must wait or be rebuilt." + seed_note(groups),
-        plot,
-        ("policy", "mean", "peak", "share of time above 100%"),
-        tuple(rows),
+        [Panel("", "time, s", "live context / KV pool", lines, x_from_zero=True, percent=True, level=1.0)],
+        TextTable(("policy", "mean", "peak", "share of time above 100%"), rows),
     )
 
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from plotly.subplots import make_subplots
 
-from continuum_analysis.arm_styles import COLOURS
+from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.records.misses import CAUSES, Cause, cause_rows, count_causes
+from continuum_analysis.compare.words import TextTable, cause_table
+from continuum_analysis.metrics import slowest_share
+from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle
+from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
+from continuum_analysis.records.misses import CAUSES, Cause, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
-from continuum_analysis.report.figure_kit import (
-    DASHES,
-    Figure,
-    Groups,
-    axes,
-    marker_look,
-    report_styles,
-    seed_note,
-    short,
-    shown_run,
-    style,
-    thin,
-)
+from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
 SHORTEST_S = 1e-3
 """Log axes start here: shorter times are drawn there."""
 TOOLS_SHOWN = 6
+DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
 CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
     "pinned": ("#117733", ""),
@@ -54,36 +47,21 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
     """One panel a policy, the same time axis."""
     runs = {policy: run for policy in groups if (run := shown_run(groups, policy)) and run.metrics.facts.machine}
     found = {policy: occupancy(run.metrics.facts.machine) for policy, run in runs.items()}
-    panels = max(1, len(found))
-    plot = make_subplots(
-        panels, 1, shared_xaxes=True, vertical_spacing=0.3 / panels, subplot_titles=list(found) or None
-    )
-    plot.update_annotations(x=0, xanchor="left", font={"size": 13})
-    rows = []
-    for row, (policy, levels) in enumerate(found.items(), 1):
-        for name, layer, colour in (("running", levels.running, RUNNING), ("pinned", levels.pinned, PINNED)):
-            plot.add_scatter(
-                x=np.round(levels.times_s, 1).tolist(),
-                y=np.round(layer / capacity_tokens, 4).tolist(),
-                name=name,
-                legendgroup=name,
-                showlegend=row == 1,
-                mode="lines",
-                line={"width": 0, "color": colour},
-                fillcolor=colour,
-                stackgroup=policy,
-                hovertemplate=f"{policy}, %{{x:.0f}} s: {name} %{{y:.0%}}<extra></extra>",
-                row=row,
-                col=1,
-            )
-        plot.add_hline(y=1.0, line={"color": "#808080", "width": 1, "dash": "dash"}, row=row, col=1)
-        rows.append((policy, *_occupancy_cells(levels, capacity_tokens)))
-    style(plot)
-    grid = {"gridcolor": "rgba(128,128,128,0.25)", "zeroline": False, "fixedrange": True, "automargin": True}
-    plot.update_xaxes(**grid)
-    plot.update_xaxes(title="time, s", row=panels, col=1)
-    plot.update_yaxes(tickformat=".0%", rangemode="tozero", nticks=4, **grid)
-    plot.update_layout(height=90 + 120 * len(found))
+    last = list(found)[-1:]
+    panels = [
+        Panel(
+            policy,
+            "time, s" if policy in last else "",
+            "",
+            areas=_areas(policy, levels, capacity_tokens),
+            x_from_zero=True,
+            percent=True,
+            level=1.0,
+        )
+        for policy, levels in found.items()
+    ]
+    headings = ("policy", "running, mean", "running, peak", "pinned, mean", "pinned, peak", "neither, mean")
+    rows = [(policy, *_occupancy_cells(levels, capacity_tokens)) for policy, levels in found.items()]
     return Figure(
         "kv-occupancy",
         "What fills the KV pool",
@@ -91,10 +69,24 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
         "prompt at its first token, then growing with its output). The rest, up to the dashed line, is free or holds "
         "KV that nobody guards. A prefix that programs share counts once for each, so that sums can pass 100%."
         + seed_note(groups),
-        plot,
-        ("policy", "running, mean", "running, peak", "pinned, mean", "pinned, peak", "neither, mean"),
-        tuple(rows),
+        panels,
+        TextTable(headings, rows),
+        height=90 + 120 * len(found),
     )
+
+
+def _areas(policy: str, levels: Occupancy, capacity_tokens: int) -> list[Area]:
+    layers = (("running", levels.running, RUNNING), ("pinned", levels.pinned, PINNED))
+    return [
+        Area(
+            name,
+            levels.times_s.tolist(),
+            (layer / capacity_tokens).tolist(),
+            colour,
+            hover=f"{policy}, %{{x:.0f}} s: {name} %{{y:.0%}}<extra></extra>",
+        )
+        for name, layer, colour in layers
+    ]
 
 
 def _occupancy_cells(levels: Occupancy, capacity_tokens: int) -> list[str]:
@@ -104,38 +96,28 @@ def _occupancy_cells(levels: Occupancy, capacity_tokens: int) -> list[str]:
 
 
 def ttl_figure(groups: Groups) -> Figure:
-    plot = axes("time until the program returned, s", "TTL chosen, s")
-    plot.update_xaxes(type="log", rangemode="normal", dtick=1)
-    plot.update_yaxes(type="log", rangemode="normal", dtick=1)
-    rows, all_seconds = [], [1.0]
+    lines, rows, all_seconds = [], [], [1.0]
     for policy, arm in report_styles(groups).items():
         pairs = _ttls_and_tools(groups[policy])
         if not pairs:
             continue
         ttls, tools = (np.maximum([pair[side] for pair in pairs], SHORTEST_S) for side in (0, 1))
         all_seconds += [*ttls.tolist(), *tools.tolist()]
-        plot.add_scatter(
-            x=[float(f"{t:.3g}") for t in thin(tools.tolist())],
-            y=[float(f"{t:.3g}") for t in thin(ttls.tolist())],
-            name=policy,
-            mode="markers",
-            marker={**marker_look(arm), "size": 6, "opacity": 0.55},
-            hovertemplate=f"{policy}: TTL %{{y}} s, back after %{{x}} s<extra></extra>",
-        )
+        hover = f"{policy}: TTL %{{y:.3g}} s, back after %{{x:.3g}} s<extra></extra>"
+        lines.append(replace(thin_line(policy, arm, tools.tolist(), ttls.tolist(), "points"), hover=hover))
         rows.append((policy, str(len(pairs)), *_ttl_cells(ttls, tools)))
     if rows:
         ends = [min(all_seconds), max(all_seconds)]
-        plot.add_scatter(
-            x=ends, y=ends, name="TTL = time until return", mode="lines", line={"color": "#808080", "dash": "dash"}
-        )
+        lines.append(Line("TTL = time until return", ends, ends, kind="plain", look=DIAGONAL))
+    x_title, y_title = "time until the program returned, s", "TTL chosen, s"
+    headings = ("policy", "pins", "long enough", "TTL, median s", "return, median s", "return, 90% s", "held, mean s")
     return Figure(
         "ttl-against-tool-time",
         "TTL chosen against what was needed",
         "Each pin: how long it was to be held, and how long after its turn the program came back. Above the dashed "
         "line the hold was long enough; below it, it ended too early. All seeds together, at most 1,500 points each.",
-        plot,
-        ("policy", "pins", "long enough", "TTL, median s", "return, median s", "return, 90% s", "held, mean s"),
-        tuple(rows),
+        [Panel("", x_title, y_title, lines, log=True, log_x=True)],
+        TextTable(headings, rows),
     )
 
 
@@ -159,45 +141,25 @@ def tails_figure(groups: Groups) -> Figure:
     run = next((run for policy in groups if (run := shown_run(groups, policy))), None)
     by_tool = _gaps_by_tool(run) if run else {}
     total_s = sum(sum(gaps) for gaps in by_tool.values())
-    plot = axes("tool time, s", "share of calls that take longer")
-    plot.update_xaxes(type="log", rangemode="normal", dtick=1)
-    plot.update_yaxes(type="log", rangemode="normal", dtick=1, tickformat="~%")
-    rows = []
+    lines, rows = [], []
     for number, (tool, gaps) in enumerate(sorted(by_tool.items(), key=lambda item: -sum(item[1]))):
         ordered = np.maximum(np.sort(gaps), SHORTEST_S)
         if number < TOOLS_SHOWN:
             shares = 1 - np.arange(len(ordered)) / len(ordered)
-            plot.add_scatter(
-                x=[float(f"{t:.4g}") for t in thin(ordered.tolist())],
-                y=[float(f"{s:.4g}") for s in thin(shares.tolist())],
-                name=tool,
-                mode="lines" if len(ordered) > 1 else "lines+markers",
-                line={
-                    "color": COLOURS[(number + 1) % len(COLOURS)],
-                    "dash": DASHES[number % len(DASHES)],
-                    "shape": "hv",
-                },
-            )
+            look = ArmStyle(COLOURS[(number + 1) % len(COLOURS)], 0, False, number % DASHES)
+            lines.append(thin_line(tool, look, ordered.tolist(), shares.tolist(), "stepped"))
         rows.append((tool, *_tail_cells(ordered, total_s)))
+    seconds = ("mean s", "median s", "90% s", "99% s", "longest s")
+    headings = ("tool", "calls", *seconds, "slowest tenth's share", "share of all time")
+    y_title = "share of calls that take longer"
     return Figure(
         "tool-time-tails",
         "How long tools take",
         f"Share of calls that take longer than a time, for the {TOOLS_SHOWN} tools with the most time in all; from a "
         "turn's end to the program's return, which includes the agent's own time. A flat tail far to the right is why "
         "a hold needs an end.",
-        plot,
-        (
-            "tool",
-            "calls",
-            "mean s",
-            "median s",
-            "90% s",
-            "99% s",
-            "longest s",
-            "slowest tenth's share",
-            "share of all time",
-        ),
-        tuple(rows[:20]),
+        [Panel("", "tool time, s", y_title, lines, log=True, log_x=True, percent=True)],
+        TextTable(headings, rows[:20]),
     )
 
 
@@ -211,9 +173,9 @@ def _gaps_by_tool(run: Run) -> dict[str, list[float]]:
 
 
 def _tail_cells(ordered: np.ndarray, total_s: float) -> list[str]:
-    tenth = ordered[-(len(ordered) // 10) :].sum() / ordered.sum() if len(ordered) >= 10 else None
     seconds = (ordered.mean(), *np.percentile(ordered, (50, 90, 99)), ordered[-1])
-    shares = ("-" if tenth is None else f"{tenth:.0%}", f"{ordered.sum() / total_s:.0%}" if total_s else "-")
+    of_all = ordered.sum() / total_s if total_s else None
+    shares = (number_text(share, "{:.0%}") for share in (slowest_share(ordered.tolist()), of_all))
     return [str(len(ordered)), *(short(float(value)) for value in seconds), *shares]
 
 
@@ -221,38 +183,23 @@ def miss_figure(groups: Groups) -> Figure:
     returns = {policy: [r for run in group for r in run.metrics.facts.returns] for policy, group in groups.items()}
     returns = {policy: found for policy, found in returns.items() if found}
     counts = {policy: count_causes(found) for policy, found in returns.items()}
-    plot = axes("", "share of returning turns")
-    for cause in (cause for cause in CAUSES if any(cause in each for each in counts.values())):
-        colour, pattern = CAUSE_COLOURS[cause]
-        plot.add_bar(
-            x=list(counts),
-            y=[round(each.get(cause, 0) / sum(each.values()), 5) for each in counts.values()],
-            name=cause,
-            marker={"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.2, "fillmode": "overlay"}},
-            hovertemplate=f"%{{x}}: {cause} %{{y:.1%}}<br>{CAUSES[cause]}<extra></extra>",
+    stacks = [
+        Stack(
+            cause,
+            list(counts),
+            [each.get(cause, 0) / sum(each.values()) for each in counts.values()],
+            *CAUSE_COLOURS[cause],
+            hover=f"%{{x}}: {cause} %{{y:.1%}}<br>{CAUSES[cause]}<extra></extra>",
         )
-    plot.update_layout(barmode="stack", bargap=0.5)
-    plot.update_yaxes(tickformat=".0%")
+        for cause in CAUSES
+        if any(cause in each for each in counts.values())
+    ]
+    rows = [(policy, *row) for policy, found in returns.items() for row in cause_table(found).rows]
     return Figure(
         "misses",
         "Why returns found their KV, or did not",
         "Every turn after a program's first, by what decided whether its KV was still there; all seeds together. From "
         "the records alone; continuum-bench analyze DIR --misses says it for each run, --table turns for each turn.",
-        plot,
-        ("policy", "cause", "turns", "share", "tokens again", "mean wait, s", "late, s", "meaning"),
-        tuple(_miss_row(policy, row) for policy, found in returns.items() for row in cause_rows(found)),
-    )
-
-
-def _miss_row(policy: str, row: Mapping[str, object]) -> tuple[str, ...]:
-    wait, late = (row[name] for name in ("wait_mean_s", "late_p50_s"))
-    seconds = ("-" if value is None else f"{value:.2f}" for value in (wait, late))
-    return (
-        policy,
-        f"{row['cause']}",
-        f"{row['turns']}",
-        f"{row['share']:.1%}",
-        f"{row['lost_tokens']:,}",
-        *seconds,
-        f"{row['meaning']}",
+        [Panel("", "", "share of returning turns", stacks=stacks, percent=True)],
+        TextTable(("policy", *cause_table(()).headings), rows),
     )

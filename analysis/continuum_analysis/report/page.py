@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.run_dir import writing
 from plotly.offline import get_plotlyjs
 
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, summarize_runs, write_summary_of
-from continuum_analysis.compare.words import BASELINE, columns, table_rows, verdict
+from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
+from continuum_analysis.compare.runs import BASELINE, Run, by_load, load_all, load_runs
+from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
+from continuum_analysis.compare.words import Column, columns, summary_rows, verdict
 from continuum_analysis.metrics import METRICS
+from continuum_analysis.plots.on_screen import plotly_figure
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
 from continuum_analysis.report.figures import bubble_figure, demand_figure, jct_figure, pin_figure, wait_figure
@@ -24,7 +27,7 @@ from continuum_analysis.report.program_timeline import timeline_json
 
 __all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
 
-Summaries = Mapping[float | None, Mapping[str, Any]]
+Summaries = Mapping[float | None, Summary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,12 @@ class Page:
         return list(self.loads)[-1]
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Summary:
         return self.summaries[self.detailed]
 
     @property
     def groups(self) -> Groups:
-        return {arm: [run for run in self.runs if run.arm == arm] for arm in self.summary["policies"]}
+        return {arm: [run for run in self.runs if run.arm == arm] for arm in self.summary.arms}
 
 
 def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
@@ -85,11 +88,9 @@ def write_joint_report(paths: Sequence[Path], target: Path) -> Path:
 
 
 def _write(page: Page, target: Path) -> Path:
-    try:
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(render(page), encoding="utf-8")
-    except OSError as error:
-        raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
     return target
 
 
@@ -107,7 +108,7 @@ def figures_of(page: Page) -> list[Figure]:
 def render(page: Page) -> str:
     """The page as HTML."""
     summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
-    shown, baseline = columns(page.summaries.values()), summary["baseline"] or BASELINE
+    shown, baseline = columns(page.summaries.values()), summary.baseline or BASELINE
     manifest = page.runs[0].manifest
     folder = files("continuum_analysis")
     source = (folder / "report.html.j2").read_text(encoding="utf-8")
@@ -116,13 +117,13 @@ def render(page: Page) -> str:
         title=f"Continuum report: {page.name}",
         verdicts=[(_load_words(jps, page), verdict(each)) for jps, each in page.summaries.items()],
         warnings=[
-            _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each["warnings"]
+            _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each.warnings
         ],
-        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(heading for _, heading, _ in shown)],
+        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(column.heading for column in shown)],
         baseline=baseline,
         rows=_table(page, shown),
         detailed=_load_words(page.detailed, page).rstrip(": "),
-        several_seeds=len(summary["seeds"]) > 1,
+        several_seeds=len(summary.seeds) > 1,
         figures=[{"figure": figure, "html": _html(figure, f"figure-{figure.name}")} for figure in figures_of(page)],
         timeline=timeline_json(groups) if any(run.metrics.facts.machine for run in page.runs) else "",
         facts=_facts(page.runs, summary, groups, capacity),
@@ -130,9 +131,9 @@ def render(page: Page) -> str:
         notes=manifest.notes,
         measures=_measures(summary),
         comparisons=_comparisons(summary),
-        policies=list(summary["policies"]),
-        left_out={policy: row["unfinished"] + row["failed"] for policy, row in summary["policies"].items()},
-        manifest=_flat(summary["manifest"]) + _runs_manifest(page),
+        policies=list(summary.arms),
+        left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
+        manifest=_flat(summary.manifest) + _runs_manifest(page),
         plotly=get_plotlyjs(),
         script=(folder / "report.js").read_text(encoding="utf-8"),
     )
@@ -143,41 +144,35 @@ def _load_words(jps: float | None, page: Page) -> str:
     return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
 
 
-def _table(page: Page, shown: Sequence[tuple[str, str, str]]) -> list[list[str]]:
+def _table(page: Page, shown: Sequence[Column]) -> list[list[str]]:
     several = len(page.loads) > 1
     rows = []
     for jps, summary in page.summaries.items():
-        rows += [[f"{jps:g}", *row] if several else row for row in table_rows(summary, shown)]
+        rows += [[f"{jps:g}", *row] if several else row for row in summary_rows(summary, shown)]
     return rows
 
 
-def _comparisons(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Each policy against the baseline on the same arrivals: ratio, difference, effect sizes, what they rest on."""
+def _comparisons(summary: Summary) -> list[tuple[str, ...]]:
+    """Each arm against the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
     return [
-        (policy, *_comparison(row))
-        for policy, row in summary["policies"].items()
-        if policy != summary["baseline"] and row["ratio_to_vllm"] is not None
+        (name, *_comparison(arm.comparison))
+        for name, arm in summary.arms.items()
+        if name != summary.baseline and arm.comparison is not None
     ]
 
 
-def _comparison(row: Mapping[str, Any]) -> tuple[str, ...]:
-    ratio = row["ratio_to_vllm_interval"]
-    spread = ratio or row["ratio_to_vllm_bootstrap_interval"] or row["ratio_to_vllm_within_one_arrival_sequence"]
-    kind = "over seeds" if ratio else "one arrival sequence only"
-    used, all_programs = row["paired_programs"]
+def _comparison(found: Comparison) -> tuple[str, ...]:
+    kind = "over seeds" if found.ratio.bounds else "one arrival sequence only"
+    known = [each for each in (found.ratio, found.ratio_resampled, found.ratio_within) if each and each.bounds]
+    used, all_programs = found.programs
     return (
-        f"{row['ratio_to_vllm']:.2f}",
-        f"{spread[0]:.2f} to {spread[1]:.2f}, {kind}" if spread else "-",
-        _with_bounds("{:.1f}", row["difference_to_vllm_s"], row["difference_to_vllm_interval_s"]),
-        _with_bounds("{:.0%}", row["sooner_than_vllm_share"], row["sooner_than_vllm_interval"]),
-        "-" if row["effect_size_to_vllm"] is None else f"{row['effect_size_to_vllm']:.1f}",
+        f"{found.ratio.mean:.2f}",
+        f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
+        found.difference_s.text("{:.1f}".format),
+        found.sooner.text("{:.0%}".format),
+        NO_VALUE if found.effect is None else f"{found.effect:.1f}",
         f"{used:,} of {all_programs:,}",
     )
-
-
-def _with_bounds(form: str, value: float, interval: Sequence[float] | None) -> str:
-    bounds = f" ({form.format(interval[0])} to {form.format(interval[1])})" if interval else ""
-    return form.format(value) + bounds
 
 
 def _runs_manifest(page: Page) -> list[tuple[str, str]]:
@@ -197,21 +192,14 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 def _html(figure: Figure, name: str) -> str:
     config = {"displayModeBar": False, "responsive": True}
-    return str(figure.plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
+    plot = plotly_figure(figure.panels, figure.height)
+    return str(plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
 
 
-def _measures(summary: Mapping[str, Any]) -> list[tuple[str, str, str, list[str]]]:
-    """Every metric: name, unit, formula, and a cell for each policy, with its interval where there is one."""
-    policies = summary["policies"].values()
-    return [(m.name, m.unit, m.formula, [_measure_cell(row, m.name) for row in policies]) for m in METRICS]
-
-
-def _measure_cell(row: Mapping[str, Any], name: str) -> str:
-    value, interval = row[name], row["intervals"][name]
-    if value is None:
-        return "-"
-    spread = f" ({_number(interval[0])} to {_number(interval[1])})" if interval and interval[0] < interval[1] else ""
-    return _number(value) + spread
+def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:
+    """Every metric: name, unit, formula, and a cell for each arm, with its interval where there is one."""
+    arms = summary.arms.values()
+    return [(m.name, m.unit, m.formula, [interval_text(arm.metrics[m.name], _number) for arm in arms]) for m in METRICS]
 
 
 def _number(value: float) -> str:
@@ -232,15 +220,13 @@ def _replicas(runs: Sequence[Run]) -> str:
     return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
-def _facts(
-    runs: Sequence[Run], summary: Mapping[str, Any], groups: Groups, capacity: int | None
-) -> list[tuple[str, str]]:
+def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None) -> list[tuple[str, str]]:
     """What a sceptical reader asks first; what the manifest does not say is left out."""
     manifest = runs[0].manifest
     work, hardware = manifest.workload, manifest.hardware
     steps = hardware.get("step_times", {})
     kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
-    seeds = ", ".join(map(str, summary["seeds"]))
+    seeds = ", ".join(map(str, summary.seeds))
     facts = [
         ("Workload", _join([work.get("name"), kind])),
         ("Programs", _join([work.get("programs")])),
@@ -258,7 +244,7 @@ def _facts(
     if capacity:
         facts += [
             ("KV pool", f"{capacity:,} tokens"),
-            ("Distance to the knee", _knee(groups, capacity, summary["baseline"])),
+            ("Distance to the knee", _knee(groups, capacity, summary.baseline)),
         ]
     return [(name, value) for name, value in facts if value]
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Panel, Spans
 from continuum_analysis.records.misses import CAUSES, Return
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.report.figure_kit import Figure, Groups, seed_note, short, shown_run, style
+from continuum_analysis.report.figure_kit import Figure, Groups, seed_note, short, shown_run
 
 KINDS: dict[str, tuple[str, float, float]] = {
     "tool": ("#8c8c8c", -0.06, 0.12),
@@ -144,33 +144,26 @@ def timeline_stills(groups: Groups) -> list[Figure]:
 
 def _still(groups: Groups, policy: str, run: Run) -> Figure:
     programs = run.metrics.facts.machine[:STILL_ROWS]
-    plot = go.Figure()
-    style(plot)
+    spans = []
     for kind, (colour, offset, height) in KINDS.items():
         bars = _bars(programs, kind)
-        plot.add_bar(
-            y=[row for row, _, _ in bars],
-            base=[since_s for _, since_s, _ in bars],
-            x=[length_s for _, _, length_s in bars],
-            name=kind,
-            orientation="h",
-            offset=offset,
-            width=height,
-            marker={"color": colour},
-        )
-    plot.update_layout(height=90 + 22 * len(programs))
-    plot.update_xaxes(title="time, s", rangemode="tozero")
-    plot.update_yaxes(title="program, in order of arrival", range=[len(programs) + 0.5, 0.5])
-    rows = tuple((p.program_id, *_sums(p)) for p in programs)
-    headings = ("program", *KINDS)
-    text = f"The first {len(programs)} programs under {policy}." + seed_note(groups)
-    return Figure(f"timeline-{policy}", f"Programs over time: {policy}", text, plot, headings, rows)
+        middles = [row + offset + height / 2 for row, _, _ in bars]
+        starts, lengths = [since_s for _, since_s, _ in bars], [length_s for _, _, length_s in bars]
+        spans.append(Spans(kind, middles, starts, lengths, height, colour))
+    return Figure(
+        f"timeline-{policy}",
+        f"Programs over time: {policy}",
+        f"The first {len(programs)} programs under {policy}." + seed_note(groups),
+        [Panel("", "time, s", "program, in order of arrival", spans=spans, x_from_zero=True)],
+        TextTable(("program", *KINDS), [(program.program_id, *_sums(program)) for program in programs]),
+        height=90 + 22 * len(programs),
+    )
 
 
 def _bars(programs: Sequence[ProgramTimes], kind: str) -> list[tuple[int, float, float]]:
     start_s = programs[0].arrive_s if programs else 0.0
     return [
-        (row, round(since_s - start_s, 3), round(until_s - since_s, 3))
+        (row, since_s - start_s, until_s - since_s)
         for row, program in enumerate(programs, 1)
         for name, since_s, until_s in segments(program)
         if name == kind and until_s > since_s

@@ -8,16 +8,18 @@ import numpy as np
 from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program
 
+from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.sweep.plots import Line, Panel
-from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, runs_of, spread
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.metrics import slowest_share
+from continuum_analysis.plots.panels import Line, Panel, thin
+from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, point_text, runs_of
 
-Table = tuple[list[str], list[list[str]]]
 MOST_POINTS = 150
 TOOLS_SHOWN = 6
 
 
-def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Seconds each program waited, in order of arrival; runs of the lowest seed. The table is of all seeds."""
     panels = []
     for group, runs in _first_seed(sweep):
@@ -27,23 +29,18 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
             known = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
             lines.append(_plain(run.manifest.policy, [n for n, _ in known], [wait for _, wait in known]))
         title = _title(sweep, group)
-        panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", tuple(lines), steps=True))
+        panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", lines))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
+    shown = ("bubble_mean_s", "jct_mean_s")
     rows = [
-        [
-            _title(sweep, g),
-            p,
-            str(len(row["seeds"])),
-            spread(row["bubble_mean_s"], None, 1),
-            spread(row["jct_mean_s"], None, 1),
-        ]
-        for g in sweep.groups
-        for p, row in g.policies.items()
+        [_title(sweep, group), policy, str(len(arm.seeds)), *(number_text(arm.mean(name), "{:.1f}") for name in shown)]
+        for group in sweep.groups
+        for policy, arm in group.policies.items()
     ]
-    return panels, (headings, rows)
+    return panels, TextTable(headings, rows)
 
 
-def estimates_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
+def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """What the TTL model believed at each pin: T (mean queueing delay of evicted turns) and eta, by time."""
     delay, eta, rows = [], [], []
     for group, runs in _first_seed(sweep):
@@ -60,16 +57,14 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], Table]:
             cells = [f"{f(values):.3g}" for values in ([y for _, y in t], [y for _, y in e]) for f in (np.mean, np.max)]
             rows.append([name, str(len(pins)), *cells, f"{t[-1][1]:.3g}", f"{e[-1][1]:.3g}"])
     panels = [
-        Panel("T: queueing delay of evicted turns", "time, s", "s", tuple(delay), steps=True),
-        Panel("eta", "time, s", "", tuple(eta), steps=True),
+        Panel("T: queueing delay of evicted turns", "time, s", "s", delay),
+        Panel("eta", "time, s", "", eta),
     ]
-    return panels, (
-        ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"],
-        rows,
-    )
+    headings = ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"]
+    return panels, TextTable(headings, rows)
 
 
-def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], Table]:
+def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], TextTable]:
     """Distribution of recorded tool times, by tool, and what share of its delay a tool's slowest tenth holds."""
     panels, rows = [], []
     for name, programs in workloads.items():
@@ -79,10 +74,10 @@ def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel
             continue
         ranked = sorted(by_tool.items(), key=lambda item: -sum(item[1]))[:TOOLS_SHOWN]
         lines = tuple(_distribution(tool, times) for tool, times in [("all tools", everything), *ranked])
-        panels.append(Panel(name, "tool time, s", "share of calls", lines, steps=True, log_x=True))
+        panels.append(Panel(name, "tool time, s", "share of calls", lines, log_x=True))
         rows += [_tool_row(name, tool, times, everything) for tool, times in [("all tools", everything), *ranked]]
     headings = ["workload", "tool", "calls", "share of delay", "mean, s", "P50", "P99", "slowest tenth's share"]
-    return panels, (headings, rows)
+    return panels, TextTable(headings, rows)
 
 
 def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:
@@ -96,11 +91,11 @@ def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:
 
 
 def _tool_row(workload: str, tool: str, times: Sequence[float], everything: Sequence[float]) -> list[str]:
-    ordered = np.sort(times)
-    slowest = ordered[-(len(ordered) // 10) :].sum() / ordered.sum() if len(ordered) >= 10 and ordered.sum() else None
+    ordered, slowest = np.sort(times), slowest_share(times)
     quantiles = [f"{value:.2f}" for value in (ordered.mean(), *np.percentile(ordered, [50, 99]))]
-    share = f"{ordered.sum() / sum(everything):.1%}" if sum(everything) else "-"
-    return [workload, tool, str(len(ordered)), share, *quantiles, "-" if slowest is None else f"{slowest:.1%}"]
+    share = ordered.sum() / sum(everything) if sum(everything) else None
+    shares = number_text(share, "{:.1%}"), number_text(slowest, "{:.1%}")
+    return [workload, tool, str(len(ordered)), shares[0], *quantiles, shares[1]]
 
 
 def _distribution(tool: str, times: Sequence[float]) -> Line:
@@ -120,13 +115,8 @@ def _first_seed(sweep: Sweep) -> list[tuple[GroupSummary, list[Run]]]:
 
 
 def _title(sweep: Sweep, group: GroupSummary) -> str:
-    axes = sweep.varying() or ["workload"]
-    words = [(axis, group.axes[axis]) for axis in axes if axis in group.axes]
-    return ", ".join(f"{axis} {value:g}" if isinstance(value, int | float) else str(value) for axis, value in words)
+    return point_text(group.axes, sweep.varying() or ["workload"])
 
 
 def _plain(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
-    """A line without intervals, thinned to ``MOST_POINTS``."""
-    step = max(1, -(-len(x) // MOST_POINTS))
-    kept = [round(float(value), 4) for value in x[::step]], [round(float(value), 4) for value in y[::step]]
-    return Line(name, kept[0], kept[1], kept[1], kept[1])
+    return Line(name, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind="plain")

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
-from continuum_analysis.compare.words import BASELINE
-from continuum_analysis.sweep.plots import Bar, Panel
-from continuum_analysis.sweep.tables import spread
+from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_interval
+from continuum_analysis.compare.runs import BASELINE
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Bar, Panel
+from continuum_analysis.sweep.tables import point_text
 
 READING = (
     "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
@@ -76,40 +77,35 @@ def _key(one: Found) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in one.axes.items())
 
 
-def goodput_table(rows: Sequence[Goodput]) -> tuple[list[str], list[list[str]]]:
+def goodput_table(rows: Sequence[Goodput]) -> TextTable:
     headings = ["point", "limit, s", "policy", "goodput, programs/s", "by seed", "ratio to vllm"]
-    return headings, [_cells(row) for row in rows]
+    return TextTable(headings, [_cells(row) for row in rows])
 
 
 def _cells(row: Goodput) -> list[str]:
     return [
-        point_name(row.axes),
+        _point(row.axes),
         f"{row.limit_s:.1f}",
         row.policy,
         "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
         ", ".join(f"{rate:.4g}" for rate in row.by_seed),
-        "-" if row.to_vllm is None else spread(row.to_vllm.mean, _bounds(row.to_vllm), 2, row.to_vllm_by_seed),
+        interval_text(row.to_vllm, "{:.2f}".format, row.to_vllm_by_seed),
     ]
 
 
-def point_name(axes: Mapping[str, Any]) -> str:
-    words = [f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in axes.items()]
-    return ", ".join(words).replace("limit ", "limit x")
+def _point(axes: Mapping[str, Any]) -> str:
+    return point_text(axes, axes).replace("limit ", "limit x")
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:
     """Bars: a group a point, a bar a policy."""
     bars = tuple(
-        Bar(point_name(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
+        Bar(_point(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
         for row in rows
         if row.jps is not None
     )
-    return Panel("", "", "goodput, programs per second", (), bars=bars)
+    return Panel("", "", "goodput, programs per second", bars=bars)
 
 
 def goodput_json(rows: Sequence[Goodput]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]
-
-
-def _bounds(interval: Interval) -> list[float] | None:
-    return None if interval.low is None or interval.high is None else [interval.low, interval.high]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import geometric_mean
 
-from continuum_analysis.arm_styles import OFFLOAD
 from continuum_analysis.compare.intervals import Interval, ratio_interval
-from continuum_analysis.sweep.plots import Bar, Panel
-from continuum_analysis.sweep.tables import GroupSummary, Sweep, spread
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.arm_styles import OFFLOAD
+from continuum_analysis.plots.panels import Bar, Panel
+from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 
 READING = (
     "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Round brackets: "
@@ -39,23 +39,15 @@ class Ratio:
 
 def sweep_ratios(sweep: Sweep, base: str) -> list[Ratio]:
     """Every point's policies beside ``base``; arms with offload beside the base with offload, where it is there."""
-    where = {group.folder: _named(group.axes, PANELS) for group in sweep.groups}
+    where = {group.folder: point_text(group.axes, PANELS) for group in sweep.groups}
     numbers = {(where[group.folder], group.axes.get("num_programs")) for group in sweep.groups}
     alike = len(numbers) == len(set(where.values()))  # each panel has its number of programs: no point need say it
     axes = [axis for axis in sweep.varying() if axis not in PANELS and not (alike and axis == "num_programs")]
     return [
         ratio
         for group in sweep.groups
-        for ratio in _of_group(group, where[group.folder], _named(group.axes, axes), base)
+        for ratio in _of_group(group, where[group.folder], point_text(group.axes, axes), base)
     ]
-
-
-def _named(axes: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """What is said of a point, axes it lacks left out; numbers need their axis' name."""
-    told = {name: axes[name] for name in shown if axes.get(name) is not None}
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, int | float) else str(value) for name, value in told.items()
-    )
 
 
 def _of_group(group: GroupSummary, where: str, point: str, base: str) -> Iterator[Ratio]:
@@ -78,7 +70,7 @@ def _over(group: GroupSummary, policy: str, base: str, metric: str) -> tuple[Int
     return ratio, tuple(mine[seed] / theirs[seed] for seed in seeds)
 
 
-def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[list[str]]]:
+def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
     """A row a point and policy, then a row a policy over all points that have it."""
     headings = ["workload", "point", "policy", "seeds", "JCT mean, s", f"JCT to {base}", f"P95 to {base}"]
     rows = [
@@ -88,16 +80,16 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> tuple[list[str], list[lis
             one.policy,
             str(len(one.by_seed)),
             f"{one.jct_s:.1f}",
-            _spread(one.to_base, one.by_seed),
-            _spread(one.p95_to_base, one.p95_by_seed),
+            one.to_base.text("{:.3f}".format, one.by_seed),
+            one.p95_to_base.text("{:.3f}".format, one.p95_by_seed),
         ]
         for one in ratios
     ]
     for policy in dict.fromkeys(one.policy for one in ratios):
         mine = [one for one in ratios if one.policy == policy]
-        means = (_geometric([one.to_base.mean for one in mine]), _geometric([one.p95_to_base.mean for one in mine]))
+        means = (geometric_mean(one.to_base.mean for one in mine), geometric_mean(one.p95_to_base.mean for one in mine))
         rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", *(f"{mean:.3f}" for mean in means)])
-    return headings, rows
+    return TextTable(headings, rows)
 
 
 def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
@@ -109,14 +101,5 @@ def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
             for one in ratios
             if one.where == where
         )
-        panels.append(Panel(where, f"mean JCT to {base}", "", (), bars=bars, dots=True))
+        panels.append(Panel(where, f"mean JCT to {base}", "", bars=bars, dots=True))
     return panels
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def _spread(ratio: Interval, by_seed: Sequence[float]) -> str:
-    bounds = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
-    return spread(ratio.mean, bounds, 3, by_seed)

@@ -7,9 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 
 import jinja2
-from continuum_traces.run_dir import RunDirError, read_json
+from continuum_traces.run_dir import read_json, writing
 
-from continuum_analysis.sweep.plots import Panel, draw, read_plot, save, sweep_panels
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.on_paper import draw, save
+from continuum_analysis.plots.panels import Panel
+from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.tables import SWEEP, Sweep
 
 READING = (
@@ -32,7 +35,7 @@ def write_page(
     name: str,
     panels: Sequence[Panel],
     title: str,
-    table: tuple[Sequence[str], Sequence[Sequence[str]]],
+    table: TextTable,
     warnings: Sequence[str],
     facts: Sequence[tuple[str, str]],
     reading: str = "",
@@ -48,13 +51,11 @@ def write_page(
         svg = picture[picture.index("<svg") :]
     source = (files("continuum_analysis") / "sweep_report.html.j2").read_text(encoding="utf-8")
     page = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True).render(
-        title=title, svg=svg, headings=table[0], rows=table[1], warnings=warnings, facts=facts, reading=reading
+        title=title, svg=svg, headings=table.headings, rows=table.rows, warnings=warnings, facts=facts, reading=reading
     )
     target = folder / "report.html"
-    try:
+    with writing(target):
         target.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
     return target
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from continuum_traces.run_dir import SUMMARY, RunDirError, read_json, read_manifest, write_json
+from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, read_manifest, write_json, writing
 
-from continuum_analysis.compare.intervals import ratio_interval
-from continuum_analysis.compare.runs import Run, summarize_runs
-from continuum_analysis.compare.words import BASELINE
-from continuum_analysis.metrics import METRICS, analyze_run
+from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
+from continuum_analysis.compare.runs import BASELINE, Run
+from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.metrics import METRICS, Value, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
 SWEEP = "sweep.json"
 SHOWN = ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "prefix_hit_ratio")
 """Metrics that every table of a sweep has."""
-ENOUGH_SEEDS = 3
-"""With fewer, a 95% interval says little but that two is few: the seeds themselves are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One complete run of a sweep."""
+
+    policy: str
+    seed: int
+    metrics: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +39,24 @@ class GroupSummary:
     axes: Mapping[str, Any]
     asked: int
     """Cells of the grid here."""
-    summary: Mapping[str, Any] | None
-    """``compare.summarize_runs`` of those that are complete; None where none is."""
-    cells: tuple[Mapping[str, Any], ...]
-    """Policy, seed and every metric of each complete run."""
+    summary: Summary | None
+    """Of the complete runs; None where there is none."""
+    cells: tuple[Cell, ...]
+    """The complete runs."""
 
     @property
-    def policies(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.summary["policies"] if self.summary else {}
+    def policies(self) -> Mapping[str, ArmSummary]:
+        return self.summary.arms if self.summary else {}
 
     def by_seed(self, policy: str, metric: str) -> dict[int, float]:
         """The metric of each complete run of a policy."""
-        mine = (cell for cell in self.cells if cell["policy"] == policy and cell[metric] is not None)
-        return {cell["seed"]: cell[metric] for cell in mine}
+        mine = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
+        return {seed: value for seed, value in mine if value is not None}
 
     def ratios(self, policy: str) -> list[float]:
         """vllm's mean JCT over this policy's, seed by seed."""
         base, mine = self.by_seed(BASELINE, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
-        return [ratio_interval([base[seed]], [mine[seed]]).mean for seed in mine if seed in base]
+        return [base[seed] / mine[seed] for seed in mine if seed in base]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +79,26 @@ class Sweep:
         for group in self.groups:
             if len(group.cells) < group.asked:
                 found.append(f"{group.folder}: {group.asked - len(group.cells)} of {group.asked} cells are not there")
-            found += [f"{group.folder}: {text}" for text in (group.summary or {}).get("warnings", ())]
+            found += [f"{group.folder}: {text}" for text in (group.summary.warnings if group.summary else ())]
         return found
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows for people: the axes that vary, then the policy and what came of it, what is drawn last."""
+    def table(self) -> TextTable:
+        """One row a point and policy: the axes that vary, the policy, what is always shown, and what is drawn."""
         axes = self.varying() or ["jps"]
         drawn = [name for name in self.plot.get("y", ()) if name not in SHOWN]
         headings = [*axes, "policy", "seeds", "JCT mean, s", "P95, s", "jobs/s", "prefix hit", "ratio to vllm", *drawn]
         rows = [
-            [
-                *(_show(group.axes.get(axis)) for axis in axes),
-                policy,
-                *_cells(group, policy, row),
-                *(spread(row[name], None, 1) for name in drawn),
-            ]
+            [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(group, policy, drawn)]
             for group in self.groups
-            for policy, row in group.policies.items()
+            for policy in group.policies
         ]
-        return headings, rows
+        return TextTable(headings, rows)
 
     def as_json(self) -> dict[str, Any]:
-        groups = [{"folder": group.folder, "axes": dict(group.axes), **(group.summary or {})} for group in self.groups]
+        groups = [
+            {"folder": group.folder, "axes": dict(group.axes), **(group.summary.to_json() if group.summary else {})}
+            for group in self.groups
+        ]
         head = {"schema": "continuum-sweep-summary", "version": 1, "name": self.name, "engine": self.engine}
         return {**head, "warnings": self.warnings(), "groups": groups}
 
@@ -118,24 +124,27 @@ def read_sweep(path: Path) -> Sweep:
 def runs_of(path: Path, group: Mapping[str, Any]) -> list[Run]:
     """The complete runs of one group of sweep.json."""
     folders = [path / group["folder"] / cell["name"] for cell in group["cells"]]
-    return [Run(one, read_manifest(one), analyze_run(one)) for one in folders if (one / "engine.json").is_file()]
+    return [Run(one, read_manifest(one), analyze_run(one)) for one in folders if (one / ENGINE).is_file()]
 
 
 def _group(path: Path, group: Mapping[str, Any]) -> GroupSummary:
     runs = runs_of(path, group)
-    cells = tuple({"policy": r.manifest.policy, "seed": r.manifest.seed, **r.metrics.values} for r in runs)
-    order = list(dict.fromkeys(cell["policy"] for cell in group["cells"]))
-    summary = None
-    if runs:
-        summary = summarize_runs(path / group["folder"], runs)
-        summary["policies"] = {name: summary["policies"][name] for name in order if name in summary["policies"]}
+    cells = tuple(Cell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
+    summary = summarize_runs(path / group["folder"], runs) if runs else None
+    if summary is not None:
+        order = dict.fromkeys(cell["policy"] for cell in group["cells"])
+        summary = replace(summary, arms={name: summary.arms[name] for name in order if name in summary.arms})
     return GroupSummary(group["folder"], group["axes"], len(group["cells"]), summary, cells)
 
 
 def cell_frame(sweep: Sweep) -> pd.DataFrame:
     """One row a complete cell: its axes, policy, seed and every metric."""
     axes = list(dict.fromkeys(name for group in sweep.groups for name in group.axes))
-    rows = [{**dict(group.axes), **cell} for group in sweep.groups for cell in group.cells]
+    rows = [
+        {**group.axes, "policy": cell.policy, "seed": cell.seed, **cell.metrics}
+        for group in sweep.groups
+        for cell in group.cells
+    ]
     columns = [*axes, "policy", "seed", *(metric.name for metric in METRICS)]
     return pd.DataFrame(rows, columns=columns)
 
@@ -144,45 +153,32 @@ def write_tables(sweep: Sweep) -> None:
     """sweep.csv, a row a cell, and summary.json, a summary a group."""
     target = sweep.path / "sweep.csv"
     temporary = target.with_name("sweep.csv.tmp")
-    try:
+    with writing(target):
         cell_frame(sweep).to_csv(temporary, index=False, float_format="%.6g")
         temporary.replace(target)
-    except OSError as error:
-        raise RunDirError(f"{target}: cannot write: {error.strerror}") from error
     write_json(sweep.path / SUMMARY, sweep.as_json())
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table; its lines."""
-    yield "| " + " | ".join(headings) + " |"
-    yield "|" + "---|" * len(headings)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-
-
-def _cells(group: GroupSummary, policy: str, row: Mapping[str, Any]) -> list[str]:
-    means = list(group.by_seed(policy, "jct_mean_s").values())
+def _cells(group: GroupSummary, policy: str, drawn: Sequence[str]) -> list[str]:
+    arm = group.policies[policy]
     return [
-        str(len(row["seeds"])),
-        spread(row["jct_mean_s"], row["intervals"]["jct_mean_s"], 1, means),
-        spread(row["jct_p95_s"], None, 1),
-        spread(row["throughput_jobs_per_s"], None, 4),
-        "-" if row["prefix_hit_ratio"] is None else f"{row['prefix_hit_ratio']:.1%}",
-        spread(row.get("ratio_to_vllm"), row.get("ratio_to_vllm_interval"), 2, group.ratios(policy)),
+        str(len(arm.seeds)),
+        interval_text(arm.metrics["jct_mean_s"], "{:.1f}".format, list(group.by_seed(policy, "jct_mean_s").values())),
+        number_text(arm.mean("jct_p95_s"), "{:.1f}"),
+        number_text(arm.mean("throughput_jobs_per_s"), "{:.4f}"),
+        number_text(arm.mean("prefix_hit_ratio"), "{:.1%}"),
+        interval_text(arm.ratio, "{:.2f}".format, group.ratios(policy)),
+        *(number_text(arm.mean(name), "{:.1f}") for name in drawn),
     ]
 
 
-def spread(value: float | None, bounds: Sequence[float] | None, digits: int, seeds: Sequence[float] = ()) -> str:
-    """A number with its 95% interval in round brackets, or, of too few seeds for one, each seed's in square ones."""
-    if value is None:
-        return "-"
-    if len(seeds) in range(2, ENOUGH_SEEDS):
-        return f"{value:.{digits}f} [{', '.join(f'{seed:.{digits}f}' for seed in seeds)}]"
-    within = "" if bounds is None else f" ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})"
-    return f"{value:.{digits}f}{within}"
+def point_text(axes: Mapping[str, Any], shown: Iterable[str]) -> str:
+    """A point of the grid on the axes shown, those it lacks left out; numbers stand behind their axis' name."""
+    told = {name: axes[name] for name in shown if axes.get(name) is not None}
+    return ", ".join(f"{name} " * isinstance(value, int | float) + _show(value) for name, value in told.items())
 
 
 def _show(value: Any) -> str:
     if value is None:
-        return "-"
+        return NO_VALUE
     return f"{value:g}" if isinstance(value, float) else str(value)

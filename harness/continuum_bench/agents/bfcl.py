@@ -7,15 +7,14 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from continuum_agents.recorded_web import RecordedWebError, read_web
 
-from continuum_bench.agents.run import AgentOptions, Results, Work, environment_of, run_batch
+from continuum_bench.agents.run import Results, Work, environment_of, run_batch
 from continuum_bench.agents.tasks import Task
 from continuum_bench.errors import BenchError
+from continuum_bench.options.agent import BfclOptions
 from continuum_bench.show import print_notice
 
 ENTRIES = "BFCL_v4_web_search.json"
@@ -30,22 +29,9 @@ KEY_VARIABLE = "SERPAPI_API_KEY"
 SCORER = "continuum_agents.bfcl_score"
 
 
-@dataclass(frozen=True, slots=True)
-class BfclOptions:
-    """What the user asked for beyond the options of every batch."""
-
-    web: str = LIVE
-    record_web: Path | None = None
-    tasks: Path | None = None
-    category: str = "web_search_base"
-    part: str = ":"
-    temperature: float = 0.001
-    prompting: bool = False
-
-
-def run_bfcl(options: BfclOptions, shared: dict[str, Any]) -> int:
+def run_bfcl(options: BfclOptions) -> int:
     """Play, record, score. As ``run_batch``."""
-    framework, python = environment_of("bfcl")
+    framework, python = environment_of(options.framework)
     entries = (options.tasks or _installed_data(python)) / ENTRIES
     config = _config(options)
 
@@ -58,7 +44,7 @@ def run_bfcl(options: BfclOptions, shared: dict[str, Any]) -> int:
             config=config,
         )
 
-    return run_batch(AgentOptions(**{**shared, "framework": framework.name, "tasks": entries}), find_work)
+    return run_batch(options, entries, find_work)
 
 
 def _installed_data(python: Path) -> Path:
@@ -137,8 +123,6 @@ def _config(options: BfclOptions) -> tuple[str, ...]:
         raise BenchError(f"--web live: searches through SerpAPI, whose key is to be in {KEY_VARIABLE}; or --web FILE")
     if options.web != LIVE and options.record_web is not None:
         raise BenchError("--record-web: records what --web live answers")
-    if not 0 <= options.temperature <= 2:
-        raise BenchError(f"--temperature {options.temperature:g}: from 0 to 2")
     settings = {
         "web": options.web if options.web == LIVE else str(_readable_web(Path(options.web)).absolute()),
         "record_web": None if options.record_web is None else str(options.record_web.absolute()),

@@ -26,7 +26,7 @@ from continuum_agents.environments import (
     python_of,
     set_up,
 )
-from continuum_agents.protocol import CHECK, LOCAL, Start, to_line
+from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.run_dir import (
     MANIFEST,
     PROGRAMS,
@@ -42,7 +42,8 @@ from continuum_traces.schema import Manifest
 from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
-from continuum_bench.live.endpoint import Endpoint, look_at
+from continuum_bench.live.endpoint import Endpoint, probe_server
+from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace, uses_rate
 from continuum_client.appender import Presence, SharedLines
@@ -55,38 +56,13 @@ PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
 LOCK = "batch.lock"
 WORKERS = 4
+"""Agent processes at the same time where the user gives no number."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """What the user asked for."""
-
-    framework: str
-    tasks: Path
-    base_url: str
-    repos: Path | None = None
-    out: Path | None = None
-    model: str | None = None
-    jps: float = 0.13
-    arrivals: str = "poisson"
-    workers: int | None = None
-    """None: as many as a fixed concurrency asks for, else ``WORKERS``."""
-    time_limit_s: float = 900.0
-    seed: int = 0
-    config: tuple[str, ...] = ()
-    """The user's -c; none: the framework's own."""
-    step_limit: int | None = None
-    tool_limit_s: int | None = None
-    environment: str = LOCAL
-    dialect: str | None = None
-    content: str = "digest"
-    json_output: bool = False
-
-    @property
-    def at_once(self) -> int:
-        """Agent processes at a time."""
-        lanes = lanes_of(self.arrivals)
-        return lanes[0] if lanes is not None else self.workers or WORKERS
+def at_once(options: AgentOptions) -> int:
+    """Number of agent processes at the same time."""
+    lanes = lanes_of(options.arrivals)
+    return lanes[0] if lanes is not None else options.workers or WORKERS
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
@@ -119,29 +95,34 @@ class Work:
     """The framework's configuration, where the harness makes it and the user cannot."""
 
 
-def run_agents(options: AgentOptions) -> int:
-    """Play tasks on code: see ``run_batch``."""
+def run_openhands(options: OpenHandsOptions) -> int:
+    """Play tasks on code. As ``run_batch``."""
     tasks = read_tasks(options.tasks, options.repos)
-    return run_batch(options, lambda: Work(tasks, conclude=lambda done: write_fixes(done.out, tasks, done.predictions)))
+
+    def conclude(done: Results) -> None:
+        write_fixes(done.out, tasks, done.predictions)
+
+    return run_batch(options, options.tasks, lambda: Work(tasks, conclude=conclude))
 
 
-def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
+def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work]) -> int:
     """Play, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C.
 
     Args:
         options: the user's.
+        tasks: file that the tasks are read from.
         find_work: reads what is to be done, once all else is known to be in order.
     """
     framework, python = environment_of(options.framework)
     _check(options)
     work = find_work()
-    endpoint = look_at(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
+    endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint, work.config)
     if options.config:
         said = f"-c {' -c '.join(options.config)}"
         run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
     out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    manifest = _manifest(options, framework, endpoint, start, work)
+    manifest = _manifest(options, tasks, framework, endpoint, start, work)
     with Results(out, manifest, start, framework.distribution, work.answers) as results:
         arrivals = _arrivals(options, work.tasks, results)
         finished = len(work.tasks) - len(arrivals)
@@ -156,7 +137,7 @@ def run_batch(options: AgentOptions, find_work: Callable[[], Work]) -> int:
                 environment=framework.variables(),
                 start=start,
                 out=out,
-                workers=options.at_once,
+                workers=at_once(options),
                 time_limit_s=options.time_limit_s,
                 answers=work.answers,
             )
@@ -203,18 +184,10 @@ def run_in(framework: Framework, python: Path, module: str, *arguments: str, say
 
 
 def _check(options: AgentOptions) -> None:
-    if not (options.jps > 0 and np.isfinite(options.jps)):
-        raise BenchError(f"--jps {options.jps:g}: programs per second must be above 0")
-    if options.workers is not None and options.workers < 1:
-        raise BenchError(f"--workers {options.workers}: must be at least 1")
-    if options.workers is not None and options.workers != options.at_once:
+    if options.workers is not None and options.workers != at_once(options):
         raise BenchError(f"--workers {options.workers}, --arrivals {options.arrivals}: give one of them")
-    if not options.time_limit_s > 0:
-        raise BenchError(f"--time-limit {options.time_limit_s:g}: must be above 0")
     if options.arrivals.startswith("recorded"):
         raise BenchError(f"--arrivals {options.arrivals}: tasks have no recorded arrivals")
-    if options.content not in ("none", "digest", "full"):
-        raise BenchError(f"--content {options.content}: there are none, digest, full")
     arrival_times(options.arrivals)
 
 
@@ -233,7 +206,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
         trajectory="",
         dialect=dialect,
         content=options.content,
-        config=config or options.config or find_framework(options.framework).config,
+        config=config or tuple(options.config or find_framework(options.framework).config),
         step_limit=options.step_limit,
         tool_limit_s=options.tool_limit_s,
         environment=options.environment,
@@ -263,7 +236,9 @@ def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task
     return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
 
 
-def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, start: Start, work: Work) -> Manifest:
+def _manifest(
+    options: AgentOptions, tasks: Path, framework: Framework, endpoint: Endpoint, start: Start, work: Work
+) -> Manifest:
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=("continuum-bench", *sys.argv[1:]),
@@ -279,8 +254,8 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
         seed=options.seed,
         workload={
             "name": f"agent {framework.name}",
-            "file": options.tasks.name,
-            "sha256": hashlib.sha256(options.tasks.read_bytes()).hexdigest(),
+            "file": tasks.name,
+            "sha256": hashlib.sha256(tasks.read_bytes()).hexdigest(),
             "programs": len(work.tasks),
             "synthetic": False,
             **({"jps": options.jps} if uses_rate(options.arrivals) else {}),
@@ -292,7 +267,7 @@ def _manifest(options: AgentOptions, framework: Framework, endpoint: Endpoint, s
         engine_options={
             **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
             **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
-            **{"workers": options.at_once, "time_limit_s": options.time_limit_s},
+            **{"workers": at_once(options), "time_limit_s": options.time_limit_s},
         },
         modelled=endpoint.modelled,
         notes=(f"server: {endpoint.base_url}",),

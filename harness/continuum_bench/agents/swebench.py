@@ -4,54 +4,40 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
+from continuum_agents.protocol import BUBBLEWRAP, DOCKER
 
 from continuum_bench.agents.batch import batch_label
-from continuum_bench.agents.run import AgentOptions, Results, Work, environment_of, run_batch, run_in
+from continuum_bench.agents.run import Results, Work, environment_of, run_batch, run_in
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
+from continuum_bench.options.agent import MiniSweOptions
 from continuum_bench.show import print_notice
 
 TASKS = "tasks.jsonl"
 LOADER = "continuum_agents.swebench"
 CONTAINERS = "continuum_agents.containers"
-PLACES = (LOCAL, BUBBLEWRAP, DOCKER)
 
 
-@dataclass(frozen=True, slots=True)
-class SwebenchOptions:
-    """What the user asked for beside the batch's options; as in ``mini-extra swebench``."""
-
-    tasks: Path | None = None
-    subset: str | None = None
-    split: str = "dev"
-    slice_spec: str = ""
-    filter_spec: str = ""
-    shuffle: bool = False
-    pull: bool = True
-
-
-def run_mini_swe(options: SwebenchOptions, shared: dict[str, Any]) -> int:
+def run_mini_swe(options: MiniSweOptions) -> int:
     """Play tasks of a file or of a dataset. As ``run_batch``."""
-    _check(options, shared["environment"])
-    agent = _Agent()
-    batch = AgentOptions(**{**shared, "framework": "mini-swe", "tasks": options.tasks or Path(TASKS)})
-    if options.subset is not None:
-        out = batch.out or Path("runs") / f"mini-swe-{datetime.now():%Y%m%d-%H%M%S}"
-        batch = replace(batch, out=out, tasks=agent.load(options, out))
-    tasks = read_tasks(batch.tasks, batch.repos)
-    in_docker = batch.environment == DOCKER
+    _check(options)
+    agent, file, out = _Agent(), options.tasks, options.out
+    if file is None:
+        out = out or Path("runs") / f"mini-swe-{datetime.now():%Y%m%d-%H%M%S}"
+        file = agent.load(options, out)
+    tasks = read_tasks(file, options.repos)
+    in_docker = options.environment == DOCKER
     if in_docker:
-        _check_images(batch.tasks, tasks)
+        _check_images(file, tasks)
 
     def prepare() -> Work:
         if in_docker:
-            agent.clean(batch.out)
+            agent.clean(out)
             if options.pull:
                 agent.pull(tasks)
         return Work(tasks, conclude=conclude, facts=_facts(options))
@@ -61,15 +47,13 @@ def run_mini_swe(options: SwebenchOptions, shared: dict[str, Any]) -> int:
         if in_docker:
             agent.clean(done.out)
 
-    return run_batch(batch, prepare)
+    return run_batch(replace(options, out=out), file, prepare)
 
 
-def _check(options: SwebenchOptions, environment: str) -> None:
+def _check(options: MiniSweOptions) -> None:
     if (options.tasks is None) == (options.subset is None):
         raise BenchError("give --tasks FILE or --subset NAME, one of them")
-    if environment not in PLACES:
-        raise BenchError(f"--environment {environment}: there are {', '.join(PLACES)}")
-    if environment == BUBBLEWRAP and shutil.which(_bwrap()) is None:
+    if options.environment == BUBBLEWRAP and shutil.which(_bwrap()) is None:
         raise BenchError(f"--environment bubblewrap: there is no {_bwrap()}; Debian: apt-get install bubblewrap")
 
 
@@ -89,7 +73,7 @@ def _check_images(file: Path, tasks: list[Task]) -> None:
         raise BenchError(f"{file}: {without[0]}: image: missing; --environment docker runs each task in its image")
 
 
-def _facts(options: SwebenchOptions) -> dict[str, Any]:
+def _facts(options: MiniSweOptions) -> dict[str, Any]:
     if options.subset is None:
         return {}
     chosen = {"slice": options.slice_spec, "filter": options.filter_spec, "shuffle": options.shuffle}
@@ -106,7 +90,7 @@ class _Agent:
     def __init__(self) -> None:
         self._framework, self._python = environment_of("mini-swe")
 
-    def load(self, options: SwebenchOptions, out: Path) -> Path:
+    def load(self, options: MiniSweOptions, out: Path) -> Path:
         """The dataset's tasks as a file in ``out``."""
         chosen = ["--subset", str(options.subset), "--split", options.split]
         chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]

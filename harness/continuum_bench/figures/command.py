@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Panel
 from continuum_analysis.sweep.details import estimates_figure, queue_figure, tools_figure
 from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
-from continuum_analysis.sweep.plots import Panel, read_plot, sweep_panels
+from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import READING, write_page
-from continuum_analysis.sweep.tables import Sweep, markdown, read_sweep, write_tables
+from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import RunDirError, create, write_json
 from continuum_traces.synth import bundled
-from rich.console import Console
-from rich.table import Table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
-from continuum_bench.show import print_notice
-from continuum_bench.sweep.command import WIDTH, exit_code, show_plan
+from continuum_bench.options.sweep import FigureOptions
+from continuum_bench.show import print_notice, print_table
+from continuum_bench.sweep.command import exit_code, show_plan
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.plan import plan
-from continuum_bench.sweep.run import Players, play_missing
+from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 
 POLICY_COST = Path("benchmarks") / "policy_cost.py"
@@ -40,37 +41,13 @@ BASE = "continuum"
 SWEPT = ("lines", "ratios", "queue", "estimates")
 """Kinds whose cells are known before any is played."""
 
-TableOf = tuple[Sequence[str], Sequence[Sequence[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class FigureOptions:
-    """What the command was given."""
-
-    name: str
-    full: bool
-    out: Path | None
-    traces: Sequence[Path]
-    overrides: Sequence[str]
-    players: Players
-    limits: Sequence[float] = ()
-    """goodput: instead of its own, times vllm's unloaded mean JCT."""
-    dry_run: bool = False
-    """List the cells and stop."""
-
-    @property
-    def mode(self) -> str:
-        return "full" if self.full else "quick"
-
 
 def run_figure(options: FigureOptions) -> int:
     """0; 1 where cells failed; 130 for Ctrl-C."""
     if options.name == "list":
         return list_figures()
     spec = load_figure(options.name)
-    if options.players.jobs is not None and options.players.jobs < 1:
-        raise BenchError(f"--jobs {options.players.jobs}: must be at least 1")
-    where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces)])
+    where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces or ())])
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
         raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
@@ -86,19 +63,18 @@ def run_figure(options: FigureOptions) -> int:
 
 def list_figures() -> int:
     """Names, what they stand beside, how long they take."""
-    table = Table(title="Figures (minutes on two cores: a guess)", title_justify="left")
-    for heading in ("name", "what", "beside", "quick, min", "full, min"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for name in figure_names():
-        spec = load_figure(name)
-        table.add_row(name, spec.title, spec.paper, *(f"{spec.minutes[mode]:g}" for mode in ("quick", "full")))
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=WIDTH)).print(table)
+    specs = [load_figure(name) for name in figure_names()]
+    rows = [
+        [spec.name, spec.title, spec.paper, *(f"{spec.minutes[mode]:g}" for mode in ("quick", "full"))]
+        for spec in specs
+    ]
+    table = TextTable(("name", "what", "beside", "quick, min", "full, min"), rows)
+    print_table(table, "Figures (minutes on two cores: a guess)", wrapped=table.headings[1:])
     return 0
 
 
 def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid = spec.sweep(options.mode, options.traces, options.overrides)
+    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
     command = _command()
     cells, store = plan(grid, out, command), SweepStore(out)
     if options.dry_run:
@@ -107,7 +83,7 @@ def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
         store.write_plan(grid, cells, command, _now())
         todo = sum(not store.is_done(cell) for cell in cells)
         print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play")
-        outcome = play_missing(store, grid, cells, options.players, quiet=False)
+        outcome = play_missing(store, grid, cells, options, quiet=False)
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
@@ -116,7 +92,7 @@ def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     return exit_code(outcome, out)
 
 
-def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TableOf]:
+def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
     if spec.kind == "queue":
         return queue_figure(sweep)
     if spec.kind == "estimates":
@@ -128,9 +104,10 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TableOf]:
 
 
 def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid, store, command = spec.sweep(options.mode, options.traces, options.overrides), SweepStore(out), _command()
+    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
+    store, command = SweepStore(out), _command()
     factors = options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(grid, store, options.players, factors, spec.goodput["tolerance"], command)
+    study = GoodputStudy(grid, store, options, factors, spec.goodput["tolerance"], command)
     with store.locked():
         rows = summarize_goodput(study.run(_now(), quiet=False))
         if rows:
@@ -154,20 +131,21 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
 
 
 def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    """The benchmark's own table; it measures this machine, so it runs alone and is not resumed."""
+    """The benchmark's step table; it measures this machine, so it runs alone and is not resumed."""
     if not POLICY_COST.is_file():
         raise BenchError(f"figure overhead: runs {POLICY_COST}; give the command in a checkout of the repository")
-    arguments = ["--table", "step", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
+    arguments = ["--json", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
     done = subprocess.run([sys.executable, str(POLICY_COST), *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"figure overhead: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
-    lines = [line.strip("| \n").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    if not lines:
-        raise BenchError("figure overhead: the benchmark printed no table")
+    steps_us = json.loads(done.stdout)
+    headings = ["policy", *(f"{int(waiting):,} waiting, us (ratio to stock)" for waiting in steps_us)]
+    rows = [
+        [name, *(f"{arms[name]:.0f} ({arms[name] / arms['stock']:.3f})" for arms in steps_us.values())]
+        for name in next(iter(steps_us.values()))
+    ]
     _made(out)
-    _write(
-        spec, options, out, [], (["policy", *(f"{head}, us (ratio to stock)" for head in lines[0][1:])], lines[1:]), []
-    )
+    _write(spec, options, out, [], TextTable(headings, rows), [])
     return 0
 
 
@@ -176,21 +154,15 @@ def _write(
     options: FigureOptions,
     out: Path,
     panels: Sequence[Panel],
-    table: TableOf,
+    table: TextTable,
     warnings: Sequence[str],
 ) -> None:
     """figure.svg, figure.png, figure.md and report.html, and the table on the terminal."""
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", " ".join(_command()))]
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
-    text = "\n".join([f"`{' '.join(_command())}`", "", *markdown(*table), ""])
+    text = "\n".join([f"`{' '.join(_command())}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
-    shown = Table(title=spec.title, title_justify="left")
-    for number, heading in enumerate(table[0]):
-        shown.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in table[1]:
-        shown.add_row(*row)
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
+    print_table(table, spec.title)
     print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")

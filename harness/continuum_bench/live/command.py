@@ -20,17 +20,16 @@ from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
 from continuum_bench.errors import BenchError
-from continuum_bench.live.endpoint import Endpoint, look_at
-from continuum_bench.live.load import REQUEST_LIMIT_S, LoadCounters, LoadOptions, Prompts
+from continuum_bench.live.endpoint import Endpoint, probe_server
+from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import Recorder, finished_programs, keep_finished, locked, take_scheduler_records
 from continuum_bench.live.results import conclude, generator_facts, report_generator
-from continuum_bench.options import LiveOptions, RunOptions
+from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.load import Workload
-from continuum_bench.workload.of_options import workload_of
+from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
@@ -44,6 +43,7 @@ class _LiveRun:
     endpoint: Endpoint
     load: LoadOptions
     workload: Workload
+    window: Window
     plans: Mapping[int, Plan]
     """By seed."""
     label: str
@@ -66,7 +66,7 @@ class _LiveRun:
             policy=self.label,
             policy_options=dict(state.get("policy_options", {})),
             seed=seed,
-            workload=self.workload.facts,
+            workload={**self.workload.facts, **self.window.facts},
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
@@ -74,11 +74,11 @@ class _LiveRun:
         )
 
 
-def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
+def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
     if options.offload is not None:
         raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
-    run = _settle(name, options, live)
+    run = _settle(name, base_url, options, live)
     with locked(run.out):
         _open(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
@@ -100,15 +100,14 @@ def run_live(name: str, options: RunOptions, live: LiveOptions) -> int:
     return 1 if failed else 0
 
 
-def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
+def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
     _check(options, live)
     api_key = os.environ.get(live.api_key_env) or None
-    endpoint = look_at(live.base_url, api_key)
+    endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
-    workload = replace(workload, facts={**workload.facts, **window.facts})
     seeds = range(options.seed, options.seed + options.seeds)
-    plans = {seed: make_plan(workload, options.jps, seed, window) for seed in seeds}
+    plans = {seed: make_plan(workload, seed, window) for seed in seeds}
     lanes = plans[options.seed].lanes
     if lanes is not None and lanes.number < live.processes:
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
@@ -116,6 +115,7 @@ def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
         endpoint=endpoint,
         load=_load_options(endpoint, live, api_key),
         workload=workload,
+        window=window,
         plans=plans,
         label=live.label or endpoint.policy,
         out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
@@ -126,14 +126,6 @@ def _settle(name: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
 
 
 def _check(options: RunOptions, live: LiveOptions) -> None:
-    if live.processes < 1:
-        raise BenchError(f"--processes {live.processes}: must be at least 1")
-    if live.retries < 0:
-        raise BenchError(f"--retries {live.retries}: must not be negative")
-    for name in ("request_limit_s", "program_limit_s", "time_limit_s"):
-        value = getattr(live, name)
-        if value is not None and not value > 0:
-            raise BenchError(f"--{name.replace('_', '-')} {value:g}: must be above 0")
     if live.resume is not None and options.out is not None:
         raise BenchError("--resume and --out: --resume names the directory already")
     if live.resume is not None and not (live.resume / MANIFEST).exists():
@@ -145,8 +137,6 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
     prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
-    if prompts not in ("tokens", "text"):
-        raise BenchError(f"--prompts {prompts}: there are tokens and text")
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
         raise BenchError(f"--served-model {model}: the server has {', '.join(endpoint.models)}")
@@ -167,7 +157,7 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
 
 def _engine_options(load: LoadOptions) -> dict[str, Any]:
     limits = {name: getattr(load, name) for name in ("program_limit_s", "time_limit_s", "request_limit_s")}
-    given = {name: value for name, value in limits.items() if value not in (None, REQUEST_LIMIT_S)}
+    given = {name: value for name, value in limits.items() if value not in (None, LiveOptions.request_limit_s)}
     return {
         "model": load.model,
         "dialect": load.dialect.name,

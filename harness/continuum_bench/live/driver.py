@@ -11,16 +11,17 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
 import aiohttp
-from continuum_traces.schema import ArrivalRecord, Tags, TurnRecord
+from continuum_traces.conversation import Answered, Conversation, Failed, Send, Wait, converse, go_on
+from continuum_traces.schema import ArrivalRecord, TurnRecord
 
-from continuum_bench.live.conversation import TextConversation, TokenConversation
+from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
-from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions, Prompts
+from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 KEEPALIVE_S = 4.0
@@ -44,13 +45,15 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A program being played; ``turn`` while a request is out."""
+    """A program being played."""
 
     play: LivePlay
-    due_s: float
-    index: int = 0
-    turn: TurnRecord | None = None
+    context: TokenContext | TextContext
+    conversation: Conversation[Reply]
+    sent_s: float | None = None
+    """When the turn that is out was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
+    """Of that turn."""
 
 
 class LoadDriver:
@@ -148,15 +151,20 @@ class LoadDriver:
     async def _play(self, play: LivePlay, due_s: float) -> None:
         await self._sleep_until(due_s)
         self._sink.arrived(ArrivalRecord(play.program_id, play.number, due_s, play.counted))
-        under_way = _UnderWay(play, due_s)
+        under_way = self._begin(play, due_s)
         try:
             async with asyncio.timeout(self._options.program_limit_s):
-                done = await self._turns(under_way)
+                done = await self._converse(under_way)
         except TimeoutError:
-            self._give_up(under_way)
+            self.counters.errors["program-limit"] += 1
+            limit_s = self._options.program_limit_s
+            self._cut_short(under_way, self.now_s(), f"program-limit: the program took over {limit_s:g} s")
             done = False
         except asyncio.CancelledError:
-            self._stop(under_way)
+            self.counters.programs_stopped += 1
+            self._abandoned.append(play.program_id)
+            if under_way.sent_s is not None:
+                self._cut_short(under_way, None, "stopped: the run ended")
             raise
         if done:
             self.counters.programs_done += 1
@@ -164,61 +172,65 @@ class LoadDriver:
             self.counters.programs_failed += 1
             await self._release(play.program_id)
 
-    def _give_up(self, under_way: _UnderWay) -> None:
-        """The program took too long: its turn failed, or, between turns, the next one was never sent."""
-        self.counters.errors["program-limit"] += 1
-        now_s = self.now_s()
-        record = under_way.turn or self._begun(under_way, now_s)
-        error = f"program-limit: the program took over {self._options.program_limit_s:g} s"
-        self._sink.turn(replace(record, finish_s=now_s, error=error, failed_tries=under_way.failed_tries))
+    def _begin(self, play: LivePlay, due_s: float) -> _UnderWay:
+        salt = self._options.salt
+        kind = TokenContext if self._options.prompts == "tokens" else TextContext
+        context = kind(play.program, f"{salt}/{play.number}", salt)
+        conversation = converse(
+            play.program,
+            play.program_id,
+            due_s,
+            context,
+            lambda index: f"{index}-{salt[:8]}",  # another run against the same server has other turn ids
+            kind.exact_lengths,
+        )
+        return _UnderWay(play, context, conversation)
 
-    def _stop(self, under_way: _UnderWay) -> None:
-        """The run ends here: a turn that is out has no end."""
-        self.counters.programs_stopped += 1
-        self._abandoned.append(under_way.play.program_id)
-        if under_way.turn is not None:
-            tries = under_way.failed_tries
-            self._sink.turn(replace(under_way.turn, error="stopped: the run ended", failed_tries=tries))
+    async def _converse(self, under_way: _UnderWay) -> bool:
+        """Carry out what the program's conversation wants. False where a turn got no answer."""
+        result: Answered[Reply] | Failed | None = None
+        while (want := go_on(under_way.conversation, result, self._sink.turn)) is not None:
+            if isinstance(want, Wait):
+                await self._sleep_until(want.until_s)
+                result = None
+            else:
+                result = await self._send(under_way, want)
+        return not isinstance(result, Failed)
 
-    async def _turns(self, under_way: _UnderWay) -> bool:
-        options, play = self._options, under_way.play
-        program, last = play.program, len(play.program.turns) - 1
-        kind = TokenConversation if options.prompts == "tokens" else TextConversation
-        conversation = kind(program, f"{options.salt}/{play.number}", options.salt)
-        due_s, reusable = under_way.due_s, program.reusable_tokens()
-        for index, turn in enumerate(program.turns):
-            under_way.index = index
-            await self._sleep_until(due_s)
-            content = conversation.body(index)
-            record = replace(self._begun(under_way, due_s), is_last=index == last)
-            if options.prompts == "tokens":  # text has other lengths than the trace
-                record = replace(record, reusable_tokens=reusable[index])
-            under_way.turn, under_way.failed_tries = record, ()
-            try:
-                reply = await self._request(under_way, conversation.path, content)
-            except RequestFailed as error:
-                text = self._without_key(str(error))
-                tries = under_way.failed_tries
-                self._sink.turn(replace(record, finish_s=self.now_s(), error=text, failed_tries=tries))
-                return False
-            under_way.turn = None
-            conversation.answered(index, reply.answer)
-            if isinstance(conversation, TextConversation) and reply.prompt_tokens:
-                conversation.measured(index, reply.prompt_tokens)
-            ended = _ended(record, reply, turn, options.prompts)
-            self._sink.turn(replace(ended, failed_tries=under_way.failed_tries))
-            due_s = reply.finish_s + turn.gap_s
-        return True
+    def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:
+        """The program ends here, at a turn that is out or is still to be sent."""
+        sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
+        failed = Failed(sent_s, finish_s, error, under_way.failed_tries)
+        go_on(under_way.conversation, failed, self._sink.turn)
 
-    async def _request(self, under_way: _UnderWay, path: str, content: dict[str, Any]) -> Reply:
+    async def _send(self, under_way: _UnderWay, send: Send) -> Answered[Reply] | Failed:
+        content = under_way.context.body(send.turn)
+        sent_s = under_way.sent_s = self.now_s()
+        try:
+            reply = await self._request(under_way, send, content)
+        except RequestFailed as error:
+            return Failed(sent_s, self.now_s(), self._without_key(str(error)), under_way.failed_tries)
+        answered = Answered(
+            sent_s=sent_s,
+            finish_s=reply.finish_s,
+            answer=reply,
+            first_token_s=reply.first_token_s,
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens or (send.turn.output_tokens if under_way.context.exact_lengths else None),
+            cached_tokens=reply.cached_tokens,
+            failed_tries=under_way.failed_tries,
+        )
+        under_way.sent_s, under_way.failed_tries = None, ()
+        return answered
+
+    async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> Reply:
         """One turn's request, tried again with the same ids where that may help."""
-        options, play, index = self._options, under_way.play, under_way.index
+        options, path = self._options, under_way.context.path
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
         body = _lengths(body, options.dialect.name)
-        tags = self._tags(play, index)
-        body = merged_body(body, tag_body(tags, options.dialect, path, body.get("max_tokens")), ())
-        headers = {"Content-Type": "application/json", **tag_headers(tags), **self._authorization()}
-        chance = Random(f"{options.salt}/{play.number}/{index}")
+        body = merged_body(body, tag_body(send.tags, options.dialect, path, body.get("max_tokens")), ())
+        headers = {"Content-Type": "application/json", **tag_headers(send.tags), **self._authorization()}
+        chance = Random(f"{options.salt}/{under_way.play.number}/{send.index}")
         url = self._url + path
         for attempt in range(options.retries + 1):
             self.counters.requests += 1
@@ -257,26 +269,6 @@ class LoadDriver:
         except (aiohttp.ClientError, TimeoutError):
             self.counters.errors["release"] += 1
 
-    def _tags(self, play: LivePlay, index: int) -> Tags:
-        turn = play.program.turns[index]
-        slowest = max(turn.tool_calls, key=lambda call: call.start_s + (call.duration_s or 0.0), default=None)
-        return Tags(
-            program_id=play.program_id,
-            is_last_step=index == len(play.program.turns) - 1,
-            this_func_call=slowest.name if slowest is not None and self._options.hints else None,
-            parent_id=play.program.parent_id,
-            turn_id=self._turn_id(index),
-        )
-
-    def _begun(self, under_way: _UnderWay, due_s: float) -> TurnRecord:
-        """The record of the program's present turn, as it is now."""
-        program_id, index = under_way.play.program_id, under_way.index
-        return TurnRecord(program_id, index, due_s, self.now_s(), turn_id=self._turn_id(index))
-
-    def _turn_id(self, index: int) -> str:
-        """Equal for every try of a turn; another run against the same server has others."""
-        return f"{index}-{self._options.salt[:8]}"
-
     async def _sleep_until(self, instant_s: float) -> None:
         """Never early, and late by the event loop's resolution: timers may fire up to a millisecond early."""
         while (remaining := instant_s - self.now_s()) > 0:
@@ -305,16 +297,3 @@ def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:
     if dialect == "openai":
         return {("max_completion_tokens" if name == "max_tokens" else name): value for name, value in body.items()}
     return body
-
-
-def _ended(record: TurnRecord, reply: Reply, turn: Any, prompts: Prompts) -> TurnRecord:
-    return replace(
-        record,
-        first_token_s=reply.first_token_s,
-        finish_s=reply.finish_s,
-        prompt_tokens=reply.prompt_tokens,
-        output_tokens=reply.output_tokens or (turn.output_tokens if prompts == "tokens" else None),
-        cached_tokens=reply.cached_tokens,
-        tools=tuple(call.name for call in turn.tool_calls),
-        gap_s=None if record.is_last else turn.gap_s,
-    )

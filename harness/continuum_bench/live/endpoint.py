@@ -64,7 +64,7 @@ class Endpoint:
         return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model, **kv}
 
 
-def look_at(base_url: str, api_key: str | None) -> Endpoint:
+def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     """Ask the server what it is.
 
     Raises:

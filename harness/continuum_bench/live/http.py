@@ -15,8 +15,6 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from continuum_bench.live.conversation import Answer
-
 Clock = Callable[[], float]
 
 READ_EVERY_S = 5.0
@@ -46,7 +44,8 @@ class Reply:
 
     first_token_s: float | None = None
     finish_s: float = 0.0
-    answer: Answer = field(default_factory=Answer)
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
@@ -236,9 +235,9 @@ def _take_choice(reply: Reply, choice: _Choice, clock: Clock) -> None:
     delta = choice.delta
     text = choice.text if delta is None else (delta.content or delta.reasoning_content)
     if choice.token_ids:
-        reply.answer.token_ids += choice.token_ids
+        reply.token_ids += choice.token_ids
     if text:
-        reply.answer.text += text
+        reply.text += text
     if reply.first_token_s is None and (text or choice.token_ids):
         reply.first_token_s = clock()
     if choice.finish_reason is not None:

@@ -9,11 +9,10 @@ from typing import Literal
 
 from continuum_traces.schema import Program
 
+from continuum_bench.options.run import LiveOptions
 from continuum_client.dialects import Dialect
 
 Prompts = Literal["tokens", "text"]
-
-REQUEST_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,11 @@ class LoadOptions:
     api_key: str | None = field(default=None, repr=False)
     salt: str = ""
     """Part of every fresh token's seed: runs with different salts share no prefix in the server's cache."""
-    hints: bool = True
-    """Send which tool the trace says comes next (``this_func_call``): a replayed output does not name it."""
-    retries: int = 3
+    retries: int = LiveOptions.retries
     backoff_s: float = 0.5
     """Before the first retry, doubled for each further one, up to a quarter more by chance; ``Retry-After`` counts
     where it asks for more."""
-    request_limit_s: float = REQUEST_LIMIT_S
+    request_limit_s: float = LiveOptions.request_limit_s
     """A request that takes longer has failed with kind ``timeout``."""
     program_limit_s: float | None = None
     """A program that takes longer is given up and counted as failed."""

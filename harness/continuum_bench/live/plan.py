@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from continuum_bench.errors import BenchError
 from continuum_bench.live.load import Lanes, LivePlay
 from continuum_bench.workload.arrivals import lanes_of
-from continuum_bench.workload.load import Workload, arrivals
+from continuum_bench.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +39,20 @@ class Plan:
     """Fixed concurrency; None where programs arrive by themselves."""
 
 
-def make_plan(workload: Workload, jps: float, seed: int, window: Window) -> Plan:
+def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
     """Equal arguments give equal plans.
 
     Raises:
         BenchError: a window that cannot be, or leaves no program to count.
     """
-    drawn = arrivals(workload, jps, seed)
-    found = lanes_of(workload.facts["arrivals"])
-    plays = [
-        LivePlay(play.program, _program_id(play.program.program_id, play.salt), play.arrival_s, 0) for play in drawn
-    ]
+    found = lanes_of(workload.arrivals.arrivals)
+    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0) for job in workload.jobs(seed)]
     plays.sort(key=lambda play: play.arrival_s)
     first, end = _counted(window, [play.arrival_s for play in plays], found is None)
     if first >= end:
         raise BenchError(f"--warm-up {window.warm_up}, --cool-down {window.cool_down}: no program is left to count")
     numbered = (replace(play, number=n, counted=first <= n < end) for n, play in enumerate(plays))
     return Plan(tuple(numbered), None if found is None else Lanes(*found))
-
-
-def _program_id(program_id: str, salt: int) -> str:
-    return program_id if salt == 0 else f"{program_id}#{salt}"
 
 
 def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import aiohttp
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint
 
 from continuum_bench.errors import BenchError
-from continuum_bench.live.conversation import HIGHEST_ID, LOWEST_ID
+from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint, kv_size
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
 

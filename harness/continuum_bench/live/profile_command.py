@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 import typer
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.profile import (
+    DecodeFit,
     DecodePoint,
-    Fit,
+    PrefillFit,
     PrefillPoint,
     Profile,
     make_profile,
@@ -18,26 +19,17 @@ from continuum_server.step_times.profile import (
 )
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.serve import ProfileOptions
 
 DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in (512, 4096, 16384)]
 
 
-def write_profile_file(
-    out: Path,
-    base_url: str | None,
-    served_model: str | None,
-    repeats: int,
-    gpu: str,
-    model: str,
-    tp: int,
-    overhead: float,
-) -> int:
+def write_profile_file(options: ProfileOptions) -> int:
     """Measure, fit, write, and say how well the curves fit."""
-    if repeats < 1:
-        raise BenchError(f"--repeats {repeats}: must be at least 1")
+    out = options.out
     if not out.absolute().parent.is_dir():
         raise BenchError(f"--out {out}: no such directory: {out.absolute().parent}")
-    profile = _from_server(base_url, served_model, repeats) if base_url else _from_tables(gpu, model, tp, overhead)
+    profile = _from_server(options, options.base_url) if options.base_url else _from_tables(options)
     write_profile(out, profile)
     typer.echo(_show("prefill seconds of n tokens", profile.prefill))
     if profile.decode is not None:
@@ -46,9 +38,10 @@ def write_profile_file(
     return 0
 
 
-def _from_tables(gpu: str, model: str, tp: int, overhead: float) -> Profile:
+def _from_tables(options: ProfileOptions) -> Profile:
     """What the modelled step times say, in the same form."""
-    times, longest = load_step_times(gpu, model, tp, overhead), find_model(model).max_context_tokens
+    gpu, model, tp = options.gpu, options.model, options.tp
+    times, longest = load_step_times(gpu, model, tp, options.step_overhead_ms), find_model(model).max_context_tokens
     lengths = [1024 * 2**power for power in range(20) if 1024 * 2**power <= longest]
     capacity = kv_capacity(gpu, model, tp)
     return make_profile(
@@ -63,14 +56,14 @@ def _from_tables(gpu: str, model: str, tp: int, overhead: float) -> Profile:
     )
 
 
-def _from_server(base_url: str, served_model: str | None, repeats: int) -> Profile:
-    from continuum_bench.live.endpoint import look_at  # noqa: PLC0415 - aiohttp is needed for servers only
+def _from_server(options: ProfileOptions, base_url: str) -> Profile:
+    from continuum_bench.live.endpoint import probe_server  # noqa: PLC0415 - aiohttp is needed for servers only
     from continuum_bench.live.profile import measure  # noqa: PLC0415
 
     api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = look_at(base_url, api_key)
-    model = served_model or endpoint.models[0]
-    found = measure(endpoint, model, api_key, repeats, lambda text: typer.echo(text, err=True))
+    endpoint = probe_server(base_url, api_key)
+    model = options.served_model or endpoint.models[0]
+    found = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
     return make_profile(
         source=f"{endpoint.base_url}, vLLM {endpoint.vllm_version or 'or another server'}",
         model=model,
@@ -83,9 +76,10 @@ def _from_server(base_url: str, served_model: str | None, repeats: int) -> Profi
     )
 
 
-def _show(what: str, fit: Fit) -> str:
-    terms = ", ".join(f"{name} = {value:.4g}" for name, value in fit.coefficients.items())
-    return f"{what}: {terms}; worst point {fit.worst_relative_residual:.1%} off"
+def _show(what: str, fit: PrefillFit | DecodeFit) -> str:
+    *coefficients, (_, worst) = asdict(fit).items()
+    terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
+    return f"{what}: {terms}; worst point {worst:.1%} off"
 
 
 def _now() -> str:

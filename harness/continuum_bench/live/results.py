@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_analysis.compare.runs import write_summary
+from continuum_analysis.compare.summary import ArmSummary, write_summary
 from continuum_analysis.records.generator import LATE_S
 
 from continuum_bench.live.load import LoadCounters
@@ -24,17 +24,18 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
 
         write_report(out)
     if as_json:
-        sys.stdout.write(json.dumps({**summary, "out": str(out)}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(out)}, indent=2) + "\n")
         return
-    for warning in summary["warnings"]:
+    for warning in summary.warnings:
         print_notice(f"warning: {warning}")
     print_summary(summary, caption)
-    print_notice(client_side(next(iter(summary["policies"].values()))))
+    print_notice(client_side(next(iter(summary.arms.values()))))
 
 
-def client_side(row: Mapping[str, Any]) -> str:
+def client_side(arm: ArmSummary) -> str:
     """One line of what the clients measured."""
-    parts = [f"{label} {row[key] * 1e3:.1f} ms" for label, key in _CLIENT_SIDE if row.get(key) is not None]
+    known = [(label, value) for label, metric in _CLIENT_SIDE if (value := arm.mean(metric)) is not None]
+    parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
     return "client's side: " + (", ".join(parts) or "no turn was answered")
 
 

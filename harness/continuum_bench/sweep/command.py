@@ -5,50 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
-from rich.console import Console
-from rich.table import Table
 
-from continuum_bench.errors import BenchError
-from continuum_bench.show import print_notice
+from continuum_bench.options.sweep import SweepOptions
+from continuum_bench.show import print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import SweepCell, plan
-from continuum_bench.sweep.run import Players, play_missing
+from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
-
-WIDTH = 160
-"""Columns where the output is no terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """What the command was given."""
-
-    grid: Path | None
-    overrides: Sequence[str]
-    out: Path | None
-    players: Players
-    dry_run: bool
-    no_report: bool
-    json_output: bool
 
 
 def run_sweep(options: SweepOptions) -> int:
     """0; 1 where cells failed; 130 for Ctrl-C."""
-    grid = read_grid(options.grid, options.overrides)
+    grid = read_grid(options.grid, options.overrides or ())
     out = options.out or Path("runs") / grid.name
     return play_grid(grid, out, options)
 
 
 def play_grid(grid: Grid, out: Path, options: SweepOptions) -> int:
     """Play what is missing of ``grid`` in ``out``, then write and show what is there."""
-    if options.players.jobs is not None and options.players.jobs < 1:
-        raise BenchError(f"--jobs {options.players.jobs}: must be at least 1")
     command = tuple(["continuum-bench", *sys.argv[1:]])
     cells, store = plan(grid, out, command), SweepStore(out)
     if options.dry_run:
@@ -57,7 +36,7 @@ def play_grid(grid: Grid, out: Path, options: SweepOptions) -> int:
         store.write_plan(grid, cells, command, datetime.now(UTC).isoformat(timespec="seconds"))
         todo = sum(not store.is_done(cell) for cell in cells)
         print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play, into {out}")
-        outcome = play_missing(store, grid, cells, options.players, quiet=options.json_output)
+        outcome = play_missing(store, grid, cells, options, quiet=options.json_output)
         conclude(out, options)
     return exit_code(outcome, out)
 
@@ -90,16 +69,7 @@ def conclude(out: Path, options: SweepOptions) -> Sweep | None:
 
 def print_sweep(sweep: Sweep) -> None:
     """One row a point and policy."""
-    headings, rows = sweep.table()
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    table = Table(title=sweep.name, title_justify="left")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table(sweep.table(), sweep.name)
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")
 

@@ -13,9 +13,10 @@ from math import inf, sqrt
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found
 
+from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import SweepCell, group_of
-from continuum_bench.sweep.run import Players, play_missing
+from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
@@ -94,7 +95,7 @@ class GoodputStudy:
         self,
         grid: Grid,
         store: SweepStore,
-        players: Players,
+        players: PlayerOptions,
         factors: Sequence[float],
         tolerance: float,
         command: Sequence[str],

@@ -13,7 +13,7 @@ import yaml
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options import DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.tool_times import tool_times
 

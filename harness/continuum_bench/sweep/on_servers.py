@@ -5,16 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
-from continuum_server.launcher import EngineName, Server, ServerConfig, ServerError
-from continuum_server.policy.core import Guards
+from continuum_server.emulated.settings import EmulatedError
+from continuum_server.launcher import Server
+from continuum_server.server_config import ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options import RunOptions
-from continuum_bench.serve import gpu_arguments
+from continuum_bench.options.declare import OptionError
+from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
+from continuum_bench.options.serve import ServeOptions
+from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
@@ -34,7 +37,7 @@ def play_live(
         except KeyboardInterrupt:
             outcome.interrupted = True
             return outcome
-        except (BenchError, ServerError, EmulatedError) as error:
+        except (BenchError, OptionError, ServerError, EmulatedError) as error:
             reason = str(error).splitlines()[0].split("; log ")[0]
             outcome.failed[cell.name] = reason
             on_report(Report(cell.name, state="failed", error=reason))
@@ -44,8 +47,8 @@ def play_live(
     return outcome
 
 
-def server_config(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:
-    """The server of one cell.
+def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:
+    """The configuration of one cell's server.
 
     Raises:
         BenchError: an option ``serve`` does not have.
@@ -53,43 +56,26 @@ def server_config(cell: SweepCell, engine: str, serve: Mapping[str, Any], record
     unknown = sorted(set(serve) - set(SERVE_OPTIONS))
     if unknown:
         raise BenchError(f"serve: {unknown[0]}: unknown; there are {', '.join(SERVE_OPTIONS)}")
-    options = cell.group.point.options
-    further = {k: v for k, v in serve.items() if k not in ("time_scale", "replies", "vllm_arguments")}
-    return ServerConfig(
-        engine=cast(EngineName, engine),
+    run = cell.group.point.options
+    given = asdict(run.group(EngineOptions)) | ({"model": run.model} if engine == "emulated" else {})
+    given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}
+    options = ServeOptions(
+        **{**given, "replies": Path(given["replies"]) if given.get("replies") else None},
+        engine=engine,
         policy=cell.arm.policy,
-        policy_options=dict(cell.arm.options),
-        guards=Guards(pins_yield_to=options.pins_yield_to),  # type: ignore[arg-type]
-        emulated=EmulatedSettings(
-            gpu=options.gpu,
-            model=options.model,
-            tensor_parallel=options.tp,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            step_overhead_ms=options.step_overhead_ms,
-            time_scale=serve.get("time_scale", 1.0),
-            replies=serve.get("replies"),
-        ),
         port=0,
-        gpus=options.tp,
         block_size=cell.group.point.axes.get("block_size"),
-        max_num_seqs=options.max_num_seqs,
-        chunk_tokens=options.chunk_tokens,
-        kv_blocks=options.kv_blocks,
-        profile=options.profile,
+        profile=run.profile,
         record=records,
-        vllm_arguments=(
-            *map(str, serve.get("vllm_arguments", ())),
-            *gpu_arguments(engine, options.tp, options.gpu_memory_utilization),
-        ),
-        **further,
     )
+    return server_config(options, cell.arm.options, tuple(map(str, serve.get("vllm_arguments", ()))))
 
 
 def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
     """Into ``folder`` as a run directory; the server's log beside the records."""
     beside = folder.parent
     records = beside / f"{folder.name}.server"
-    config = server_config(cell, engine, serve, records if cell.arm.policy != "stock" else None)
+    config = config_of(cell, engine, serve, records if cell.arm.policy != "stock" else None)
     with Server(config, folder / "server.log") as server:
         out = beside / f"{folder.name}.replay"
         command = replay_command(cell, server.url, out)
@@ -107,23 +93,10 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
 
 def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
     """``continuum-bench`` itself, playing this cell."""
-    options: RunOptions = cell.group.point.options
+    options = cell.group.point.options
     what = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
-    named: dict[str, object] = {
-        "--base-url": f"{url}/v1",
-        "--label": cell.arm.label,
-        "--jps": options.jps,
-        "--seed": cell.seed,
-        "--arrivals": options.arrivals,
-        "--tool-times": options.tool_times,
-        "--turn-scale": options.turn_scale,
-        "--length-scale": options.length_scale,
-        "--shared-prefix": options.shared_prefix,
-        "--tokens-reading": options.tokens_reading,
-        "--out": out,
-    }
-    if options.num_programs is not None:
-        named["--num-programs"] = options.num_programs
-    flags = ["--no-report", "--json", *(["--skip-invalid"] if options.skip_invalid else [])]
-    pairs = [str(part) for pair in named.items() for part in pair]
-    return [sys.executable, "-m", "continuum_bench", *what, *pairs, *flags]
+    live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
+    programs = replace(options.group(TraceOptions), traces=None).as_arguments()
+    arrivals = options.group(ArrivalOptions).as_arguments()
+    output = ["--out", str(out), "--no-report", "--json"]
+    return [sys.executable, "-m", "continuum_bench", *what, *live, *programs, *arrivals, *output]

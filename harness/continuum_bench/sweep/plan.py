@@ -18,10 +18,9 @@ from continuum_server.step_times.catalog import find_model
 from continuum_traces.schema import Manifest
 
 from continuum_bench.sweep.grid import Arm, Grid, Point
-from continuum_bench.virtual.engine_options import check_engine_options, engine_of
+from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Cell, Experiment, manifest_of
-from continuum_bench.workload.load import Workload
-from continuum_bench.workload.of_options import workload_of
+from continuum_bench.workload.workload import Workload, workload_of
 
 DIGEST_CHARS = 10
 
@@ -89,11 +88,10 @@ def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
 
 def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Group:
     options = point.options
-    check_engine_options(options)
     workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
     virtual = grid.engine == "virtual"
     engine, description = engine_of(options) if virtual else (None, None)
-    experiment = Experiment((), workload, options.jps, engine, out, tuple(command))
+    experiment = Experiment((), workload, engine, out, tuple(command))
     if description is not None:
         made = manifest_of(experiment, description, "", {}, 0, "")
         decides = [made.workload, made.hardware, made.engine_options, made.versions, made.continuum_version]

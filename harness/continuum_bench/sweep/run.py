@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.run_dir import RunDirError
 
+from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.on_servers import play_live
 from continuum_bench.sweep.plan import SweepCell
@@ -20,17 +21,9 @@ from continuum_bench.virtual.experiment import CellTask
 from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
 
 
-@dataclass(frozen=True, slots=True)
-class Players:
-    """What plays the cells."""
-
-    jobs: int | None = None
-    """At once; None: all cores here, all CPUs of a cluster."""
-    ray_address: str | None = None
-    """None: processes of this machine."""
-
-
-def play_missing(store: SweepStore, grid: Grid, cells: Sequence[SweepCell], players: Players, quiet: bool) -> Outcome:
+def play_missing(
+    store: SweepStore, grid: Grid, cells: Sequence[SweepCell], players: PlayerOptions, quiet: bool
+) -> Outcome:
     """Play the cells that are not done; each is put in its place when it is whole.
 
     Raises:
@@ -69,7 +62,9 @@ def _keep(store: SweepStore, cell: SweepCell, folder: Path) -> str:
     return "no program finished" if mean is None else f"{mean:.1f} s"
 
 
-def _player(grid: Grid, cells: Sequence[tuple[SweepCell, Path]], players: Players) -> Callable[[Listener], Outcome]:
+def _player(
+    grid: Grid, cells: Sequence[tuple[SweepCell, Path]], players: PlayerOptions
+) -> Callable[[Listener], Outcome]:
     if grid.engine != "virtual":
         return lambda on_report: play_live(cells, grid.engine, grid.serve, on_report)
     tasks = [CellTask(cell.group.experiment, cell.bench_cell, cell.name, folder) for cell, folder in cells]

@@ -5,33 +5,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from continuum_analysis.compare.runs import write_summary
+from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options import DEFAULT_POLICIES, RunOptions
-from continuum_bench.policy_options import read_policy_options
+from continuum_bench.options.policies import read_policy_options
+from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
-from continuum_bench.virtual.engine_options import check_engine_options, engine_of
+from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.of_options import workload_of
+from continuum_bench.workload.workload import workload_of
 
 
 def run_policies(name: str, options: RunOptions) -> int:
     """Run, print, report. Returns the exit code: 0, 1 for failed runs, 130 for Ctrl-C."""
     policies = _policies(options.policy, options.offload)
     policy_options = read_policy_options(options.policy_option or [], policies)
-    check_engine_options(options)
     model = find_model(options.model)
     find_gpu(options.gpu)
     workload = workload_of(name, options, model.max_context_tokens)
@@ -41,7 +39,6 @@ def run_policies(name: str, options: RunOptions) -> int:
     experiment = Experiment(
         cells=tuple(cells_for(policies, policy_options, list(seeds))),
         workload=workload,
-        jps=options.jps,
         engine=engine,
         out=out,
         command=tuple(["continuum-bench", *sys.argv[1:]]),
@@ -75,17 +72,17 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     return 1 if outcome.failed else 0
 
 
-def _print(summary: Mapping[str, Any], experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
     if options.json_output:
-        sys.stdout.write(json.dumps({**summary, "out": str(experiment.out)}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(experiment.out)}, indent=2) + "\n")
         return
     facts = experiment.workload.facts
     kind = "synthetic" if facts["synthetic"] else "recorded"
     tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
         summary,
-        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], experiment.jps)}, "
-        f"{summary['manifest']['hardware']['model']} on {_machines(options)}; GPU time is modelled",
+        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], options.jps)}, "
+        f"{summary.manifest['hardware']['model']} on {_machines(options)}; GPU time is modelled",
     )
     print_verdict(verdict(summary))
     if not options.no_report:

@@ -6,14 +6,7 @@ from continuum_server.virtual.config import EngineConfig, EngineDescription, des
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 
 from continuum_bench.errors import BenchError
-from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
-from continuum_bench.options import RunOptions
-
-
-def check_engine_options(options: RunOptions) -> None:
-    read_guards(pins_yield_to=options.pins_yield_to)
-    check_at_least({"jobs": options.jobs, "block_size": options.block_size}, {"jobs": 1, "block_size": 1})
-    check_modelled_gpu(options.gpu_memory_utilization, options.step_overhead_ms)
+from continuum_bench.options.run import RunOptions
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:

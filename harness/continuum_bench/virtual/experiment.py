@@ -12,12 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES, split_arm
+from continuum_server.policy.catalog import is_policy, split_arm
 from continuum_traces.run_dir import create, write_manifest
 from continuum_traces.schema import Manifest
 
 from continuum_bench.virtual.pool import ENGINE_MODULE, Listener, Outcome, Report, play_here
-from continuum_bench.workload.load import Workload, arrivals
+from continuum_bench.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Cell:
 class Experiment:
     cells: tuple[Cell, ...]
     workload: Workload
-    jps: float
     engine: Any
     """``continuum_server.virtual.config.EngineConfig``."""
     out: Path
@@ -64,7 +63,7 @@ def prepare(experiment: Experiment, description: Any) -> None:
 def manifest_of(
     experiment: Experiment, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
 ) -> Manifest:
-    if all(arm in POLICIES for arm in policy.split(",")):
+    if all(is_policy(arm) for arm in policy.split(",")):
         description = description.without_offload()
     return Manifest(
         created=created,
@@ -79,7 +78,7 @@ def manifest_of(
         hardware=description.hardware,
         engine_options=description.engine_options,
         modelled=description.modelled,
-        notes=("programs are repeated with fresh tokens",) if experiment.workload.repeats > 1 else (),
+        notes=("programs are repeated with fresh tokens",) if experiment.workload.repeats else (),
     )
 
 
@@ -116,8 +115,7 @@ class CellTask:
         """Play it in this process."""
         engine = import_module(ENGINE_MODULE)
         experiment, cell = self.experiment, self.cell
-        plays = arrivals(experiment.workload, experiment.jps, cell.seed)
-        jobs = [engine.Job(play.program, play.arrival_s, play.salt) for play in plays]
+        jobs = experiment.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
         config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
         engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)

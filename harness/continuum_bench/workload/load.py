@@ -1,15 +1,14 @@
-"""From a trace to jobs: which programs, how long, when they arrive."""
+"""From a trace file, or a bundled set, to the programs of a run. Every file is read once per process."""
 
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import TooLong, too_long
 from continuum_traces.schema import Program
@@ -26,165 +25,104 @@ from continuum_traces.synth import (
 )
 
 from continuum_bench.errors import BenchError
-from continuum_bench.workload.arrivals import arrival_times, uses_rate
-from continuum_bench.workload.tool_times import RECORDED, tool_times
-
-__all__ = ["BenchError", "Play", "Workload", "WorkloadRequest", "arrivals", "load_workload"]
+from continuum_bench.options.run import TraceOptions
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadRequest:
-    """What the user asked for."""
+class LoadedTrace:
+    """The programs to play, without the instants at which they arrive."""
 
-    name: str
-    traces: Path | None = None
-    form: str | None = None
-    num_programs: int | None = None
-    jps: float = 0.13
-    turn_scale: int = 1
-    length_scale: float = 1.0
-    shared_prefix: int = 0
-    reading: Reading = "context"
-    skip_invalid: bool = False
-    context_tokens: int = 131072
-    arrivals: str = "poisson"
-    tool_times: str = RECORDED
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
     programs: tuple[Program, ...]
-    repeats: int
-    """Times the set is played through to reach the number asked for."""
+    number: int
+    """Programs to play; the set is repeated where it holds fewer."""
     skipped: tuple[TooLong, ...]
     facts: dict[str, Any]
-    """What the manifest says."""
+    """For the manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
-    """One arrival: which program, when, and the salt that keeps repeats apart."""
+def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -> LoadedTrace:
+    """Load the programs that the options ask for.
 
-    program: Program
-    arrival_s: float
-    salt: int
-
-
-def load_workload(request: WorkloadRequest) -> Workload:
-    """Programs for a run.
+    Args:
+        name: the name of the trace file, or swebench, bfcl or openhands.
+        options: which programs.
+        context_tokens: the model's longest context.
 
     Raises:
-        BenchError: nothing left to run, numbers out of range, a turn longer than the model's context,
-            recorded arrivals that the trace does not hold, or other tool times for a trace without tools.
+        BenchError: no program is left, or a turn is longer than the model's context.
         TraceError: a fault in the file.
     """
-    _check(request)
-    times = arrival_times(request.arrivals)  # refuse a wrong form before anything else
-    tool_times(request.tool_times)
-    programs, source = _read(request)
-    if request.length_scale != 1:
-        programs = [scale_lengths(program, request.length_scale) for program in programs]
-    if request.turn_scale > 1:
-        programs = [scale_turns(program, request.turn_scale) for program in programs]
-    if request.shared_prefix:
-        programs = put_behind(programs, request.shared_prefix)
-    kept, skipped = _fitting(programs, request)
-    number = request.num_programs or len(kept)
-    repeats = -(-number // len(kept))
-    chosen = kept[:number] if repeats == 1 else kept
-    times(np.random.default_rng(0), request.jps, chosen)  # refuse a trace without the offsets that are asked for
-    if request.tool_times != RECORDED and not any(turn.tool_calls for program in chosen for turn in program.turns):
-        raise BenchError(f"--tool-times {request.tool_times}: the programs call no tools")
-    return Workload(tuple(chosen), repeats, skipped, _facts(request, chosen, number, source, skipped))
+    return _load(name, options, context_tokens, _version(options.traces))
 
 
-def _check(request: WorkloadRequest) -> None:
-    if not (request.jps > 0 and np.isfinite(request.jps)):
-        raise BenchError(f"--jps {request.jps:g}: programs per second must be above 0")
-    if request.num_programs is not None and request.num_programs < 1:
-        raise BenchError(f"--num-programs {request.num_programs}: must be at least 1")
-    if request.turn_scale < 1:
-        raise BenchError(f"--turn-scale {request.turn_scale}: must be at least 1")
-    if not 0 < request.length_scale < np.inf:
-        raise BenchError(f"--length-scale {request.length_scale:g}: must be above 0")
-    if request.shared_prefix < 0:
-        raise BenchError(f"--shared-prefix {request.shared_prefix}: must not be negative")
+@lru_cache(maxsize=32)
+def _load(name: str, options: TraceOptions, context_tokens: int, version: object) -> LoadedTrace:
+    read, sha256 = _read(name, options.traces, options.form, cast(Reading, options.tokens_reading), version)
+    programs = list(read)
+    if options.length_scale != 1:
+        programs = [scale_lengths(program, options.length_scale) for program in programs]
+    if options.turn_scale > 1:
+        programs = [scale_turns(program, options.turn_scale) for program in programs]
+    if options.shared_prefix:
+        programs = put_behind(programs, options.shared_prefix)
+    kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
+    number = options.num_programs or len(kept)
+    chosen = tuple(kept[:number])
+    return LoadedTrace(chosen, number, skipped, _facts(name, options, chosen, number, sha256))
 
 
-def _read(request: WorkloadRequest) -> tuple[list[Program], str]:
+def _version(path: Path | None) -> object:
+    """Differs once a file at or below ``path`` was written again."""
+    files = [] if path is None else [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
+    return tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
+
+
+@lru_cache(maxsize=8)
+def _read(
+    name: str, traces: Path | None, form: str | None, reading: Reading, version: object
+) -> tuple[tuple[Program, ...], str]:
     """Programs and the SHA-256 of the file they were read from (where there is no one file: of themselves)."""
-    if request.traces is not None:
-        programs = list(read_any(request.traces, request.form))
-        content = repr(programs).encode() if request.traces.is_dir() else request.traces.read_bytes()
-        return programs, hashlib.sha256(content).hexdigest()
-    if request.name in BUNDLED and request.reading == "context":
-        return list(bundled(request.name)), hashlib.sha256(bundled_path(request.name).read_bytes()).hexdigest()
-    scale = 0.4 if request.name == "bfcl" else 1.0
-    programs = synthesize(load_profile(request.name), 100, 2026, request.reading, scale)
-    return programs, hashlib.sha256(repr(programs).encode()).hexdigest()
+    if traces is not None:
+        programs = list(read_any(traces, form))
+        content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()
+    elif name in BUNDLED and reading == "context":
+        programs, content = list(bundled(name)), bundled_path(name).read_bytes()
+    else:
+        programs = synthesize(load_profile(name), 100, 2026, reading, 0.4 if name == "bfcl" else 1.0)
+        content = repr(programs).encode()
+    return tuple(programs), hashlib.sha256(content).hexdigest()
 
 
-def _fitting(programs: Sequence[Program], request: WorkloadRequest) -> tuple[list[Program], tuple[TooLong, ...]]:
+def _fitting(
+    programs: Sequence[Program], skip_invalid: bool, context_tokens: int
+) -> tuple[list[Program], tuple[TooLong, ...]]:
     kept, skipped = [], []
     for program in programs:
-        problem = too_long(program, request.context_tokens)
+        problem = too_long(program, context_tokens)
         if problem is None:
             kept.append(program)
-        elif request.skip_invalid:
+        elif skip_invalid:
             skipped.append(problem)
         else:
             raise BenchError(
-                f"{problem}; the model's context is {request.context_tokens}. "
-                "Leave such programs out with --skip-invalid"
+                f"{problem}; the model's context is {context_tokens}. Leave such programs out with --skip-invalid"
             )
     if not kept:
         raise BenchError("no program left to run")
     return kept, tuple(skipped)
 
 
-def _facts(
-    request: WorkloadRequest, programs: Sequence[Program], number: int, sha256: str, skipped: tuple[TooLong, ...]
-) -> dict[str, Any]:
+def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> dict[str, Any]:
     return {
-        "name": request.name,
-        "file": request.traces.name if request.traces else None,
+        "name": name,
+        "file": options.traces.name if options.traces else None,
         "sha256": sha256,
         "programs": number,
         "distinct_programs": len(programs),
         "turns": sum(len(programs[i % len(programs)].turns) for i in range(number)),
         "synthetic": any(program.synthetic for program in programs),
-        "tokens_reading": request.reading,
-        "turn_scale": request.turn_scale,
-        **({"length_scale": request.length_scale} if request.length_scale != 1 else {}),
-        **({"shared_prefix": request.shared_prefix} if request.shared_prefix else {}),
-        **({"jps": request.jps} if uses_rate(request.arrivals) else {}),
-        "arrivals": request.arrivals,
-        **({"tool_times": request.tool_times} if request.tool_times != RECORDED else {}),
-        "last_step": "known when the last request is sent (replay)",
-        "skipped": [str(problem) for problem in skipped],
+        "tokens_reading": options.tokens_reading,
+        "turn_scale": options.turn_scale,
+        **({"length_scale": options.length_scale} if options.length_scale != 1 else {}),
+        **({"shared_prefix": options.shared_prefix} if options.shared_prefix else {}),
     }
-
-
-def arrivals(workload: Workload, jps: float, seed: int) -> list[Play]:
-    """The programs in a random order (recorded: their own); equal arguments give equal plays to all policies."""
-    rng = np.random.default_rng(seed)
-    number = int(workload.facts["programs"])
-    order = [i % len(workload.programs) for i in range(number)]
-    if not workload.facts["arrivals"].startswith("recorded"):
-        rng.shuffle(order)
-    times = arrival_times(workload.facts["arrivals"])(rng, jps, [workload.programs[i] for i in order])
-    played: dict[int, int] = {}
-    plays = []
-    for index, arrival_s in zip(order, times, strict=True):
-        salt = played.get(index, 0)
-        played[index] = salt + 1
-        plays.append(Play(replace(workload.programs[index]), float(arrival_s), salt))
-    spec = workload.facts.get("tool_times", RECORDED)
-    return plays if spec == RECORDED else _with_tool_times(plays, spec, seed)
-
-
-def _with_tool_times(plays: list[Play], spec: str, seed: int) -> list[Play]:
-    """The same plays with other tool times, in the order of their arrival."""
-    ordered = sorted(plays, key=lambda play: play.arrival_s)
-    changed = tool_times(spec)(random.Random(seed), [play.program for play in ordered])
-    return [replace(play, program=program) for play, program in zip(ordered, changed, strict=True)]

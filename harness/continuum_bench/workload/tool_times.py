@@ -93,8 +93,8 @@ def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
 
 def _taking(turn: Turn, seconds: float) -> Turn:
     """With one tool call of so many seconds, of the name of the one that was the last to end."""
-    last = max(turn.tool_calls, key=lambda call: call.start_s + (call.duration_s or 0.0))
-    return replace(turn, tool_calls=(replace(last, start_s=0.0, duration_s=seconds),))
+    assert turn.slowest_tool is not None
+    return replace(turn, tool_calls=(replace(turn.slowest_tool, start_s=0.0, duration_s=seconds),))
 
 
 def _shifted(programs: Sequence[Program], factor: float) -> list[Program]:

@@ -12,20 +12,20 @@ class Answer:
     request_id: str
     prompt_tokens: int
     planned: list[int]
-    """Tokens to come, the end token included; a request that goes on beyond them repeats from their middle."""
+    """The answer's tokens with the end token; a request that goes on beyond them repeats them from their middle."""
     program: str | None = None
     generated: int = 0
     ends: bool = True
     """The last planned token ends the answer."""
     logprobs: int = -1
-    """Alternatives the request wants log probabilities of, beside the token itself; -1: not even of that."""
+    """Number of alternatives of which the request wants log probabilities; -1: not even of the token itself."""
 
     def decodes(self, scheduled: int) -> bool:
-        """A step of ``scheduled`` tokens extends the answer; any other computes part of the prompt."""
+        """Whether a step of ``scheduled`` tokens extends the answer; otherwise it computes part of the prompt."""
         return self.generated > 0 and scheduled == 1
 
     def samples(self, computed: int) -> bool:
-        """With ``computed`` tokens in KV the next one is sampled."""
+        """The token that is sampled when ``computed`` tokens are in KV."""
         return computed >= self.prompt_tokens + self.generated
 
     def next_token(self) -> int:
@@ -35,5 +35,5 @@ class Answer:
 
     @property
     def just_completed(self) -> bool:
-        """The token before was the last; steps in flight beyond it (asynchronous scheduling) do not count again."""
+        """The token before was the last one. Later steps (asynchronous scheduling) do not count again."""
         return self.ends and self.generated == len(self.planned)

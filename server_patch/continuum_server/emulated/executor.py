@@ -29,7 +29,7 @@ from continuum_server.step_times.model import Batch
 
 
 class EmulatedExecutor(UniProcExecutor):
-    """One worker in the engine core's own process; it computes nothing and takes its time."""
+    """One worker in the engine core's own process. It computes nothing and waits as long as the GPU would compute."""
 
     def _init_executor(self) -> None:
         settings = read_emulated_settings(self.vllm_config.additional_config)
@@ -75,7 +75,7 @@ class EmulatedWorker:
         return ["NHD", "HND"]
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        """Nothing to compile; refuse now what the step times cannot answer later."""
+        """Compiles nothing, but refuses now a configuration that the step times do not cover."""
         scheduler, cache = self._config.scheduler_config, self._config.cache_config
         context = int(cache.num_gpu_blocks or 0) * cache.block_size
         seqs = scheduler.max_num_seqs
@@ -90,7 +90,7 @@ class EmulatedWorker:
         self._config.model_config.max_model_len = max_model_len
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """What else vLLM may ask of a device has nothing to do here (caches to clear, profilers, sleep)."""
+        """vLLM's other calls (caches to clear, profilers, sleep) do nothing here."""
         if name.startswith("_"):
             raise AttributeError(name)
         return _do_nothing
@@ -134,7 +134,7 @@ class EmulatedWorker:
         return token
 
     def _computed_tokens(self, output: SchedulerOutput) -> dict[str, int]:
-        """Tokens of each scheduled request already in KV; new requests are taken in on the way."""
+        """Tokens of each scheduled request that are in KV already. Registers new requests on the way."""
         computed = {}
         for new in output.scheduled_new_reqs:
             computed[new.req_id] = new.num_computed_tokens
@@ -164,7 +164,7 @@ class EmulatedWorker:
 
 
 class PacedDevice:
-    """Takes modelled time in real time: work queues behind work, as on a GPU's stream."""
+    """Lets modelled time pass in real time. Work queues behind earlier work, as on a GPU's stream."""
 
     def __init__(self, time_scale: float) -> None:
         self._scale = time_scale
@@ -172,7 +172,7 @@ class PacedDevice:
         self._free_s = 0.0
 
     def run(self, modelled_s: float) -> float:
-        """Queue work of ``modelled_s`` seconds; the instant at which it will be done."""
+        """Queue work of ``modelled_s`` seconds. Returns the instant at which it will be done."""
         self._free_s = max(self._free_s, self._clock()) + modelled_s / self._scale
         return self._free_s
 
@@ -183,7 +183,7 @@ class PacedDevice:
 
 
 class Paced(AsyncModelRunnerOutput):
-    """A step's result, there once its time has passed."""
+    """A step's result, which is available once the step's time has passed."""
 
     def __init__(self, output: ModelRunnerOutput, device: PacedDevice, done_s: float) -> None:
         self._output, self._device, self._done_s = output, device, done_s

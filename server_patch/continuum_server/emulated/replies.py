@@ -1,12 +1,12 @@
-"""What a model that is not there answers: scripts by program and turn, and a filler for the rest.
+"""The emulated model's answers: scripts by program and turn, and filler text for the rest.
 
 A script is JSON lines, one program each::
 
     {"program": "a", "replies": [{"tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]}, {"text": "..."}]}
 
 A reply is ``text``, ``token_ids``, or ``tool_calls`` (with or without text before them). Program ``"*"`` serves every
-program that has no script of its own. Which reply is due is the number of replies the program has had to their end: a
-request that was aborted is answered again.
+program that has no script of its own. A program gets its next reply when the reply before reached its end; after an
+abort it gets the same reply again.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Script:
         self._served: dict[str, int] = {}
 
     def due(self, program: str | None) -> Reply | None:
-        """The reply this program gets now; None where no script covers it."""
+        """The program's next reply; None: no script covers it."""
         replies = self._replies_of(program)
         index = self._served.get(program or "", 0)
         return replies[index] if index < len(replies) else None
 
     def delivered(self, program: str | None) -> None:
-        """The reply that was due reached its end."""
+        """The program's reply reached its end."""
         if program is not None and self._replies_of(program):
             self._served[program] = self._served.get(program, 0) + 1
 

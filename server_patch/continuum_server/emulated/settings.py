@@ -1,30 +1,31 @@
-"""What the emulated engine is told: ``--additional-config '{"continuum_emulated": {...}}'``. Needs no vLLM."""
+"""The emulated engine's settings: ``--additional-config '{"continuum_emulated": {...}}'``. Needs no vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
+from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
+from continuum_server.vllm_plugin.settings import read_section
 
 SECTION = "continuum_emulated"
 
 
 class EmulatedError(ValueError):
-    """A setting or a script of the emulated engine that cannot be used; names file, line and field."""
+    """A setting or a script of the emulated engine cannot be used; the message names file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedSettings:
-    """One emulated replica: which hardware's time it takes, and what it answers."""
+    """One emulated replica: the hardware that it models, and what it answers."""
 
-    gpu: str = "h100-80gb"
-    model: str = "llama-3.1-8b"
-    tensor_parallel: Annotated[int, Range(1, 1_000_000)] = 1
-    """Modelled in step times and memory; vLLM itself is told of one device."""
-    gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = 0.9
-    step_overhead_ms: float = 1.0
+    gpu: str = defaults.GPU
+    model: str = defaults.MODEL
+    tensor_parallel: Annotated[int, Range(1, 1_000_000)] = defaults.TENSOR_PARALLEL
+    """Only step times and memory are modelled for several GPUs; vLLM itself runs with one device."""
+    gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = defaults.GPU_MEMORY_UTILIZATION
+    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
     time_scale: Annotated[float, Range(above=True)] = 1.0
     """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True
@@ -32,7 +33,7 @@ class EmulatedSettings:
     replies: str | None = None
     """File of scripted replies (JSON lines); None: every answer is unscripted."""
     unscripted_tokens: Annotated[int, Range(1, 1_000_000_000)] = 64
-    """Length of an answer that no script covers, where the request itself sets no length."""
+    """Tokens of an answer that no script covers, if the request sets no length."""
 
     def __post_init__(self) -> None:
         try:
@@ -51,11 +52,4 @@ def read_emulated_settings(additional_config: Any) -> EmulatedSettings:
     Raises:
         EmulatedError: an unknown name or a value that cannot be.
     """
-    section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
-    if not isinstance(section, Mapping):
-        raise EmulatedError(f"additional-config {SECTION} = {section!r}: must be an object")
-    known = [f.name for f in fields(EmulatedSettings)]
-    unknown = sorted(set(section) - set(known))
-    if unknown:
-        raise EmulatedError(f"additional-config {SECTION}.{unknown[0]}: unknown; there are: {', '.join(known)}")
-    return EmulatedSettings(**section)
+    return read_section(additional_config, SECTION, EmulatedSettings, EmulatedError)

@@ -13,7 +13,7 @@ from vllm.v1.outputs import LogprobsLists
 
 
 class Vocabulary:
-    """The tokenizer's view of the answers."""
+    """Between the answers' text and their tokens."""
 
     def __init__(self, model_config: ModelConfig) -> None:
         tokenizer: Any = cached_tokenizer_from_config(model_config)
@@ -29,7 +29,7 @@ class Vocabulary:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def filler(self, key: str, length: int) -> list[int]:
-        """Words without meaning, the same for the same key."""
+        """Filler text: words without meaning, the same for the same key."""
         return random.Random(key).choices(self._words, k=length)
 
 

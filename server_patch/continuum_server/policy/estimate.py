@@ -1,10 +1,12 @@
-"""The estimates behind a TTL beside tool times: queueing delay T, memoryfulness eta (SPEC 3), moments."""
+"""Estimates from finished turns and programs: queueing delay T, memoryfulness eta, means, growth of contexts."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 
@@ -24,8 +26,20 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Of the sample (n - 1); 0 for a single value."""
+        """Sample variance (n - 1); 0 for a single value."""
         return self._squares / (self.count - 1) if self.count > 1 else 0.0
+
+
+class RecentMean:
+    """Mean in which the last ``window`` values count most; 0 before the first."""
+
+    def __init__(self, window: int) -> None:
+        self._window, self._count = window, 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self._count = min(self._count + 1, self._window)
+        self.value += (value - self.value) / self._count
 
 
 def cold_start_ttl(gain_s: float) -> float:
@@ -54,7 +68,7 @@ class QueueDelay:
 class Memoryfulness:
     """eta = -corr(k, N-k) over k = 1..N of every finished program of N turns, from exact integer sums.
 
-    1 where all programs have the same length, 0 where lengths are memoryless; may be negative. 1 while undefined.
+    1 if all programs have the same length, 0 if lengths are memoryless; it may be negative. 1 while it is undefined.
     """
 
     def __init__(self) -> None:
@@ -96,3 +110,58 @@ class Memoryfulness:
 
 
 _SUMS = ("pairs", "k", "rest", "kk", "rest2", "k_rest")
+
+
+class Footprints:
+    """Final contexts of recently finished programs, in tokens, and how contexts grow according to them."""
+
+    def __init__(self, window: int) -> None:
+        self._recent: deque[int] = deque(maxlen=window)
+        self._sorted: list[int] | None = None
+        self._sums: list[int] = [0]
+
+    def add(self, tokens: int) -> None:
+        self._recent.append(tokens)
+        self._sorted = None
+
+    def final_tokens(self, tokens: int) -> float:
+        """Mean final context of the programs that grew beyond ``tokens``; ``tokens`` itself if none did."""
+        if self._sorted is None:
+            self._sorted = sorted(self._recent)
+            self._sums = [0, *accumulate(self._sorted)]
+        first = bisect_right(self._sorted, tokens)
+        beyond = len(self._sorted) - first
+        return (self._sums[-1] - self._sums[first]) / beyond if beyond else float(tokens)
+
+    def overflow_share(
+        self,
+        contexts: Sequence[int],
+        limit_tokens: float,
+        own: Sequence[int] | None = None,
+        together_tokens: int | None = None,
+    ) -> float:
+        """Share of the last program's remaining growth during which all programs need more than ``limit_tokens``.
+
+        All contexts grow at one pace to their final size, and then leave memory. If the last one is not expected to
+        grow, the share is 1 or 0: whether they overflow now.
+
+        Args:
+            contexts: tokens of each program.
+            own: tokens of each that it shares with no other, which leave memory with it. None: all of its tokens.
+            together_tokens: tokens of all programs, shared ones counted once. None: the sum of ``contexts``.
+        """
+        leaving = contexts if own is None else own
+        growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
+        way, left = growths[-1], len(growths)
+        together = float(sum(contexts) if together_tokens is None else together_tokens)
+        if way <= 0.0:
+            return float(together > limit_tokens)
+        grown, over = 0.0, 0.0
+        for growth, tokens in sorted(zip(growths, leaving, strict=True)):
+            until = min(growth, way)
+            full_at = (limit_tokens - together) / left  # the growth of each program at which memory is full
+            over += max(0.0, until - max(grown, full_at))
+            grown, together, left = until, together - tokens, left - 1
+            if growth >= way:
+                break
+        return over / way

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +50,8 @@ class ProgramState:
     """A block of that prompt, by index and hash, that a prompt must repeat to continue this program."""
     shared_blocks: int | None = None
     """Leading blocks of its first prompt that the cache held already: others have them too. None: not scheduled yet."""
-    memo: Any = None
-    """The policy's own note."""
+    policy_state: object = None
+    """What the policy keeps about this program; the policy alone knows its type."""
 
     @property
     def root(self) -> ProgramState:
@@ -101,8 +100,8 @@ class TurnState:
     """Time in the queue, up to ``since_s``."""
     chain_s: float = 0.0
     """Its family's model time when it arrived."""
-    memo: Any = None
-    """The policy's own note."""
+    policy_state: object = None
+    """What the policy keeps about this turn; the policy alone knows its type."""
 
     def served(self, now_s: float) -> float:
         return self.served_s + (now_s - self.since_s if self.running else 0.0)
@@ -210,7 +209,7 @@ class PrefillCurve:
     def seconds(self, tokens: int) -> float:
         return (self.a * tokens + self.b) * tokens + self.c if tokens > 0 else 0.0
 
-    def beside_s(self, tokens: int) -> float:
+    def marginal_prefill_s(self, tokens: int) -> float:
         """Seconds that ``n`` tokens add to a step that is taken anyway: without ``c``."""
         return max(0.0, (self.a * tokens + self.b) * tokens)
 
@@ -243,7 +242,7 @@ class Machine:
     """Tokens of one step at most."""
     swap_token_s: float | None = None
     """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
-    deep_token_s: float = 0.0
+    ssd_token_s: float = 0.0
     """Seconds to bring it from the tier below up to DRAM first."""
     tier_tokens: int = 0
     """Tokens that the tiers below GPU memory hold together."""
@@ -257,7 +256,7 @@ class Machine:
         """Seconds to bring back what tiers hold, links idle; infinite where they hold nothing."""
         if stored is None or stored.tokens <= 0 or self.swap_token_s is None:
             return inf
-        return stored.tokens * self.swap_token_s + stored.deep_tokens * self.deep_token_s
+        return stored.tokens * self.swap_token_s + stored.deep_tokens * self.ssd_token_s
 
     def rest_s(self, context_tokens: int, stored: Stored) -> float:
         """Seconds to compute the part of a context that tiers do not hold."""

@@ -105,6 +105,11 @@ def is_optional(hint: Any) -> bool:
     return any(each is not None and each[0] is NoneType for each in _kinds(hint, Range()))
 
 
+def is_plain(hint: Any) -> bool:
+    """Whether values of this type can be checked: numbers, truth values, text, named choices, and None."""
+    return None not in _kinds(hint, Range())
+
+
 def plain_type(hint: Any) -> Any:
     """The type without ranges and without None."""
     return next((each[0] for each in _kinds(hint, Range()) if each is not None and each[0] is not NoneType), None)

@@ -1,54 +1,86 @@
-"""Tool times by tool and pooled, with the papers' cold start; as JSON, and merged from several runs."""
+"""Samples of tool times, of each tool and of all together; as JSON, and merged from several runs."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
-from continuum_server.policy.estimate import Memoryfulness
+from continuum_server.policy.estimate import Memoryfulness, Moments
+from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.tool_times import ToolTimes
 
 SCHEMA, VERSION = "continuum-tool-statistics", 1
 MAX_TOOLS = 256
+UNKNOWN_TOOL = "(unknown)"
+"""The key of tool times after outputs that name no tool."""
 
 T = TypeVar("T")
 
 
 class ByTool(Generic[T]):
-    """Something for each tool; of the tools, those heard of last."""
+    """One value for each tool; beyond ``limit`` tools, the tool that was not used for longest is forgotten."""
 
     def __init__(self, make: Callable[[], T], limit: int = MAX_TOOLS) -> None:
         self._make = make
         self._limit = max(1, limit)
-        self._found: OrderedDict[str, T] = OrderedDict()
+        self._values: OrderedDict[str, T] = OrderedDict()
 
     def of(self, tool: str) -> T:
-        """The tool's, new where there is none."""
-        found = self._found.get(tool)
-        if found is None:
-            found = self._found[tool] = self._make()
-            if len(self._found) > self._limit:
-                self._found.popitem(last=False)
-        self._found.move_to_end(tool)
-        return found
+        """The tool's value, made if there is none."""
+        value = self._values.get(tool)
+        if value is None:
+            value = self._values[tool] = self._make()
+            if len(self._values) > self._limit:
+                self._values.popitem(last=False)
+        self._values.move_to_end(tool)
+        return value
 
     def get(self, tool: str) -> T | None:
-        return self._found.get(tool)
+        return self._values.get(tool)
 
     def items(self) -> Iterable[tuple[str, T]]:
-        return self._found.items()
+        return self._values.items()
 
 
-class ToolStatistics:
-    """|S| and |S[f]| against K.
+class ToolSamples(ABC):
+    """Where a policy records tool times: from a turn's finish to the arrival of its program's next turn."""
+
+    @abstractmethod
+    def add(self, tool: str, seconds: float) -> None: ...
+
+    def note_return(self, program: ProgramState, now_s: float) -> None:
+        """A turn of the program arrived: record the tool time that ends with it, if there is one."""
+        if program.last_finish_s is not None:
+            self.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
+
+
+class ToolMoments(ToolSamples):
+    """Mean and variance of tool times, of all tools and of each."""
+
+    def __init__(self) -> None:
+        self.all = Moments()
+        self._by_tool = ByTool(Moments)
+
+    def add(self, tool: str, seconds: float) -> None:
+        self.all.add(seconds)
+        self._by_tool.of(tool).add(seconds)
+
+    def of(self, tool: str) -> Moments | None:
+        """None: the tool has no samples."""
+        return self._by_tool.get(tool)
+
+
+class ToolStatistics(ToolSamples):
+    """Recent tool times S of all tools and S[f] of each tool f, with the papers' cold start at K samples.
 
     Args:
         cold_samples: K.
         window: most recent times kept of each tool, and of all together.
-        max_tools: tools remembered; the one not heard of for longest is forgotten first.
+        max_tools: tools remembered; the tool that was not called for longest is forgotten first.
     """
 
     def __init__(self, cold_samples: int, window: int, max_tools: int = MAX_TOOLS) -> None:
@@ -62,10 +94,11 @@ class ToolStatistics:
 
     @property
     def is_cold(self) -> bool:
+        """|S| <= K: too few samples to estimate anything from."""
         return self._all.count <= self._cold
 
     def times_for(self, tool: str) -> ToolTimes:
-        """The tool's own times once there are more than K, all tools' before."""
+        """S[f] if it has more than K samples, otherwise S."""
         own = self._by_tool.get(tool)
         return self._all if own is None or own.count <= self._cold else own
 
@@ -77,7 +110,7 @@ class ToolStatistics:
         return {"all": _times_to_json(self._all), "tools": tools}
 
     def from_json(self, data: Mapping[str, Any]) -> None:
-        """Start from these samples; what was recorded before comes before them.
+        """Append these samples to those recorded already.
 
         Raises:
             ValueError: not the form ``to_json`` writes.
@@ -136,7 +169,7 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
 
 
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One run's worth from several. Recent times alternate between the runs, so that a window keeps some of each.
+    """The statistics of several runs as one. Recent times alternate between runs, so a window keeps some of each.
 
     Raises:
         ValueError: of another form or version.

@@ -1,10 +1,10 @@
-"""Build the committed tables from ``aiconfigurator-core``'s measurements.
+"""Builds the committed tables from the measurements in ``aiconfigurator-core``.
 
     python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
 
-needs the extra ``step-times-build``. The package sums measured kernel times, interpolates between them, and beyond the
-largest shape that was measured extrapolates without a word: ``MEASURED`` states those shapes, and every table carries
-them. It knows nothing of GPU memory.
+needs the extra ``step-times-build``. The package sums measured kernel times and interpolates between them. Beyond the
+largest measured shape it extrapolates silently, so ``MEASURED`` states these shapes and every table contains them. The
+package knows nothing of GPU memory.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SYSTEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Largest shapes in the package's own files for a system."""
+    """The largest shapes that the package's files have for a system."""
 
     vllm: str
-    """Whose kernels were timed."""
+    """The version whose kernels were timed."""
     gemm_tokens: int
     decode_head_tokens: int
-    """Batch x context x query heads of one GPU, in a decode step; a single context reaches an eighth of it."""
+    """Batch x context x query heads of one GPU in a decode step; a single context reaches an eighth of that."""
     prefill_tokens: int = 16384
-    """Of one prompt, from an empty prefix: chunks behind a prefix were not measured."""
+    """Tokens of one prompt without a prefix; chunks after a prefix were not measured."""
     decode_context_tokens: int = 131071
 
 
@@ -63,7 +63,7 @@ MEASURED = {
 }
 
 TOLERANCE = 0.004
-"""How far a line between two kept grid points may pass by the source's value."""
+"""Largest relative distance between the line through two kept grid points and the source's value."""
 MAX_BATCH = 512
 LONGEST = 131072
 PROBE_CONTEXTS = (16, 256, 1024, 4096, 8192, 12288, 16384, 32768, 98304)
@@ -93,7 +93,7 @@ def build_table(model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
 
 
 def build_grids(source: Any) -> dict[str, Any]:
-    """Times in ms, four significant digits, on the grids of ``Table``."""
+    """Times in ms, with four significant digits, on the grids of ``Table``."""
     shared, chunk, decode = shared_ms(source), chunk_attention_ms(source), decode_attention_ms(source)
     tokens = knots(_candidates(LONGEST + MAX_BATCH), lambda n: (shared(n),))
     batches = knots(range(1, MAX_BATCH + 1), lambda b: [decode(b, n) + shared(b) for n in PROBE_CONTEXTS])
@@ -144,7 +144,7 @@ def open_source(path: str, system: str, tensor_parallel: int, **quantisation: st
 
 
 def shared_ms(source: Any) -> Callable[[int], float]:
-    """All but attention, by tokens in the step."""
+    """Time of a step without attention, by its tokens."""
     seen: dict[int, float] = {}
 
     def ask(tokens: int) -> float:
@@ -156,7 +156,7 @@ def shared_ms(source: Any) -> Callable[[int], float]:
 
 
 def chunk_attention_ms(source: Any) -> Callable[[int, int], float]:
-    """Attention of a chunk behind a prefix. The package's ``isl`` counts the prefix too."""
+    """Attention of a chunk after a prefix. The package's ``isl`` includes the prefix."""
     shared = shared_ms(source)
     return lambda c, p: max(0.0, float(source.predict_prefill_latency(1, p + c, p)) - shared(c))
 
@@ -170,7 +170,7 @@ def decode_attention_ms(source: Any) -> Callable[[int, int], float]:
 def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:
     """The candidates to keep so that straight lines between them stay within ``TOLERANCE`` of the function.
 
-    Greedy: each line reaches as far as it can (doubling, then halving the reach).
+    Greedy: each line goes as far as it can. Its end is found by doubling, then halving the distance.
     """
     values = [function(x) for x in candidates]
     kept, last = [0], len(candidates) - 1
@@ -190,7 +190,7 @@ def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:
 
 
 def _straight(xs: Sequence[int], rows: Sequence[Sequence[float]], start: int, end: int) -> bool:
-    """Whether the line from one candidate to another passes close to all between them, in every column."""
+    """Whether the line between two candidates is close enough to all candidates between them, in every column."""
     for i in range(start + 1, end):
         u = (xs[i] - xs[start]) / (xs[end] - xs[start])
         for low, high, true in zip(rows[start], rows[end], rows[i], strict=True):
@@ -200,7 +200,7 @@ def _straight(xs: Sequence[int], rows: Sequence[Sequence[float]], start: int, en
 
 
 def _candidates(last: int) -> tuple[int, ...]:
-    """Every count to 1,024, every 16th to 8,192 and one on each side, then 1% apart."""
+    """Every number to 1,024, every 64th to 8,192 and the number after it, then numbers about 1% apart."""
     middle = {n + d for n in range(1024, 8193, 64) for d in (0, 1)}
     return tuple(sorted({*range(1, 1025), *middle, *log_grid(8192, last, 280)}))
 
@@ -216,7 +216,7 @@ def _digits(value: float) -> float:
 
 
 def to_text(table: dict[str, Any]) -> str:
-    """JSON with one line for each field and each row, so that a change can be read."""
+    """JSON with one line per field and per row, so that a diff can be read."""
     lines = []
     for name, value in table.items():
         if isinstance(value, (list, tuple)) and isinstance(value[0], (list, tuple)):

@@ -1,7 +1,7 @@
-"""GPUs and models by name, step times for a pair, and how many tokens of KV fit (continuum_server.step_times).
+"""Finds GPUs and models by name, the step times of a pair, and how many tokens of KV fit.
 
-Measured tables where NVIDIA's aiconfigurator has silicon data (A100, H100, H200, B200, L40S x Llama-3.1-8B, 70B);
-elsewhere a roofline, and it says so.
+Pairs that NVIDIA's aiconfigurator measured have tables (A100, H100, H200, B200, L40S with Llama-3.1-8B, 70B); other
+pairs have a roofline model. ``Provenance.kind`` says which.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
+from continuum_server import defaults
 from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
@@ -18,18 +19,18 @@ from continuum_server.step_times.table import TableStepTimes, table_from_json
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
-"""A GPU's memory for activations, CUDA graphs, NCCL and the driver: an assumption; vLLM measures its own."""
+"""Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption; a real vLLM measures it."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
-"""Over PCIe the roofline was 2 to 7 times too fast from four GPUs on (L40S), so there it is not offered."""
+"""Over PCIe the roofline was 2 to 7 times too fast on four and more GPUs (L40S), so it is offered for two at most."""
 WINDOW_REQUESTS = 16
-"""Requests whose sliding-window layers get room (Gemma); an assumption too."""
+"""Number of requests for whose sliding-window layers memory is set aside (Gemma). An assumption too."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
-    """How much KV fits, and the arithmetic behind it. Blocks, tokens and weights: one replica, all its GPUs together.
+    """How much KV fits, and how that was computed. Blocks, tokens and weights are those of all GPUs of one replica.
 
-    The largest single source of error of a modelled run, so manifests carry it whole.
+    It is the largest single source of error of a modelled run, so manifests contain it.
     """
 
     num_blocks: int
@@ -73,15 +74,17 @@ def find_model(name: str) -> Model:
 
 
 def available() -> list[Provenance]:
-    """Every combination and where its times come from, measured tables first."""
+    """The provenance of every pair that has step times; measured tables come first."""
     triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
-    every = [_load(*triple, 1.0) for triple in triples]
+    every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
     found = [times.provenance for times in every if times is not None]
     return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
 
 
-def load_step_times(gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = 1.0) -> StepTimes:
-    """Step times of a pair: the measured table where there is one, else the roofline (see ``provenance.kind``).
+def load_step_times(
+    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+) -> StepTimes:
+    """Step times of a pair: the measured table if there is one, else the roofline (see ``provenance.kind``).
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.
@@ -131,13 +134,13 @@ def kv_capacity(
     gpu: str,
     model: str,
     tensor_parallel: int = 1,
-    utilization: float = 0.9,
-    block_size: int = 16,
+    utilization: float = defaults.GPU_MEMORY_UTILIZATION,
+    block_size: int = defaults.BLOCK_SIZE,
     reserved_gib: float = DEFAULT_RESERVED_GIB,
 ) -> KvCapacity:
     """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.
 
-    Weights and KV are taken to divide evenly over the GPUs.
+    Weights and KV are assumed to divide evenly over the GPUs.
 
     Raises:
         UnknownPair: no such GPU or model.

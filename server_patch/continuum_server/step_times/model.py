@@ -1,4 +1,4 @@
-"""How long one engine step takes on a GPU: the question, and where an answer comes from."""
+"""How long one engine step takes on a GPU: the interface of all sources of step times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StepTimesError(Exception):
 
     StepTimesError
     ├── UnknownPair   no such GPU, model or tensor parallel degree; lists what exists
-    ├── OutOfRange    outside what the source covers; names the quantity, its value and its range
+    ├── OutOfRange    the source does not cover this; names the quantity, its value and its range
     └── DoesNotFit    the weights leave no room for KV; says what is short
     """
 
@@ -30,7 +30,7 @@ class DoesNotFit(StepTimesError):
 
 
 def check_range(what: str, value: float, low: float, high: float) -> None:
-    """Refuse what lies outside; nothing in this package extrapolates.
+    """Refuse a value outside its range; nothing in this package extrapolates.
 
     Raises:
         OutOfRange: naming the quantity, its value and the range.
@@ -40,16 +40,16 @@ def check_range(what: str, value: float, low: float, high: float) -> None:
 
 
 class PrefillChunk(NamedTuple):
-    """Part of a prompt computed in one step."""
+    """The part of a prompt that one step computes."""
 
     tokens: int
     prefix_tokens: int
-    """Tokens of the same request already in KV before the chunk."""
+    """Tokens of the same request that are in KV before this chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where step times come from; goes into every run's manifest."""
+    """Where step times come from. It is written to every run's manifest."""
 
     kind: Literal["measured-table", "roofline", "profile"]
     source: str
@@ -59,7 +59,7 @@ class Provenance:
     model: str
     tensor_parallel: int
     step_overhead_ms: float
-    """Added to every step for what kernels' times leave out: scheduling, sampling, launches."""
+    """Added to every step for what kernel times leave out: scheduling, sampling, launches."""
     notes: str = ""
 
 
@@ -75,14 +75,14 @@ class StepTimes(Protocol):
             decode_context_tokens: sum over those requests of the tokens they attend to.
 
         Raises:
-            OutOfRange: a batch outside what the source covers.
+            OutOfRange: the source does not cover such a batch.
         """
         ...
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        """Times of ``steps`` decode steps in a row, the context growing by ``decodes`` tokens each step.
+        """Times of ``steps`` decode steps in a row; each step adds ``decodes`` tokens of context.
 
-        Bit-identical to asking ``step_s`` step by step.
+        Bit-identical to calling ``step_s`` for each step.
         """
         ...
 
@@ -96,14 +96,14 @@ class StepTimes(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """The work of one scheduler call."""
+    """The work that one call of the scheduler gave the GPU."""
 
     chunks: list[PrefillChunk] = field(default_factory=list)
     decodes: int = 0
     decode_context_tokens: int = 0
 
     def add(self, tokens: int, computed: int, decoding: bool) -> None:
-        """Count ``tokens`` of a request, scheduled after ``computed`` ones that are in KV already."""
+        """Add ``tokens`` of a request that has ``computed`` tokens in KV already."""
         if decoding:
             self.decodes += 1
             self.decode_context_tokens += computed + 1

@@ -1,21 +1,22 @@
-"""Step times from a profile: a small file of what was measured on one server (``continuum-bench profile``).
+"""Step times from a profile: a small file of times measured on one server (``continuum-bench profile``).
 
-Two fits, each with its residuals in the file:
+It has two fits, each with its largest residual:
 
-    prefill of n tokens:   a*n^2 + b*n + c          (SPEC 3; c holds the request's own latency)
-    decode step:           base + per_request*B + per_context_token*sum(context)
+    prefill of n tokens:       a*n^2 + b*n + c          (c holds the request's own latency)
+    decode step of B requests: base + per_request*B + per_context_token*sum(context)
 
-A mixed step is max(base + per_request*B, b*tokens) for the weights' part, plus attention of chunks and of decodes.
+A mixed step takes max(base + per_request*B, b*tokens) for the weights, plus the attention of chunks and of decodes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
@@ -32,7 +33,7 @@ VERSION = 1
 
 
 class ProfileError(StepTimesError):
-    """A profile that cannot be read or fitted; names the file and field."""
+    """A profile cannot be read or fitted; the message names the file and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +46,47 @@ class PrefillPoint:
 
 @dataclass(frozen=True, slots=True)
 class DecodePoint:
-    """So many requests decoding at once: median seconds per step."""
+    """A number of requests that decode at once: median seconds per step."""
 
     requests: int
     context_tokens: int
-    """Of each of them, on average over the measurement."""
+    """Of each request, on average over the measurement."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """Coefficients, and how far the points lie from the curve (largest relative distance)."""
+class PrefillFit:
+    """Seconds to prefill n tokens: ``a*n^2 + b*n + c``."""
 
-    coefficients: dict[str, float]
-    worst_relative_residual: float
+    a: float
+    b: float
+    c: float
+    worst_relative_residual: float = 0.0
+    """Largest relative distance between a measured point and the curve."""
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """What a profile file holds."""
+class DecodeFit:
+    """Seconds of a decode step: ``base + per_request * requests + per_context_token * (sum of their contexts)``."""
 
-    source: str
-    """Where it was measured: a table's name, or a server's own words."""
-    model: str
-    created: str
-    prefill_points: tuple[PrefillPoint, ...]
-    decode_points: tuple[DecodePoint, ...]
-    prefill: Fit
-    decode: Fit | None
+    base: float
+    per_request: float
+    per_context_token: float
+    worst_relative_residual: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile file holds. Only ``prefill`` must be in the file."""
+
+    source: str = ""
+    """Where it was measured: the name of a table, or what the server says of itself. Default: the file's path."""
+    model: str = "unknown"
+    created: str = ""
+    prefill_points: tuple[PrefillPoint, ...] = ()
+    decode_points: tuple[DecodePoint, ...] = ()
+    prefill: PrefillFit
+    decode: DecodeFit | None = None
     """None where decoding was not measured."""
     kv_tokens: int | None = None
     block_size: int | None = None
@@ -80,16 +94,14 @@ class Profile:
 
     @property
     def prefill_curve(self) -> PrefillCurve:
-        c = self.prefill.coefficients
-        return PrefillCurve(c["a"], c["b"], c["c"], self.source)
+        return PrefillCurve(self.prefill.a, self.prefill.b, self.prefill.c, self.source)
 
     @property
     def decode_line(self) -> DecodeLine | None:
         """Of a batch of eight; None where decoding was not measured."""
         if self.decode is None:
             return None
-        c = self.decode.coefficients
-        return DecodeLine(c["base"] + 8 * c["per_request"], c["per_context_token"])
+        return DecodeLine(self.decode.base + 8 * self.decode.per_request, self.decode.per_context_token)
 
 
 def make_profile(
@@ -106,34 +118,35 @@ def make_profile(
         ProfileError: fewer than three prompt lengths, or fewer than three decode points where there are any.
     """
     return Profile(
-        source,
-        model,
-        created,
-        tuple(prefill),
-        tuple(decode),
-        fit_prefill_points(prefill),
-        fit_decode_points(decode) if decode else None,
+        source=source,
+        model=model,
+        created=created,
+        prefill_points=tuple(prefill),
+        decode_points=tuple(decode),
+        prefill=_fit_prefill(prefill),
+        decode=_fit_decode(decode) if decode else None,
         **facts,
     )
 
 
-def fit_prefill_points(points: Sequence[PrefillPoint]) -> Fit:
-    """a, b, c >= 0, least squares of relative errors: short prompts count as much as long ones."""
+def _fit_prefill(points: Sequence[PrefillPoint]) -> PrefillFit:
     if len(points) < 3:
         raise ProfileError(f"{len(points)} prompt lengths measured: at least 3 are needed")
-    columns = [[p.tokens**2, p.tokens, 1.0] for p in points]
-    return _fit(("a", "b", "c"), columns, [p.seconds for p in points])
+    return PrefillFit(*_fit([[p.tokens**2, p.tokens, 1.0] for p in points], [p.seconds for p in points]))
 
 
-def fit_decode_points(points: Sequence[DecodePoint]) -> Fit:
-    """base, per_request, per_context_token >= 0."""
+def _fit_decode(points: Sequence[DecodePoint]) -> DecodeFit:
     if len(points) < 3:
         raise ProfileError(f"{len(points)} decode points measured: at least 3 are needed")
     columns = [[1.0, p.requests, p.requests * p.context_tokens] for p in points]
-    return _fit(("base", "per_request", "per_context_token"), columns, [p.seconds for p in points])
+    return DecodeFit(*_fit(columns, [p.seconds for p in points]))
 
 
-def _fit(names: Sequence[str], columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
+def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Coefficients of at least 0 with the least squares of relative errors, and the largest relative error.
+
+    Errors are relative so that short prompts count as much as long ones.
+    """
     from scipy.optimize import nnls  # noqa: PLC0415 - takes a while to import, and reading a profile needs none of it
 
     matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)
@@ -141,7 +154,7 @@ def _fit(names: Sequence[str], columns: Sequence[Sequence[float]], seconds: Sequ
     found, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
     found = found / scale
     worst = float(np.max(np.abs(matrix @ found / wanted - 1.0)))
-    return Fit(dict(zip(names, map(float, found), strict=True)), worst)
+    return [*map(float, found), worst]
 
 
 def write_profile(path: Path, profile: Profile) -> None:
@@ -151,15 +164,6 @@ def write_profile(path: Path, profile: Profile) -> None:
         ProfileError: the file cannot be written.
     """
     data = {"schema": SCHEMA, "version": VERSION, **asdict(profile)}
-    data["prefill"] = {
-        **profile.prefill.coefficients,
-        "worst_relative_residual": profile.prefill.worst_relative_residual,
-    }
-    if profile.decode is not None:
-        data["decode"] = {
-            **profile.decode.coefficients,
-            "worst_relative_residual": profile.decode.worst_relative_residual,
-        }
     try:
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -167,55 +171,35 @@ def write_profile(path: Path, profile: Profile) -> None:
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile file; only ``prefill`` with a, b, c must be there.
+    """The profile in that file.
 
     Raises:
-        ProfileError: naming the file and field.
+        ProfileError: names the file and the field.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
     except OSError as error:
         raise ProfileError(f"{path}: cannot read: {error.strerror}") from error
-    except ValueError as error:
-        raise ProfileError(f"{path}: not JSON: {error}") from error
-    try:
-        decode = data.get("decode")
-        return Profile(
-            source=str(data.get("source", path)),
-            model=str(data.get("model", "unknown")),
-            created=str(data.get("created", "")),
-            prefill_points=tuple(PrefillPoint(**point) for point in data.get("prefill_points", ())),
-            decode_points=tuple(DecodePoint(**point) for point in data.get("decode_points", ())),
-            prefill=_read_fit(data["prefill"], ("a", "b", "c")),
-            decode=None if decode is None else _read_fit(decode, ("base", "per_request", "per_context_token")),
-            kv_tokens=data.get("kv_tokens"),
-            block_size=data.get("block_size"),
-            notes=tuple(data.get("notes", ())),
-        )
-    except KeyError as error:
-        raise ProfileError(f"{path}: not a profile: field {error} is missing") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except msgspec.ValidationError as error:
         raise ProfileError(f"{path}: not a profile: {error}") from error
-
-
-def _read_fit(data: Any, names: Sequence[str]) -> Fit:
-    return Fit({name: float(data[name]) for name in names}, float(data.get("worst_relative_residual", 0.0)))
+    except msgspec.DecodeError as error:
+        raise ProfileError(f"{path}: not JSON: {error}") from error
+    return profile if profile.source else replace(profile, source=str(path))
 
 
 class ProfileStepTimes:
-    """Step times of a profiled server. Its range is what was measured: nothing beyond is answered.
+    """``StepTimes`` of a profiled server. Refuses what lies beyond the measured range.
 
     Raises:
-        ProfileError: a profile without decode measurements.
+        ProfileError: the profile has no decode measurements.
     """
 
     def __init__(self, profile: Profile) -> None:
         if profile.decode is None:
             raise ProfileError(f"profile of {profile.source}: decoding was not measured; profile a live server")
-        prefill, decode = profile.prefill.coefficients, profile.decode.coefficients
-        self._pair_s, self._token_s = 2.0 * prefill["a"], prefill["b"]
-        self._base_s, self._request_s = decode["base"], decode["per_request"]
-        self._context_s = decode["per_context_token"]
+        self._pair_s, self._token_s = 2.0 * profile.prefill.a, profile.prefill.b
+        self._base_s, self._request_s = profile.decode.base, profile.decode.per_request
+        self._context_s = profile.decode.per_context_token
         self._longest = max(point.tokens for point in profile.prefill_points)
         self._widest = max(point.requests for point in profile.decode_points)
         worst = max(profile.prefill.worst_relative_residual, profile.decode.worst_relative_residual)

@@ -1,12 +1,12 @@
-"""Step times from peaks and byte counts, for pairs nobody measured. Modelled, and labelled so.
+"""Step times modelled from a GPU's peaks and a model's byte counts, for pairs that nobody measured.
 
-A step takes, for its matrix multiplications, the longer of arithmetic at a share of peak and of reading the weights at
-a share of bandwidth; plus a fixed time for each layer; plus the layers' two all-reduces where there are several GPUs;
-plus attention: arithmetic for prompt chunks, reading KV for decoding requests.
+A step's time is the sum of four parts. Matrix multiplications take the longer of two times: arithmetic at a share of
+the peak, and reading the weights at a share of the bandwidth. Each layer adds a fixed time. On several GPUs each layer
+adds two all-reduces. Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
 
-The six constants are what brings this formula nearest to the measured Llama tables of A100, H100, H200 and B200
-(``python -m continuum_server.step_times.check --fit``); docs/results/step-times.md says how near that is, on these and
-on the L40S, which the fit did not see. Nothing like that is known for other models.
+The six constants bring this formula nearest to the measured Llama tables of A100, H100, H200 and B200 (``python
+benchmarks/step_times_check.py --fit``). docs/results/step-times.md says how near, on these GPUs and on the L40S, which
+was not used in the fit. For other models the error is not known.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ CHUNK_SLACK_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What of the data sheet's numbers a real step reaches."""
+    """Which shares of the data sheet's numbers a real step reaches."""
 
     matmul: float = 0.72
-    """Of peak arithmetic, in matrix multiplications."""
+    """Of peak arithmetic, by matrix multiplications."""
     attention: float = 0.65
-    """Of peak arithmetic, in the attention of prompt chunks."""
+    """Of peak arithmetic, by the attention of prompt chunks."""
     bandwidth: float = 0.81
     """Of memory bandwidth."""
     layer_us: float = 38.0
-    """A layer's norms, rotations and copies, whatever the batch."""
+    """Time of a layer's norms, rotations and copies in any batch."""
     link: float = 0.45
-    """Of the link's bandwidth, in all-reduces."""
+    """Of the link's bandwidth, by all-reduces."""
     all_reduce_us: float = 8.5
-    """An all-reduce of hardly any bytes."""
+    """Time of an all-reduce of hardly any bytes."""
 
 
 class RooflineStepTimes:
-    """``StepTimes`` of a GPU's data sheet and a model's geometry.
+    """``StepTimes`` from a GPU's data sheet and a model's geometry.
 
     Args:
         gpu: one of ``specs.GPUS``.
@@ -89,7 +89,7 @@ class RooflineStepTimes:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_s(self, tokens: int, sampled: int) -> float:
-        """All but attention; ``sampled`` of the tokens (one a request) reach the output layer."""
+        """The step without attention. ``sampled`` of the tokens (one a request) reach the output layer."""
         found = self._fixed.get((tokens, sampled))
         if found is None:
             limit = self._model.max_context_tokens + MAX_BATCH
@@ -106,14 +106,14 @@ class RooflineStepTimes:
         return found
 
     def _experts_read(self, tokens: int) -> float:
-        """Parameters of the routed experts that at least one of the tokens visits, were all equally likely."""
+        """Expected parameters of the routed experts that the tokens visit, if all experts are equally likely."""
         model = self._model
         if not model.experts:
             return 0.0
         return model.expert_parameters * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
 
     def _decode_s(self, batch: int, context_sum: int) -> float:
-        """Reading the KV of every request once; window layers read at most their window."""
+        """Time to read the KV of every request once; window layers read at most their window."""
         model, mean = self._model, context_sum / batch
         if not (batch <= MAX_BATCH and 1 <= mean <= model.max_context_tokens):
             check_range("decoding requests", batch, 1, MAX_BATCH)
@@ -124,7 +124,7 @@ class RooflineStepTimes:
         return layer_tokens * self._context_s
 
     def _chunk_s(self, chunk: PrefillChunk) -> float:
-        """Query-key pairs of a causal chunk, in full layers and in window layers; at least one reading of the KV."""
+        """Arithmetic for the query-key pairs of a causal chunk; at least the time to read its KV once."""
         tokens, prefix = chunk
         model = self._model
         check_range("chunk tokens", tokens, 1, model.max_context_tokens)

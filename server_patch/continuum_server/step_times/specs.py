@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Gpu:
     name: str
     memory_gib: float
-    """What CUDA reports, a little under the label (seen in public out-of-memory messages of PyTorch)."""
+    """As CUDA reports it, a little less than the label (taken from PyTorch's out-of-memory messages in public)."""
     bf16_tflops: float
     """Dense, without sparsity."""
     fp8_tflops: float
-    """Dense; the bf16 peak where there are no fp8 units (weights are then only stored in fp8)."""
+    """Dense; a GPU without fp8 units has its bf16 peak here (weights are then only stored in fp8)."""
     bandwidth_tb_s: float
     link_gb_s: float
-    """To the other GPUs of the machine, one direction: NVLink, or PCIe where there is none."""
+    """To the other GPUs of the machine, in one direction: over NVLink, or else over PCIe."""
     aliases: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ class Model:
     """Bytes of a weight: 2 for bf16, 1 for fp8. KV is bf16 throughout."""
     tied_embeddings: bool = False
     extra_parameters: float = 0.0
-    """Held in memory, not used for text (a vision tower)."""
+    """Parameters that are in memory but not used for text (a vision tower)."""
     window_layers: int = 0
     """Layers that attend only to the last ``window_tokens``; their KV stops growing there."""
     window_tokens: int = 0
@@ -48,7 +48,7 @@ class Model:
     expert_width: int = 0
     shared_experts: int = 0
     dense_layers: int = 0
-    """Of a mixture of experts: the first layers, without experts."""
+    """In a mixture of experts: the number of first layers that have no experts."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
 
@@ -58,18 +58,18 @@ class Model:
 
     @property
     def parameters(self) -> float:
-        """All of them, norms and biases left out."""
+        """All parameters but those of norms and biases."""
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
         return self.always_parameters + self.expert_parameters + embeddings + self.extra_parameters
 
     @property
     def head_parameters(self) -> int:
-        """Of the output layer, used once for each token that is sampled."""
+        """Parameters of the output layer, which is used once for each sampled token."""
         return self.vocab * self.hidden
 
     @property
     def always_parameters(self) -> int:
-        """Those of the layers that every token uses: attention, dense MLPs, shared experts."""
+        """Parameters that every token uses: attention, dense MLPs, shared experts."""
         attention = 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
         dense = self.dense_layers if self.experts else self.layers
         mlp = dense * self.intermediate + (self.layers - dense) * self.shared_experts * self.expert_width
@@ -77,7 +77,7 @@ class Model:
 
     @property
     def expert_parameters(self) -> int:
-        """Routed experts, all of them."""
+        """Parameters of all routed experts."""
         return (self.layers - self.dense_layers) * self.experts * 3 * self.hidden * self.expert_width
 
     @property
@@ -87,70 +87,22 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Over the layers whose KV grows with the context."""
+        """Keys and values of the layers whose KV grows with the context."""
         return (self.layers - self.window_layers) * self.kv_bytes_per_layer_token
 
     @property
     def window_bytes_per_request(self) -> int:
-        """KV of the window layers, full windows."""
+        """KV of the window layers once their windows are full."""
         return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
 
 
 GPUS = (
-    Gpu(
-        name="a100-80gb",
-        memory_gib=79.15,
-        bf16_tflops=312,
-        fp8_tflops=312,
-        bandwidth_tb_s=2.039,
-        link_gb_s=300,
-        aliases=("a100", "a100-sxm", "a100-sxm4-80gb"),
-    ),
-    Gpu(
-        name="a100-40gb",
-        memory_gib=39.39,
-        bf16_tflops=312,
-        fp8_tflops=312,
-        bandwidth_tb_s=1.555,
-        link_gb_s=300,
-        aliases=("a100-sxm4-40gb",),
-    ),
-    Gpu(
-        name="h100-80gb",
-        memory_gib=79.1,
-        bf16_tflops=989,
-        fp8_tflops=1979,
-        bandwidth_tb_s=3.35,
-        link_gb_s=450,
-        aliases=("h100", "h100-sxm", "h100-80gb-hbm3"),
-    ),
-    Gpu(
-        name="h200-141gb",
-        memory_gib=139.8,
-        bf16_tflops=989,
-        fp8_tflops=1979,
-        bandwidth_tb_s=4.8,
-        link_gb_s=450,
-        aliases=("h200", "h200-sxm"),
-    ),
-    Gpu(
-        name="b200-180gb",
-        memory_gib=178.35,
-        bf16_tflops=2250,
-        fp8_tflops=4500,
-        bandwidth_tb_s=7.7,
-        link_gb_s=900,
-        aliases=("b200", "b200-sxm"),
-    ),
-    Gpu(
-        name="l40s",
-        memory_gib=44.4,
-        bf16_tflops=362,
-        fp8_tflops=733,
-        bandwidth_tb_s=0.864,
-        link_gb_s=32,
-        aliases=("l40s-48gb",),
-    ),
+    Gpu("a100-80gb", 79.15, 312, 312, 2.039, 300, ("a100", "a100-sxm", "a100-sxm4-80gb")),
+    Gpu("a100-40gb", 39.39, 312, 312, 1.555, 300, ("a100-sxm4-40gb",)),
+    Gpu("h100-80gb", 79.1, 989, 1979, 3.35, 450, ("h100", "h100-sxm", "h100-80gb-hbm3")),
+    Gpu("h200-141gb", 139.8, 989, 1979, 4.8, 450, ("h200", "h200-sxm")),
+    Gpu("b200-180gb", 178.35, 2250, 4500, 7.7, 900, ("b200", "b200-sxm")),
+    Gpu("l40s", 44.4, 362, 733, 0.864, 32, ("l40s-48gb",)),
 )
 
 MODELS = (

@@ -1,7 +1,7 @@
 """Step times interpolated from a committed table of measured kernels.
 
-A step is  shared(all its tokens) + sum of each chunk's attention + decode attention(batch, mean context) + overhead:
-matrix multiplications see only how many tokens there are, attention sees each request's context.
+A step takes shared(tokens) + each chunk's attention + decode attention(batch, mean context) + overhead. The time of
+matrix multiplications depends only on the number of tokens, the time of attention on each request's context.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
 PROMPT_LIMIT_TOKENS = 131072 + 8192
-"""Longest prefix plus chunk answered: the models' context and one large chunk."""
+"""Longest prefix plus chunk that is answered: the models' context and one large chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Grids in tokens, times in ms; rows of the two-dimensional tables follow their first axis."""
+    """Grids in tokens, times in ms. Two-dimensional tables have a row for each point of their first axis."""
 
     shared_tokens: tuple[int, ...]
     shared_ms: tuple[float, ...]
@@ -38,24 +40,11 @@ def table_from_json(data: Mapping[str, Any]) -> Table:
     """The table of a parsed file.
 
     Raises:
-        StepTimesError: another format.
+        StepTimesError: it has another format.
     """
     if data.get("format") != FORMAT:
         raise StepTimesError(f"step-time table of format {data.get('format')!r}; this version reads {FORMAT!r}")
-
-    def rows(name: str) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(row) for row in data[name])
-
-    return Table(
-        shared_tokens=tuple(data["shared_tokens"]),
-        shared_ms=tuple(data["shared_ms"]),
-        chunk_tokens=tuple(data["chunk_tokens"]),
-        chunk_prefix_tokens=tuple(data["chunk_prefix_tokens"]),
-        chunk_attention_ms=rows("chunk_attention_ms"),
-        decode_batch=tuple(data["decode_batch"]),
-        decode_context_tokens=tuple(data["decode_context_tokens"]),
-        decode_attention_ms=rows("decode_attention_ms"),
-    )
+    return msgspec.convert(data, Table)
 
 
 class _Line:
@@ -78,7 +67,7 @@ class _Line:
 
 
 class TableStepTimes:
-    """``StepTimes`` of a ``Table``; never beyond its last grid points."""
+    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points."""
 
     def __init__(self, table: Table, provenance: Provenance) -> None:
         self._table = table
@@ -127,7 +116,7 @@ class TableStepTimes:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_ms(self, tokens: int) -> float:
-        """What a step of so many tokens takes apart from attention, overhead included."""
+        """Time of a step of so many tokens without attention; with the overhead."""
         found = self._shared.get(tokens)
         if found is None:
             line = self._shared_line
@@ -136,7 +125,7 @@ class TableStepTimes:
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
-        """Attention of one chunk: bilinear in the time per attended pair, which varies slowly, times the pairs."""
+        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes."""
         table, rates = self._table, self._rates
         most = table.chunk_tokens[-1]
         if not (0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS):
@@ -149,7 +138,7 @@ class TableStepTimes:
         return (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
 
     def _decode_line(self, batch: int) -> _Line:
-        """Attention of one batch size over the mean context, made when first asked for."""
+        """Attention of one batch size by mean context; made at its first use."""
         line = self._decode.get(batch)
         if line is None:
             table = self._table
@@ -161,7 +150,7 @@ class TableStepTimes:
 
 
 def attended_pairs(tokens: int, prefix: int) -> float:
-    """Query-key pairs of a causal chunk, plus a constant per token that stands for its fixed cost."""
+    """Query-key pairs of a causal chunk, and 256 pairs per token for the token's fixed cost."""
     return tokens * (prefix + tokens / 2 + 256.0)
 
 
@@ -172,7 +161,7 @@ def _refuse_chunk(tokens: int, prefix: int, most: int) -> None:
 
 
 def _place(grid: Sequence[int], value: float) -> tuple[int, float]:
-    """Index of the cell and the fraction into it."""
+    """Index of the grid cell in which the value lies, and how far into the cell, from 0 to 1."""
     index = min(bisect_right(grid, value) - 1, len(grid) - 2)
     low = grid[index]
     return index, (value - low) / (grid[index + 1] - low)

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server import defaults
+from continuum_server.policy.facts import DecodeLine
+from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.virtual.offload import GB, Offload
@@ -36,31 +39,31 @@ MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and 
 class EngineConfig:
     """One engine, or several equal ones behind a router."""
 
-    gpu: str = "h100-80gb"
-    model: str = "llama-3.1-8b"
-    tensor_parallel: int = 1
-    max_num_seqs: int = 256
+    gpu: str = defaults.GPU
+    model: str = defaults.MODEL
+    tensor_parallel: int = defaults.TENSOR_PARALLEL
+    max_num_seqs: int = defaults.MAX_NUM_SEQS
     """Most requests running at once."""
-    chunk_tokens: int = 2048
+    chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     """Tokens of one step at most (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
-    block_size: int = 16
+    block_size: int = defaults.BLOCK_SIZE
     kv_blocks: int | None = None
     """KV blocks; None: what fits, from geometry, memory and utilisation."""
-    gpu_memory_utilization: float = 0.9
-    step_overhead_ms: float = 1.0
+    gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
+    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
     """Added to every step: what kernel times leave out."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's own."""
     event_skipping: bool = True
     """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
-    pins_yield_to: str = "policy"
+    pins_yield_to: str = Guards().pins_yield_to
     """Who may take a pin while others run; policy: as the policy wants it."""
     offload: Offload | None = None
     """Tiers of memory below the GPU's; None: KV that leaves the GPU is gone."""
     profile: str | None = None
     """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
-    max_ttl_s: float = 600.0
-    max_pinned_share: float = 0.95
+    max_ttl_s: float = Guards().max_ttl_s
+    max_pinned_share: float = Guards().max_pinned_share
     replicas: int = 1
     """Engines, each with GPUs, scheduler and cache of its own."""
     router: str = "affinity"
@@ -144,7 +147,7 @@ class EngineShape:
         return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
 
     @property
-    def deep_token_s(self) -> float:
+    def ssd_token_s(self) -> float:
         """Seconds to bring it from the SSD up to DRAM first."""
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
@@ -156,24 +159,6 @@ class EngineShape:
             return 0
         gb = self.offload.dram.gb + (self.offload.ssd.gb if self.offload.ssd is not None else 0.0)
         return int(gb * self.gpus * GB) // self.kv_token_bytes
-
-
-def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
-    """The quadratic through prefill times at 1K, 2K, 4K ... (SPEC 3), weighted so that short prompts count too."""
-    lengths = [min(1024, max_tokens // 4)]
-    while lengths[-1] * 2 <= min(max_tokens, 131072):
-        lengths.append(lengths[-1] * 2)
-    seconds = [times.prefill_s(n) for n in lengths]
-    a, b, c = np.polyfit(lengths, seconds, 2, w=1.0 / np.asarray(seconds))
-    return PrefillCurve(float(a), float(b), float(c), times.provenance.kind)
-
-
-def fit_decode(times: StepTimes) -> DecodeLine:
-    """The line through decode steps of eight requests with 1K and with 8K tokens each."""
-    few, many = 8 * 1024, 8 * 8192
-    few_s, many_s = times.step_s((), 8, few), times.step_s((), 8, many)
-    token_s = max(0.0, (many_s - few_s) / (many - few))
-    return DecodeLine(few_s - token_s * few, token_s)
 
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:

@@ -11,21 +11,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.conversation import Job
 from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
 
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
+from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
-from continuum_server.virtual.config import (
-    EngineConfig,
-    EngineError,
-    EngineShape,
-    decode_of,
-    fit_prefill,
-    shape_of,
-    times_of,
-)
-from continuum_server.virtual.loop import Counters, Job, Progress, VirtualLoop, plays_of
+from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
+from continuum_server.virtual.loop import Counters, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
@@ -75,7 +69,7 @@ def simulate(
         ),
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
-        deep_token_s=shape.deep_token_s,
+        deep_token_s=shape.ssd_token_s,
         tier_tokens=shape.tier_tokens,
         decode=decode_of(config, times),
     )
@@ -100,7 +94,7 @@ def simulate(
         leaked = sum(one.close() for one in replicas)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
-    learned = [found for one in replicas if (found := one.scheduler.core.policy.export_statistics())]
+    learned = [found for one in replicas if (found := one.scheduler.table.policy.export_statistics())]
     if learned:
         write_json(out / FILE, learned[0] if len(replicas) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in replicas))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.schema import Program, Tags, TurnRecord
+from continuum_traces.conversation import Answered, Conversation, Job, Send, Wait, Want, converse, go_on
+from continuum_traces.schema import TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -17,24 +18,14 @@ from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.scheduler_time import SchedulerTime
+from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
-from continuum_server.virtual.tokens import Conversation
+from continuum_server.virtual.tokens import TokenContext
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, several_steps
+from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One program to play."""
-
-    program: Program
-    arrival_s: float
-    salt: int = 0
-    """Plays of the same program with different salts share no tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +57,30 @@ class Play:
 
     job: Job
     number: int
-    program_id: str
-    conversation: Conversation
+    context: TokenContext
+    conversation: Conversation[list[bytes]]
     due_s: float
-    reusable_tokens: Sequence[int]
+    """When its next turn arrives."""
+    want: Want | None = None
+    """What its conversation wants; a turn that is sent again is wanted still."""
+    index: int = 0
+    """Of its present turn."""
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
-    prompted: int = -1
-    """The turn whose prompt is made; a turn that is sent again keeps it."""
 
     @property
     def over(self) -> bool:
-        return self.conversation.turn == len(self.job.program.turns)
+        return self.index == len(self.job.program.turns)
 
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
         """When the turn after this one is due if it gets nothing but steps as short as they come."""
-        turns, index = self.job.program.turns, self.conversation.turn
-        if index == len(turns) - 1:
+        turns = self.job.program.turns
+        if self.index == len(turns) - 1:
             return inf
-        done = len(self.request._output_token_ids) if self.request is not None else 0
-        return now_s + (turns[index].output_tokens - done) * least_step_s + turns[index].gap_s
+        turn = turns[self.index]
+        done = self.request.num_output_tokens if self.request is not None else 0
+        return now_s + (turn.output_tokens - done) * least_step_s + turn.gap_s
 
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
@@ -94,10 +88,13 @@ def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
     prefixes: dict[str, int] = {}
     plays: list[Play] = []
     for number, job in enumerate(jobs):
-        conversation = Conversation(job.program, number, prefixes, block_size)
-        program_id = job.program.program_id if job.salt == 0 else f"{job.program.program_id}#{job.salt}"
-        play = Play(job, number, program_id, conversation, job.arrival_s, job.program.reusable_tokens())
-        plays.append(play)
+        program, context = job.program, TokenContext(number, block_size)
+        if program.shared_prefix_id is not None:
+            shared = prefixes.setdefault(program.shared_prefix_id, -1 - len(prefixes))
+            context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
+        # program ids may repeat, turn ids (they are request ids too) may not
+        conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format)
+        plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
 
 
@@ -126,13 +123,12 @@ class VirtualLoop:
         self.step_start_s = -inf
         """When the latest step was scheduled: a turn that came later is not in it."""
         self.counters = Counters()
-        self.scheduler_time = SchedulerTime()
+        self.scheduler_time = SchedulerStopwatch()
         self.programs_done = 0
         self.turns_done = 0
         self._scheduler = scheduler
         self._times = step_times
         self._on_turn = on_turn
-        self._max_stretch = max_stretch
         self._stretches = Stretches(scheduler, step_times, max_stretch)
         self._max_calls = max_calls
         self._block_size = scheduler.block_size
@@ -161,7 +157,7 @@ class VirtualLoop:
         return not (self._plays or self._events)
 
     def progress(self) -> Progress:
-        pins = len(self._scheduler.core.pins)
+        pins = len(self._scheduler.table.pins)
         return Progress(self.now_s, self.programs_done, self._jobs_total, self.turns_done, pins)
 
     def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
@@ -222,7 +218,7 @@ class VirtualLoop:
     def abandon(self) -> list[Play]:
         """The engine dies: everything in it is aborted, and handed back as it was before the turn was sent."""
         lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
-        for request_id in list(self._plays):  # one by one: of several, vLLM makes a set, whose order is chance
+        for request_id in self._plays:  # one by one: vLLM makes a set of several, whose order differs between processes
             self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         self._scheduler.release_all("shutdown")
         self._plays.clear()
@@ -237,35 +233,32 @@ class VirtualLoop:
             self._send(play)
 
     def _send(self, play: Play) -> None:
-        conversation = play.conversation
-        index = conversation.turn
-        if play.prompted < index:
-            conversation.next_prompt()
-            play.prompted = index
-        turn = play.job.program.turns[index]
-        tool = turn.tool_calls[0].name if turn.tool_calls else None
-        request_id = f"{play.number}/{index}"  # program ids may repeat, request ids may not
-        tags = Tags(
-            program_id=play.program_id,
-            is_last_step=index == len(play.job.program.turns) - 1,
-            this_func_call=_slowest_tool(turn.tool_calls) or tool,
-            parent_id=play.job.program.parent_id,
-            turn_id=request_id,
-        )
+        while not isinstance(play.want, Send):
+            self._go_on(play, None)
+        tags = play.want.tags
+        assert tags.turn_id is not None
         play.request = Request(
-            request_id=request_id,
-            prompt_token_ids=conversation.prompt,
+            request_id=tags.turn_id,
+            prompt_token_ids=play.context.prompt,
             sampling_params=SamplingParams(
-                max_tokens=turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
+                max_tokens=play.want.turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
             ),
             pooling_params=None,
             arrival_time=self.now_s,
-            block_hasher=conversation.hasher(),  # type: ignore[arg-type]
+            block_hasher=play.context.hasher(),  # type: ignore[arg-type]
         )
+        omit_prefill_stats(play.request)
         play.sent_s, play.first_token_s = self.now_s, None
-        self._plays[request_id] = play
+        self._plays[tags.turn_id] = play
         self._settled = False
         self._scheduler.add_request(play.request)
+
+    def _go_on(self, play: Play, result: Answered[list[bytes]] | None) -> None:
+        """Take the play to what its conversation wants next."""
+        play.want = go_on(play.conversation, result, self._on_turn)
+        play.index = play.want.index if play.want is not None else len(play.job.program.turns)
+        if isinstance(play.want, Wait):
+            play.due_s = play.want.until_s
 
     def _wait_for_something(self, output: SchedulerOutput) -> None:
         """Nothing could be scheduled, and nothing will be before a deadline, an arrival or the end of a transfer."""
@@ -274,7 +267,7 @@ class VirtualLoop:
         self.scheduler_time.update(self._scheduler, output, result)
         if self.transfers is not None and not self.transfers.quiet:
             return  # the next call may find something new at once
-        deadline_s = self._scheduler.core.next_deadline_s()
+        deadline_s = self._scheduler.table.next_deadline_s()
         self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))
         if self.transfers is not None:
             self._idle_until_s = min(self._idle_until_s, self.transfers.next_s())
@@ -301,14 +294,14 @@ class VirtualLoop:
             play = plays[request_id]
             request: Any = play.request
             index[request_id] = number
-            done = len(request._output_token_ids)
+            done = request.num_output_tokens
             prefill = request.is_prefill_chunk
             decoding = not prefill and done > 0 and tokens == steps
             batch.add(tokens, request.num_computed_tokens - tokens, decoding)
             if prefill:
                 sampled.append([])
                 continue
-            new = play.conversation.output[done : done + (steps if decoding else 1)]
+            new = play.context.output[done : done + (steps if decoding else 1)]
             sampled.append(new)
             if done + len(new) >= request.max_tokens:
                 finished.append(play)
@@ -338,7 +331,7 @@ class VirtualLoop:
             self.now_s += seconds
             if batch.chunks:
                 counters.busy_s += self.now_s - before_s
-        if not batch.chunks:
+        if not batch.chunks:  # in one piece: recorded runs have this sum to its last bit
             counters.busy_s += self.now_s - start_s
 
     def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
@@ -351,33 +344,18 @@ class VirtualLoop:
     def _finish(self, play: Play) -> None:
         request: Any = play.request
         del self._plays[request.request_id]
-        conversation, turn = play.conversation, play.job.program.turns[play.conversation.turn]
-        is_last = conversation.turn == len(play.job.program.turns) - 1
-        self.turns_done += 1
-        self._on_turn(
-            TurnRecord(
-                program_id=play.program_id,
-                turn=conversation.turn,
-                due_s=play.due_s,
-                sent_s=play.sent_s,
-                first_token_s=play.first_token_s,
-                finish_s=self.now_s,
-                prompt_tokens=request.num_prompt_tokens,
-                output_tokens=turn.output_tokens,
-                cached_tokens=None,
-                reusable_tokens=play.reusable_tokens[conversation.turn],
-                tools=tuple(call.name for call in turn.tool_calls),
-                gap_s=None if is_last else turn.gap_s,
-                is_last=is_last,
-                turn_id=request.request_id,
-            )
-        )
-        conversation.finished(request.block_hashes)
         play.request = None
-        if is_last:
-            self.programs_done += 1
-        else:
-            play.due_s = self.now_s + turn.gap_s
+        answered = Answered(
+            sent_s=play.sent_s,
+            finish_s=self.now_s,
+            answer=request.block_hashes,
+            first_token_s=play.first_token_s,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.max_tokens,
+        )
+        self.turns_done += 1
+        self._go_on(play, answered)
+        self.programs_done += play.over
         self.on_answer(play)
 
     # ---------------------------------------------------------------------------- event skipping
@@ -385,7 +363,7 @@ class VirtualLoop:
     def _stretch(self) -> list[float]:
         """Seconds of each of the next steps, where several can be taken in one scheduler call; else empty."""
         transfers = self.transfers
-        if self._max_stretch == 1 or (transfers is not None and (transfers.fenced or not transfers.quiet)):
+        if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
         return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
 
@@ -393,11 +371,6 @@ class VirtualLoop:
         """When the next turn may arrive or the next transfer ends."""
         news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
-
-
-def _slowest_tool(calls: Sequence[Any]) -> str | None:
-    """The tool the next turn waits for."""
-    return max(calls, key=lambda call: call.start_s + (call.duration_s or 0.0)).name if calls else None
 
 
 def _just_after(instant_s: float) -> float:

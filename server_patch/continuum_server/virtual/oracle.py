@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from continuum_traces.conversation import Job
+
 from continuum_server.policy.facts import Machine
 from continuum_server.step_times.model import PrefillChunk, StepTimes
-from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 
 
@@ -68,6 +69,6 @@ class TraceOracle:
 
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
     """Give a bound its oracle; every other policy gets nothing."""
-    policy = scheduler.core.policy
+    policy = scheduler.table.policy
     if policy.label == "bound":
         policy.oracle = TraceOracle(jobs, times, policy.machine)

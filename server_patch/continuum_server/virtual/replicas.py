@@ -125,9 +125,9 @@ class ReplicaLoops:
 
     def _arrival(self, play: Play) -> Arrival:
         """What the router sees of the play's next turn."""
-        program, index = play.job.program, play.conversation.turn
+        program, index = play.job.program, play.index
         return Arrival(
-            program_id=play.program_id,
+            program_id=play.job.program_id,
             prompt_tokens=self._prompts[play.number][index],
             kept_tokens=program.turns[index].kept_tokens,
             shared_prefix_id=program.shared_prefix_id,

@@ -1,4 +1,4 @@
-"""What the scheduler itself takes: processor time in vLLM's ``schedule`` and ``update_from_output`` with the policy."""
+"""Measures the processor time of vLLM's ``schedule`` and ``update_from_output``, with the policy in them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
 
-class SchedulerTime:
-    """The seconds of each call, a call being a ``schedule`` and the ``update_from_output`` that follows it.
+class SchedulerStopwatch:
+    """Times each ``schedule`` together with the ``update_from_output`` that follows it.
 
-    Measured where everything else here is computed, so that it differs from run to run: no decision may rest on it, and
-    it has a file of its own.
+    These times are measured, so they differ from run to run: no decision may depend on them, and they have a file of
+    their own.
 
     Args:
-        clock: seconds; by default of this thread on a processor, so that other work on the machine counts little.
+        clock: seconds; by default this thread's processor time, so that other work on the machine counts little.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -43,8 +43,8 @@ class SchedulerTime:
         self.longest_s = max(self.longest_s, self._call_s)
 
 
-def facts_of(times: Iterable[SchedulerTime]) -> dict[str, Any]:
-    """Of all replicas together, for ``scheduler_time.json``."""
+def facts_of(times: Iterable[SchedulerStopwatch]) -> dict[str, Any]:
+    """The times of all replicas together, as ``scheduler_time.json`` has them."""
     seen = list(times)
     return {
         "calls": sum(one.calls for one in seen),

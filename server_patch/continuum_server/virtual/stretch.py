@@ -100,7 +100,7 @@ class Stretches:
 
     def _until(self, news_s: float, now_s: float, steps_s: list[float]) -> list[float]:
         """The steps that start before the news and not after the next deadline of a pin or of the policy."""
-        deadline_s = self._scheduler.core.next_deadline_s()
+        deadline_s = self._scheduler.table.next_deadline_s()
         for number, seconds in enumerate(steps_s):
             if news_s <= now_s or (deadline_s is not None and deadline_s < now_s):
                 return steps_s[:number]

@@ -1,7 +1,7 @@
 """Prompts as token ids, and block hashes that are computed once per token, not once per turn.
 
-Ids are unique per (program, turn, kind) instead of drawn from a vocabulary: the scheduler only compares prefixes, and
-two prompts here share a prefix exactly where the trace says so.
+Ids are unique per (program, turn, kind) and not drawn from a vocabulary: the scheduler only compares prefixes, and two
+prompts share a prefix exactly where the trace says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from continuum_traces.schema import Program
+from continuum_traces.schema import Turn
 
 INPUT, REASONING, ANSWER = 0, 1, 2
 _TURNS = 1 << 14
@@ -18,65 +18,59 @@ _TURNS = 1 << 14
 BlockHasher = Callable[[Any], list[bytes]]
 
 
-class Conversation:
-    """One program's growing context.
+class TokenContext:
+    """One play's context as token ids, with the block hashes of its leading part (a ``conversation.Context``).
 
     Args:
-        program: the trace.
         number: distinguishes this play of the program from every other in the run.
-        shared_prefixes: ids of shared prefixes, common to all conversations of the run.
+        block_size: tokens of a KV block.
+        shared: id of the tokens of the prefix that it opens with.
+        shared_tokens: their number.
     """
 
-    def __init__(self, program: Program, number: int, shared_prefixes: dict[str, int], block_size: int) -> None:
-        self.program = program
-        self.turn = 0
-        self.prompt: list[int] = []
+    def __init__(self, number: int, block_size: int, shared: int = 0, shared_tokens: int = 0) -> None:
+        self.prompt = [shared] * shared_tokens
         self.output: list[int] = []
+        """The tokens that the model generates in the present turn."""
         self._number = number
         self._block_size = block_size
         self._hashes: list[bytes] = []
         """Block hashes of the leading part of ``prompt`` known from the turn before."""
-        if program.shared_prefix_id is not None:
-            shared = shared_prefixes.setdefault(program.shared_prefix_id, -1 - len(shared_prefixes))
-            self.prompt = [shared] * program.shared_prefix_tokens
 
-    def _id(self, kind: int) -> int:
-        return 1 + ((self._number * _TURNS + self.turn) << 2 | kind)
+    def keep(self, tokens: int) -> None:
+        del self.prompt[tokens:]
+        del self._hashes[tokens // self._block_size :]
 
-    def next_prompt(self) -> None:
-        """Make ``prompt`` and ``output`` those of the current turn."""
-        turn = self.program.turns[self.turn]
-        if turn.kept_tokens is not None:
-            del self.prompt[turn.kept_tokens :]
-            del self._hashes[turn.kept_tokens // self._block_size :]
-        new = turn.new_input_tokens - (len(self.prompt) if self.turn == 0 else 0)
-        self.prompt = [*self.prompt, *([self._id(INPUT)] * max(0, new))]
+    def add_input(self, index: int, turn: Turn, tokens: int) -> None:
+        """Also makes the turn's ``output``."""
+        self.prompt = [*self.prompt, *([self._id(index, INPUT)] * tokens)]
         reasoning = turn.output_tokens - turn.carried
-        self.output = [self._id(REASONING)] * reasoning + [self._id(ANSWER)] * turn.carried
+        self.output = [self._id(index, REASONING)] * reasoning + [self._id(index, ANSWER)] * turn.carried
+
+    def add_output(self, index: int, turn: Turn, answer: list[bytes]) -> None:
+        """``answer``: the block hashes that the turn's request ended with."""
+        common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
+        self._hashes = answer[: common // self._block_size]
+        self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
 
     def hasher(self) -> BlockHasher:
-        """The block hasher for the current turn's request; starts from what is known."""
+        """The block hasher for the present turn's request; it starts from the hashes that are known."""
         return partial(_hash_blocks, self._hashes, self._block_size)
 
-    def finished(self, block_hashes: list[bytes]) -> None:
-        """The current turn's request ended with these hashes: move on."""
-        turn = self.program.turns[self.turn]
-        common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
-        self._hashes = block_hashes[: common // self._block_size]
-        self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
-        self.turn += 1
+    def _id(self, index: int, kind: int) -> int:
+        return 1 + ((self._number * _TURNS + index) << 2 | kind)
 
 
 def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[bytes]:
     """Hashes of the request's full blocks that have none yet; each covers its whole prefix."""
     done = len(request.block_hashes)
-    tokens: list[int] = request._all_token_ids
-    if (done + 1) * block_size > len(tokens):
+    if (done + 1) * block_size > request.num_tokens:
         return []
     new = list(known) if done == 0 else []
     previous = new[-1] if new else (request.block_hashes[-1] if done else b"")
-    for start in range((done + len(new)) * block_size, len(tokens) - block_size + 1, block_size):
-        # Python's hash of a tuple of ints and bytes-free values is the same in every process.
+    tokens: list[int] = request.all_token_ids[(done + len(new)) * block_size :]
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        # Python's hash of a tuple of ints is the same in every process.
         value = hash((int.from_bytes(previous, "little"), *tokens[start : start + block_size]))
         previous = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
         new.append(previous)

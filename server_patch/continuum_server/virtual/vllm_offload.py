@@ -38,6 +38,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.links import InFlight, Link
 from continuum_server.virtual.offload import GB, Offload
+from continuum_server.vllm_plugin.touch_points import blocks_being_copied
 
 Clock = Callable[[], float]
 
@@ -300,7 +301,7 @@ class Transfers:
     @property
     def fenced(self) -> bool:
         """Free blocks are still being copied away: who takes one stands still."""
-        return bool(self._scheduler.connector.connector_scheduler._block_id_to_pending_jobs)
+        return blocks_being_copied(self._scheduler)
 
     @property
     def pending(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who sent an HTTP request, by the server's own API keys: the same keys and the same comparison as vLLM's."""
+"""Which API key an HTTP request came with. Uses the same keys and the same comparison as vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scope = MutableMapping[str, Any]
 
 
 def caller_of(scope: Scope) -> Caller | None:
-    """None where the server has API keys and the request carries none of them."""
+    """The sender of a request; None: the server has API keys and the request carries none of them."""
     keys = _api_keys(scope["app"])
     token = _token(scope)
     if keys and not (token is not None and _is_one_of(token, keys)):
@@ -24,7 +24,7 @@ def caller_of(scope: Scope) -> Caller | None:
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """By lower-case name; of equal names the first one counts, as for vLLM."""
+    """A request's headers by lower-case name. Of equal names the first counts, as in vLLM."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
@@ -37,15 +37,15 @@ def _api_keys(app: Any) -> set[str]:
 
 
 def _token(scope: Scope) -> str | None:
-    """What follows ``Bearer`` and one space."""
+    """The text after ``Bearer`` and one space."""
     scheme, _, token = headers_of(scope).get("authorization", "").partition(" ")
     return token if scheme.lower() == "bearer" else None
 
 
 def _is_one_of(token: str, keys: set[str]) -> bool:
-    return any([hmac.compare_digest(token.encode(), key.encode()) for key in keys])  # all: no early end tells a key
+    return any([hmac.compare_digest(token.encode(), key.encode()) for key in keys])  # no early end tells a key
 
 
 def _digest(token: str) -> str:
-    """A key itself goes nowhere."""
+    """Stands for the key outside this module; the key itself is never passed on."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]

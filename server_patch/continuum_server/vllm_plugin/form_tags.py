@@ -1,6 +1,6 @@
-"""Tags of a request that is a form, as vLLM's audio routes take them: ``vllm_xargs`` is a part of it, as JSON text.
+"""Tags of a request whose body is a form, as vLLM's audio routes take it: the part ``vllm_xargs`` is JSON text.
 
-The form is parsed by Starlette, which parses it for vLLM too, and written anew.
+Starlette parses the form, as it does for vLLM, and we write it anew.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ async def tag_form(
     headers: Mapping[str, str],
     caller: Caller | None,
 ) -> tuple[bytes, str, tuple[str, ...]] | None:
-    """The form with clean ``vllm_xargs``, its content type, the names of tags that were dropped.
+    """The form with clean ``vllm_xargs``, its content type, and the names of the tags that were dropped.
 
-    None where vLLM will refuse it: it is no form.
+    None: the body is no form, and vLLM will refuse it.
     """
     try:
         form = await Request(scope, receive).form()
@@ -51,7 +51,7 @@ def _parsed(value: UploadFile | str) -> Any:
 
 def _multipart(parts: Iterable[tuple[str, UploadFile | str, bytes]]) -> tuple[bytes, str]:
     sections = [_section(*part) for part in parts]
-    boundary = hashlib.sha256(b"".join(sections)).hexdigest().encode()  # nobody can have put it into a part
+    boundary = hashlib.sha256(b"".join(sections)).hexdigest().encode()  # no part can contain it
     body = b"".join(b"--" + boundary + b"\r\n" + section + b"\r\n" for section in sections)
     return body + b"--" + boundary + b"--\r\n", f"multipart/form-data; boundary={boundary.decode()}"
 
@@ -65,7 +65,7 @@ def _section(name: str, value: UploadFile | str, content: bytes) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    """A name inside quotes: it cannot end them, nor its line."""
+    """A name that is safe inside quotes: it ends neither the quotes nor the line."""
     for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\r", " "), ("\n", " ")):
         text = text.replace(sign, written)
     return text

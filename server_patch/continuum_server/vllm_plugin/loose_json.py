@@ -1,7 +1,7 @@
-"""JSON whose members may be too deep or too long for Python's parser.
+"""Reads JSON objects whose members are nested too deep, or are numbers too long, for Python's parser.
 
-``json.loads`` refuses some JSON for its size alone: about a thousand levels of nesting, integers of more than 4,300
-digits. Here an object is split into its members by a loop, and what is nested or refused stays text (``Raw``).
+``json.loads`` refuses more than about a thousand levels of nesting and integers of more than 4,300 digits. Here a loop
+splits the object into its members, and members that are nested or refused stay text (``Raw``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],"]', re.DOTALL)
 _SPACE = " \t\n\r"
 _SPLIT_TOO = ("vllm_xargs", "sampling_params", "extra_args")
-"""Objects inside the body that may hold tags: they are split into their members, too."""
+"""Objects inside the body that may hold tags: these are split into their members too."""
 _LEVELS = 3
 """The body, its ``sampling_params``, their ``extra_args``."""
 
@@ -26,7 +26,7 @@ class Raw:
     text: str
 
     def parsed(self) -> Any:
-        """The value; None where ``json.loads`` refuses it."""
+        """The value; None if ``json.loads`` refuses it."""
         try:
             return json.loads(self.text)
         except (RecursionError, ValueError):
@@ -44,7 +44,7 @@ def loads(body: bytes) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> str:
-    """The text of what ``loads`` read, ``Raw`` values as they were."""
+    """JSON text of what ``loads`` read; ``Raw`` values are written unchanged."""
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
@@ -53,7 +53,7 @@ def dumps(value: Any) -> str:
 
 
 def _members(text: str, levels: int) -> dict[str, Any]:
-    """By name; of equal names the last one counts, as for ``json.loads``."""
+    """The members by name. Of equal names the last counts, as in ``json.loads``."""
     parts = _split(text)
     return {} if parts == [""] else dict(_member(part, levels - 1) for part in parts)
 

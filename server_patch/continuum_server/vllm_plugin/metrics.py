@@ -1,173 +1,180 @@
-"""Counters of what the scheduler did, and their Prometheus text. Counting costs a dictionary access per event."""
+"""Counts what the scheduler did, in the engine's process, and shows it as Prometheus metrics, in the API server's."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from continuum_traces.schema import SchedulerEvent
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 TTL_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 DELAY_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 REASONS = ("hit", "expired", "last", "pressure", "abort", "shutdown")
+STATUSES = ("stop", "length", "abort", "error")
 
 
+@dataclass
 class Histogram:
-    """Counts by upper bound, as Prometheus has them."""
+    """How many values lie at or below each bound and above the bound before; the last count is of all above."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
+    bounds: Sequence[float]
+    counts: list[int] = field(init=False)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
-        self.sum = 0.0
 
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def to_json(self) -> dict[str, Any]:
-        return {"bounds": self.bounds, "counts": self.counts, "sum": self.sum}
 
-
+@dataclass
 class Metrics:
-    """Totals since the engine started. Seconds, tokens."""
+    """Totals since the engine started."""
 
-    def __init__(self) -> None:
-        self.pins = 0
-        self.unpins = dict.fromkeys(REASONS, 0)
-        self.turns = {"stop": 0, "length": 0, "abort": 0, "error": 0}
-        self.prompt_tokens = 0
-        self.hit_tokens = 0
-        self.preemptions = 0
-        self.ttl_s = Histogram(TTL_BUCKETS_S)
-        self.queue_delay_s = Histogram(DELAY_BUCKETS_S)
-        self._arrived: dict[str, float] = {}
+    pins: int = 0
+    unpins: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    turns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    preemptions: int = 0
+    ttl_s: Histogram = field(default_factory=lambda: Histogram(TTL_BUCKETS_S))
+    queue_delay_s: Histogram = field(default_factory=lambda: Histogram(DELAY_BUCKETS_S))
+
+    def __post_init__(self) -> None:
+        self._arrived: dict[str | None, float] = {}
 
     def count(self, event: SchedulerEvent) -> None:
-        counter = _COUNTERS.get(event.event)
-        if counter is not None:
-            counter(self, event)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pins": self.pins,
-            "unpins": self.unpins,
-            "turns": self.turns,
-            "prompt_tokens": self.prompt_tokens,
-            "hit_tokens": self.hit_tokens,
-            "preemptions": self.preemptions,
-            "ttl_s": self.ttl_s.to_json(),
-            "queue_delay_s": self.queue_delay_s.to_json(),
-        }
-
-    def _arrive(self, event: SchedulerEvent) -> None:
-        self._arrived[event.request_id or ""] = event.t
+        match event.event:
+            case "arrive":
+                self._arrived[event.request_id] = event.t
+            case "start":
+                self._start(event)
+            case "finish":
+                self._arrived.pop(event.request_id, None)
+                _increment(self.turns, event.status or "error")
+            case "pin":
+                self.pins += 1
+                self.ttl_s.add(event.ttl_s or 0.0)
+            case "unpin":
+                _increment(self.unpins, event.reason or "shutdown")
+            case "preempt":
+                self.preemptions += 1
 
     def _start(self, event: SchedulerEvent) -> None:
         self.prompt_tokens += event.prompt_tokens or 0
         self.hit_tokens += event.hit_tokens or 0
-        arrived_s = self._arrived.pop(event.request_id or "", None)
+        arrived_s = self._arrived.pop(event.request_id, None)
         if arrived_s is not None:
             self.queue_delay_s.add(event.t - arrived_s)
 
-    def _finish(self, event: SchedulerEvent) -> None:
-        self._arrived.pop(event.request_id or "", None)
-        _increment(self.turns, event.status or "error")
-
-    def _pin(self, event: SchedulerEvent) -> None:
-        self.pins += 1
-        self.ttl_s.add(event.ttl_s or 0.0)
-
-    def _unpin(self, event: SchedulerEvent) -> None:
-        _increment(self.unpins, event.reason or "shutdown")
-
-    def _preempt(self, event: SchedulerEvent) -> None:
-        self.preemptions += 1
-
-
-_COUNTERS = {
-    "arrive": Metrics._arrive,
-    "start": Metrics._start,
-    "finish": Metrics._finish,
-    "pin": Metrics._pin,
-    "unpin": Metrics._unpin,
-    "preempt": Metrics._preempt,
-}
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def _increment(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 
 
-def prometheus_text(engines: Sequence[Mapping[str, Any]], absent: str | None = None) -> str:
-    """The text exposition of every engine's state (``Online.state``), one label ``engine`` each.
+# ----------------------------------------------------------------------------------------------- Prometheus metrics
+
+State = Mapping[str, Any]
+"""An engine's answer to ``Online.state``."""
+
+GAUGES = {
+    "pinned_tokens": ("pinned_tokens", "KV tokens held by pins now"),
+    "pinned_blocks": ("pinned_blocks", "KV blocks held by pins now"),
+    "programs": ("programs_known", "Programs remembered"),
+}
+"""By their key in the state: name and help."""
+
+TOTALS = {
+    "pins": "Turns whose KV was pinned",
+    "prompt_tokens": "Prompt tokens of scheduled turns",
+    "hit_tokens": "Prompt tokens found in the prefix cache",
+    "preemptions": "Running requests preempted",
+}
+"""Counters by their name in the state's ``metrics``."""
+
+FAULTS = {
+    "tags_rejected": "Request tags that could not be read and were ignored",
+    "plugin_errors": "Exceptions caught in the plugin's hooks",
+    "record_events_dropped": "Events lost to failed writes of the record",
+}
+"""Counters by their name in the state."""
+
+
+def prometheus_text(engines: Sequence[State], absent: str | None = None) -> str:
+    """All engines' metrics in Prometheus' text format; the label ``engine`` is the engine's number.
 
     Args:
         absent: why no engine answered, in one line.
     """
-    up = ["# HELP continuum:up Whether the engine answered", "# TYPE continuum:up gauge"]
-    up.append(f"continuum:up {int(absent is None)}")
-    families = {"": [f"# continuum: {absent}"] if absent is not None else [], "continuum:up": up}
-    for number, state in enumerate(engines):
-        for name, kind, help_text, samples in _families(state):
-            lines = families.setdefault(name, [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
-            lines += [
-                _sample(name + suffix, {"engine": str(number), **labels}, value) for suffix, labels, value in samples
-            ]
-    return "\n".join(line for lines in families.values() for line in lines) + "\n"
+    up = GaugeMetricFamily("continuum:up", "Whether the engine answered", float(absent is None))
+    comment = "" if absent is None else f"# continuum: {absent}\n"
+    families = [family for family in _families(engines) if family.samples]
+    return comment + generate_latest(_Families([up, *families])).decode()
 
 
-_Samples = list[tuple[str, dict[str, str], float]]
+class _Families(Collector):
+    """What ``generate_latest`` asks for its families."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
-def _families(state: Mapping[str, Any]) -> list[tuple[str, str, str, _Samples]]:
-    counters = state["metrics"]
-    gauges = {
-        "pins_held": ("Pins held now", len(state["pins"])),
-        "pinned_tokens": ("KV tokens held by pins now", state["pinned_tokens"]),
-        "pinned_blocks": ("KV blocks held by pins now", state["pinned_blocks"]),
-        "programs_known": ("Programs remembered", state["programs"]),
-        "delay_estimate_seconds": ("T: mean queueing delay of returning turns whose KV was evicted", state["delay_s"]),
-        "eta": ("Memoryfulness of program lengths", state["eta"]),
-        "programs_inside": ("Programs that the policy has let in", state["programs_inside"]),
-        "programs_outside": ("Programs that wait to be let in", state["programs_outside"]),
-    }
-    totals = {
-        "pins": ("Turns whose KV was pinned", counters["pins"]),
-        "prompt_tokens": ("Prompt tokens of scheduled turns", counters["prompt_tokens"]),
-        "hit_tokens": ("Prompt tokens found in the prefix cache", counters["hit_tokens"]),
-        "preemptions": ("Running requests preempted", counters["preemptions"]),
-        "tags_rejected": ("Request tags that could not be read and were ignored", state["tags_rejected"]),
-        "plugin_errors": ("Exceptions caught in the plugin's hooks", state["plugin_errors"]),
-        "record_events_dropped": ("Events lost to failed writes of the record", state["record_events_dropped"]),
-    }
-    found: list[tuple[str, str, str, _Samples]] = [
-        (f"continuum:{name}", "gauge", text, [("", {}, value)])
-        for name, (text, value) in gauges.items()
-        if value is not None
-    ]
-    found += [(f"continuum:{name}_total", "counter", text, [("", {}, value)]) for name, (text, value) in totals.items()]
-    for name, label, text in (
-        ("unpins", "reason", "Pins by how they ended"),
-        ("turns", "status", "Turns by how they ended"),
-    ):
-        samples: _Samples = [("", {label: key}, value) for key, value in counters[name].items()]
-        found.append((f"continuum:{name}_total", "counter", text, samples))
-    found.append(("continuum:ttl_seconds", "histogram", "TTLs chosen for pins", _histogram(counters["ttl_s"])))
-    text = "Arrival of a turn to its first scheduling"
-    found.append(("continuum:queue_delay_seconds", "histogram", text, _histogram(counters["queue_delay_s"])))
-    return found
+def _families(engines: Sequence[State]) -> Iterator[Metric]:
+    yield _one_each(GaugeMetricFamily, "pins_held", "Pins held now", [len(state["pins"]) for state in engines])
+    for key, (name, text) in GAUGES.items():
+        yield _one_each(GaugeMetricFamily, name, text, [state[key] for state in engines])
+    of_policies = {name: gauge["help"] for state in engines for name, gauge in state["gauges"].items()}
+    for name, text in of_policies.items():
+        values = [state["gauges"].get(name, {}).get("value") for state in engines]
+        yield _one_each(GaugeMetricFamily, name, text, values)
+    for name, text in TOTALS.items():
+        yield _one_each(CounterMetricFamily, name, text, [state["metrics"][name] for state in engines])
+    for name, text in FAULTS.items():
+        yield _one_each(CounterMetricFamily, name, text, [state[name] for state in engines])
+    yield _by_label("unpins", "Pins by how they ended", "reason", engines)
+    yield _by_label("turns", "Turns by how they ended", "status", engines)
+    yield _histogram("ttl_seconds", "TTLs chosen for pins", [state["metrics"]["ttl_s"] for state in engines])
+    delays = [state["metrics"]["queue_delay_s"] for state in engines]
+    yield _histogram("queue_delay_seconds", "Arrival of a turn to its first scheduling", delays)
 
 
-def _histogram(data: Mapping[str, Any]) -> _Samples:
-    samples: _Samples = []
-    total = 0
-    for bound, count in zip([*data["bounds"], "+Inf"], data["counts"], strict=True):
-        total += count
-        samples.append(("_bucket", {"le": str(bound)}, total))
-    return [*samples, ("_sum", {}, data["sum"]), ("_count", {}, total)]
+def _one_each(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, values: Sequence[Any]
+) -> Metric:
+    """A number of each engine; an engine without one has no sample."""
+    family = kind(f"continuum:{name}", text, labels=["engine"])
+    for engine, value in enumerate(values):
+        if isinstance(value, int | float):
+            family.add_metric([str(engine)], value)
+    return family
 
 
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
-    return f"{name}{{{inside}}} {value}"
+def _by_label(name: str, text: str, label: str, engines: Sequence[State]) -> Metric:
+    family = CounterMetricFamily(f"continuum:{name}", text, labels=["engine", label])
+    for engine, state in enumerate(engines):
+        for value, count in state["metrics"][name].items():
+            family.add_metric([str(engine), value], count)
+    return family
+
+
+def _histogram(name: str, text: str, counted: Sequence[Mapping[str, Any]]) -> Metric:
+    family = HistogramMetricFamily(f"continuum:{name}", text, labels=["engine"])
+    for engine, data in enumerate(counted):
+        bounds = [*map(str, data["bounds"]), "+Inf"]
+        buckets = list(zip(bounds, accumulate(data["counts"]), strict=True))
+        family.add_metric([str(engine)], buckets, data["sum"])
+    return family

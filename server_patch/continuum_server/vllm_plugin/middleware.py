@@ -2,11 +2,11 @@
 
 - ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``, behind the server's
   API key where it has one.
-- Tags in any form a client may send them (headers, the preview's body fields, malformed ones) become what the scheduler
-  reads: clean ``vllm_xargs``, with the caller's API key as a digest. A tag never fails a request.
-- ``continuum:*`` metrics at the end of vLLM's own ``/metrics``.
+- It turns a client's tags, in whatever form they come (headers, body fields, malformed values), into the clean
+  ``vllm_xargs`` that the scheduler reads, and adds a digest of the client's API key. A tag never fails a request.
+- It appends ``continuum:*`` metrics to vLLM's own ``/metrics``.
 
-vLLM runs without it too: ``vllm_xargs`` and ``X-Session-ID`` reach the scheduler by themselves.
+The plugin works without it too: vLLM itself hands ``vllm_xargs`` and ``X-Session-ID`` to the scheduler.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
+from starlette.requests import ClientDisconnect, Request
 
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
@@ -32,29 +33,29 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 UTILITY = "continuum"
-"""Name of the engine core's utility method that reaches ``Online.call``."""
+"""Name of the engine core's utility method that calls ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 
 METRICS_LIMIT_S = 1.0
-"""How long ``/metrics``, and a request with a malformed tag, wait for the engine."""
+"""How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
-"""How long ``/continuum/`` waits for the engine: it answers between two steps."""
+"""How long ``/continuum/`` waits for the engine, which answers between two steps."""
 NAMES, NAME_CHARS = 16, 64
-"""How many names of malformed tags one request may have logged, and how much of each."""
+"""Of one request, the most names of malformed tags that are logged, and the most characters of each."""
 
 
 class NoAnswer(Exception):
-    """The engine is stopped, busy for long, or dead."""
+    """The engine did not answer: it is stopped, busy or dead."""
 
 
 class ContinuumMiddleware:
-    """Pure ASGI; requests that need nothing pass through untouched."""
+    """Pure ASGI. Requests that concern neither tags nor metrics pass through unchanged."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._find: Find | None = None
         self._answers_none = False
-        """The engine runs another scheduler than ours."""
+        """The engine runs another scheduler than ours, so nothing is asked of it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,7 +72,7 @@ class ContinuumMiddleware:
             await self._app(scope, receive, send)
 
     def _carrier(self, path: str, app: Any) -> Carrier | None:
-        if self._find is None:  # all routes are there by now
+        if self._find is None:  # by the first request, vLLM has added all its routes
             self._find = finder(app)
         return self._find(path)
 
@@ -111,14 +112,14 @@ class ContinuumMiddleware:
             return 400, {"error": "a program id has 1 to 256 printable characters"}
         argument = {"program_id": program_id, "namespace": caller.namespace}
         answers = await self._ask(scope, "release", argument, ANSWER_LIMIT_S)
-        released = [answer["released"] for answer in answers or ()]  # a stock scheduler holds nothing
+        released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, which holds nothing
         return 200, {"program_id": program_id, "released": any(released)}
 
     # -------------------------------------------------------------------------------- vLLM's own
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ours = (await self._our_metrics(scope)).encode()
-        # plain text only, so that ours can follow theirs
+        # without these headers vLLM answers in plain text, to which ours can be appended
         plain = [(k, v) for k, v in scope["headers"] if k.lower() not in (b"accept", b"accept-encoding")]
         start: Message = {}
 
@@ -154,8 +155,9 @@ class ContinuumMiddleware:
         if carrier is Carrier.HEADERS:
             await self._app(scope, receive, send)
             return
-        body = await _read_body(receive)
-        if body is None:  # gone before it was sent whole
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
             return
         rejected: tuple[str, ...] = ()
         if carrier is Carrier.FORM:
@@ -171,7 +173,7 @@ class ContinuumMiddleware:
         await self._app(_with(scope, b"content-length", str(len(body)).encode()), _replay(body, receive), send)
 
     async def _report(self, rejected: tuple[str, ...], scope: Scope) -> None:
-        """Tell the engine's log and counters of malformed tags, little however much was sent."""
+        """Report malformed tags to the engine, which counts them. The report is small, however many there are."""
         names = list(dict.fromkeys(name[:NAME_CHARS] for name in rejected[:NAMES]))
         with suppress(NoAnswer):
             await self._ask(scope, "reject", {"count": len(rejected), "names": names}, METRICS_LIMIT_S)
@@ -179,10 +181,10 @@ class ContinuumMiddleware:
     # ---------------------------------------------------------------------------------- the engine
 
     async def _ask(self, scope: Scope, operation: str, argument: dict[str, Any], limit_s: float) -> list[Any] | None:
-        """Every engine's answer; None where the engines have no Continuum scheduler.
+        """Ask all engines; None: they do not run our scheduler.
 
         Raises:
-            NoAnswer: not within ``limit_s``, or not at all. What was asked may still be done later.
+            NoAnswer: an engine did not answer within ``limit_s``. It may still do later what it was asked to do.
         """
         core = getattr(getattr(scope["app"].state, "engine_client", None), "engine_core", None)
         if core is None or self._answers_none or _runs_vllms_scheduler(scope["app"].state):
@@ -217,31 +219,20 @@ async def _call(core: Any, operation: str, argument: str) -> list[Any]:
 
 
 def _runs_vllms_scheduler(state: Any) -> bool:
-    """An engine that has no such utility logs a traceback when asked for it."""
+    """Whether the configuration says so. Asking such an engine would log a traceback in it."""
     config = getattr(getattr(state, "vllm_config", None), "scheduler_config", None)
     chosen = getattr(config, "scheduler_cls", None)
     return config is not None and (chosen is None or (isinstance(chosen, str) and chosen.startswith("vllm.")))
 
 
 def _with(scope: Scope, name: bytes, value: bytes) -> Scope:
-    """The scope with one header replaced; the body is whole, whatever way it came."""
+    """The scope with one header replaced. The body is not sent in chunks any more."""
     replaced = (name, b"transfer-encoding")
     return {**scope, "headers": [*(p for p in scope["headers"] if p[0].lower() not in replaced), (name, value)]}
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once, then whatever comes (a disconnect)."""
+    """``receive`` for vLLM: the body once, then what the client sends next (a disconnect)."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -251,7 +242,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _engine(scope: Scope) -> dict[str, Any]:
-    """Whether a GPU is behind this server, or a model of one: whoever measures it must know."""
+    """What is emulated, if this server has no real GPU: measurements must say so."""
     config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
     return {"emulated": section}

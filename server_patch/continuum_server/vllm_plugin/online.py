@@ -1,7 +1,7 @@
-"""What a live server has beside the scheduler: a clock, a record, counters, the tool a turn calls, questions from HTTP.
+"""What a live server adds to the scheduler: a clock, a record, counters, reading of outputs, answers to HTTP questions.
 
-Lives in the engine core's process. The HTTP side (``middleware``) asks through vLLM's own utility calls, which the
-engine core answers between two steps: no lock, no second thread on the scheduler's state.
+It runs in the engine core's process. The HTTP side (``middleware``) asks through vLLM's utility calls, which the engine
+core answers between two steps; so no lock is needed and no second thread touches the scheduler's state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.programs import name_of
-from continuum_server.recorder import Recorder
+from continuum_server.recorder import EventRecorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
@@ -31,10 +31,10 @@ logger = logging.getLogger("continuum")
 
 
 class AnchoredClock:
-    """Seconds since the epoch that never jump: the wall clock once, the monotonic clock from then on."""
+    """Seconds since the epoch that never jump: reads the wall clock once, the monotonic clock from then on."""
 
     def __init__(self) -> None:
-        self._monotonic = time.monotonic  # noqa: TID251 - this is where the server's clock comes from
+        self._monotonic = time.monotonic  # noqa: TID251 - the server's clock is made here
         self._offset_s = time.time() - self._monotonic()  # noqa: TID251
 
     def __call__(self) -> float:
@@ -42,11 +42,11 @@ class AnchoredClock:
 
 
 class Online:
-    """A live engine's side of the plugin; the scheduler's event sink.
+    """The plugin's part in a live engine; takes the scheduler's events.
 
     Args:
         scheduler: a ``ProgramSchedulerMixin``.
-        settings: ``record_path`` (a folder) and ``statistics_path`` are used here.
+        settings: of these, ``record_path``, ``statistics_path`` and ``tool_parser`` are used here.
     """
 
     def __init__(self, scheduler: Any, settings: Settings) -> None:
@@ -55,13 +55,13 @@ class Online:
         self._metrics = Metrics()
         self._clock = AnchoredClock()
         self._recorder = self._make_recorder()
-        self._statistics = StatisticsFile(self._statistics_path(), scheduler.core.policy, self._clock)
+        self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
         scheduler.attach(self._clock, self)
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
             resumed = self._recorder.resumed
-            scheduler.core.resume_turns(resumed.next_turn, resumed.turn_numbers)
+            scheduler.table.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)
@@ -70,7 +70,7 @@ class Online:
     # ------------------------------------------------------------------------------------ sink
 
     def write(self, event: SchedulerEvent) -> None:
-        """One event of the scheduler. Must not raise."""
+        """Count and record one event. Must not raise."""
         self._metrics.count(event)
         if self._recorder is not None:
             self._recorder.write(event)
@@ -78,7 +78,7 @@ class Online:
             self._statistics.save_when_due(event.t)
 
     def close(self) -> None:
-        """At shutdown: end the pins, write everything; safe to call twice."""
+        """At shutdown: end all pins and write all files. Safe to call twice."""
         self._scheduler.release_all("shutdown")
         if self._recorder is not None:
             self._recorder.close()
@@ -87,13 +87,13 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side, as JSON: ``state``, ``release`` of a program, or ``reject`` of malformed tags.
+        """Answer the HTTP side as JSON: the ``state``, the ``release`` of a program, the ``reject`` of malformed tags.
 
-        Never raises: what is asked comes from a process that may be of another version.
+        Never raises, whatever the other process asks.
         """
         try:
             return json.dumps(self._answer(operation, json.loads(argument or "{}")))
-        except Exception as error:  # noqa: BLE001 - the engine is not ours to fail
+        except Exception as error:  # noqa: BLE001 - a question must not end the engine
             logger.warning("continuum: %.64r of %.64r was not answered: %r", operation, argument, error)
             return json.dumps({"error": f"{type(error).__name__}: {error}"})
 
@@ -103,23 +103,24 @@ class Online:
         if operation == "release":
             return {"released": self._scheduler.release_program(argument["program_id"], argument.get("namespace"))}
         if operation == "reject":
-            self._scheduler.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
+            self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}
         raise ValueError(f"unknown operation {operation!r}")
 
     def state(self, namespace: str | None = None) -> dict[str, Any]:
-        """What is held and what is believed; ids, numbers and tool names, no prompt text.
+        """Pins, estimates and counters: ids, numbers and tool names, no prompt text.
 
-        Pins are those of one namespace, where it is given; all other numbers are of everybody's programs together.
+        Args:
+            namespace: only pins of this API key are shown; numbers always cover all programs.
         """
         scheduler = self._scheduler
-        core, now_s = scheduler.core, self._clock()
-        scheduler.release_expired()
-        policy = core.policy.state()
+        table, now_s = scheduler.table, self._clock()
+        scheduler.held.release_expired(now_s)
+        believed = table.policy.state()
         return {
-            "policy": core.policy.name,
+            "policy": table.policy.name,
             "policy_options": self._settings.policy_options,
-            "guards": asdict(core.guards),
+            "guards": asdict(table.guards),
             "now_s": now_s,
             "pins": [
                 {
@@ -129,35 +130,40 @@ class Online:
                     "since_s": pin.since_s,
                     "expires_in_s": pin.deadline_s - now_s,
                 }
-                for pin in core.pins.values()
+                for pin in table.pins.values()
                 if namespace is None or pin.program.namespace == namespace
             ],
-            "pinned_tokens": core.pinned_tokens,
-            "pinned_blocks": core.pinned_tokens // scheduler.block_size,
+            "pinned_tokens": table.pinned_tokens,
+            "pinned_blocks": table.pinned_tokens // scheduler.block_size,
             "free_blocks": touch_points.free_block_count(scheduler),
-            "programs": core.program_count,
+            "programs": table.program_count,
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
-            "delay_s": policy.get("delay_s"),
-            "eta": policy.get("eta"),
-            "tools": policy.get("tools", {}),
-            "programs_inside": policy.get("programs_inside"),
-            "programs_outside": policy.get("programs_outside"),
+            "delay_s": believed.get("delay_estimate_seconds"),
+            "eta": believed.get("eta"),
+            "tools": believed.get("tools", {}),
+            "programs_inside": believed.get("programs_inside"),
+            "programs_outside": believed.get("programs_outside"),
+            "gauges": {
+                name: {"value": believed[name], "help": text}
+                for name, text in table.policy.gauges.items()
+                if name in believed
+            },
             "metrics": self._metrics.to_json(),
-            "tags_rejected": scheduler.tags_rejected,
+            "tags_rejected": scheduler.tags.rejected,
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }
 
     # ----------------------------------------------------------------------------- files
 
-    def _make_recorder(self) -> Recorder | None:
+    def _make_recorder(self) -> EventRecorder | None:
         preview = os.environ.get("RUN_OUTPUT_DIR") or None
         folder = self._settings.record_path or preview
         if not folder:
             return None
         try:
-            return Recorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
+            return EventRecorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
         except RunDirError as error:
             logger.warning("continuum: no record is kept: %s", error)
             return None

@@ -1,8 +1,6 @@
-"""What a finished turn's output says, read from its tokens inside the engine core: the tool it calls (SPEC 6), and
-whether it reached a stop string.
+"""Reads a finished turn's output in the engine core: which tool it calls, and whether it ended at a stop string.
 
-One detokenisation and one parse per turn, of the last ``TAIL_TOKENS`` tokens: a tool call and a stop string end an
-output.
+Both are found at the end of an output, so each turn costs one detokenisation and one parse of ``TAIL_TOKENS`` tokens.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ logger = logging.getLogger("continuum")
 
 TAIL_TOKENS = 2048
 CONTEXT_TOKENS = 6
-"""Of the prompt, before an output: as many as vLLM's own detokenizer looks back."""
+"""Tokens of the prompt that are decoded before the output: as many as in vLLM's own detokenizer."""
 
 
 class OutputTools:
-    """Calls itself with a finished request; answers a tool key or None, and never raises.
+    """A function from a finished request to the key of the tool it calls, or None. Never raises.
 
     Args:
-        vllm_config: for the tokenizer; without one nothing is read.
-        parser: name of vLLM's tool-call parser, asked first; None: the text alone is read.
+        vllm_config: names the tokenizer; a server without one reads no outputs.
+        parser: name of vLLM's tool-call parser, which is asked first; None: only our own reader of the text is used.
     """
 
     def __init__(self, vllm_config: Any, parser: str | None = None) -> None:
@@ -36,7 +34,7 @@ class OutputTools:
         if parser is not None and self._tokenizer is not None:
             try:
                 self._parser = touch_points.tool_parser_of(parser, self._tokenizer)
-            except Exception as error:  # noqa: BLE001 - a parser is any module's code; text is read instead
+            except Exception as error:  # noqa: BLE001 - a parser is anybody's code
                 logger.warning("continuum: tool parser %r is not used, the text is read instead: %s", parser, error)
 
     def __call__(self, request: Request) -> str | None:
@@ -45,7 +43,7 @@ class OutputTools:
         try:
             text = self._tokenizer.decode(list(request.output_token_ids[-TAIL_TOKENS:]))
             return self._parsed(text) or tool_key(text)
-        except Exception as error:  # noqa: BLE001 - reading a tool's name must never stop the engine
+        except Exception as error:  # noqa: BLE001 - must not end the engine
             logger.warning("continuum: an output could not be read for its tool: %s", error)
             return None
 
@@ -67,7 +65,7 @@ class OutputTools:
             return None
 
     def _text_after(self, request: Request, output: list[int]) -> str:
-        """The output's text as it follows the prompt: some tokenizers drop a space where a text begins."""
+        """The output's text, decoded after the prompt's end: some tokenizers drop a text's leading space."""
         special = touch_points.skips_special_tokens(request)
         before = list(request.prompt_token_ids or ())[-CONTEXT_TOKENS:]
         prefix = self._tokenizer.decode(before, skip_special_tokens=special)

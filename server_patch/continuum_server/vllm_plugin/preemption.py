@@ -1,7 +1,7 @@
-"""Running requests taken out of the batch for a waiting one that outranks them.
+"""Preempts running requests for a waiting one that outranks them.
 
-vLLM's scan of waiting requests cannot be interrupted: what was found not to fit in one step is made room for before the
-next one.
+vLLM's scan of the waiting queue cannot be interrupted. So where the first waiting request does not fit in one step,
+room is made for it before the next step.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from continuum_server.vllm_plugin import touch_points
 
 
 class Preemption:
-    """Carries out a policy's ``gives_way`` for a ``ProgramSchedulerMixin``."""
+    """Carries out a policy's ``preemption_victims`` for a ``ProgramSchedulerMixin``."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._refused: tuple[str, int] | None = None
-        """The waiting request that did not fit in this step, and the free blocks it wants."""
+        """The waiting request that did not fit in this step, and the number of free blocks it needs."""
         self._chosen: list[Request] = []
         self._wanted = 0
 
@@ -30,24 +30,24 @@ class Preemption:
             self._refused = request.request_id, touch_points.blocks_wanted(self._scheduler, request, arguments)
 
     def plan(self, now_s: float) -> None:
-        """After a step: who is to go, if the first waiting request did not fit."""
+        """After a step: choose which requests to preempt, if the first waiting request did not fit."""
         scheduler, refused = self._scheduler, self._refused
         self._refused = None
         full = touch_points.batch_is_full(scheduler)
         if not (refused or full) or not scheduler.waiting:
             return
-        asker = scheduler.core.turn(scheduler.waiting.peek_request().request_id)
+        asker = scheduler.table.turn(scheduler.waiting.peek_request().request_id)
         if asker is None or (refused is not None and refused[0] != asker.request_id):
             return
-        turns = [scheduler.core.turn(request.request_id) for request in scheduler.running]
-        victims = scheduler.core.policy.gives_way(asker, [turn for turn in turns if turn is not None], now_s)
+        turns = [scheduler.table.turn(request.request_id) for request in scheduler.running]
+        victims = scheduler.table.policy.preemption_victims(asker, [turn for turn in turns if turn is not None], now_s)
         self._wanted = refused[1] if refused is not None else 0
         self._chosen = self._enough(victims, full)
         if self._chosen:
-            scheduler.core.act_soon()
+            scheduler.table.act_soon()
 
     def _enough(self, victims: Any, full: bool) -> list[Request]:
-        """The first of them that make room; nobody where all together do not."""
+        """As many of the victims, from the first on, as make room; none if all together do not."""
         turns: list[TurnState] = list(victims)
         free, chosen = touch_points.free_block_count(self._scheduler), list[Request]()
         for turn in turns:
@@ -59,7 +59,7 @@ class Preemption:
         return []
 
     def carry_out(self, now_s: float) -> None:
-        """Before the next step: take them out, unless what finished meanwhile left room enough."""
+        """Before the next step: preempt the chosen requests, unless others finished and left enough room."""
         chosen, self._chosen = self._chosen, []
         if not chosen:
             return
@@ -69,5 +69,5 @@ class Preemption:
             return
         for request in chosen:
             if touch_points.is_running(request):
-                scheduler.preempted(request.request_id, now_s)  # first: its new rank counts what it was served
+                scheduler.preempted(request.request_id, now_s)  # first: its new rank counts the service it got
                 touch_points.preempt(scheduler, request, now_s)

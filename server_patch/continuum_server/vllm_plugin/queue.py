@@ -1,4 +1,4 @@
-"""The waiting queue in the order of SPEC 4, as a vLLM ``RequestQueue``. O(log n) per operation."""
+"""The waiting queue in the policy's order, as a vLLM ``RequestQueue``. Operations take O(log n)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class _Entry:
 
 
 class RankedQueue(RequestQueue):
-    """Requests by (class, policy's rank).
+    """Requests ordered by class, then by the policy's rank.
 
-    A request whose class changed is entered anew; stale entries are dropped when they surface. Where everything in the
-    queue is held back, ``len()`` is above 0 and ``bool()`` is False.
+    A request whose class or rank changed is entered again; its old entry is dropped when it reaches the head. If all
+    requests in the queue are held back, ``len()`` is above 0 and ``bool()`` is False.
 
     Args:
-        key: class and rank of a request; None: it comes in order of arrival.
+        key: class and rank of a request; None: the request is ordered by its arrival.
     """
 
     def __init__(self, key: Callable[[Request], tuple[int, Rank] | None]) -> None:
@@ -68,7 +68,7 @@ class RankedQueue(RequestQueue):
         return request
 
     def prepend_request(self, request: Request) -> None:
-        """Preempted and skipped requests return to the place their class and rank give them."""
+        """A preempted or skipped request goes where its class and rank put it, not to the front."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -91,14 +91,14 @@ class RankedQueue(RequestQueue):
             self.add_request(entry.request)
 
     def in_order_of_arrival(self) -> None:
-        """Everything in it is ranked anew by its arrival alone, and nothing is held back."""
+        """Order all requests by their arrival alone; none is held back."""
         requests = sorted((entry.request for entry in self._entries.values()), key=lambda request: request.arrival_time)
         self._heap, self._entries = [], {}
         for request in requests:
             self._enter(request, None)
 
     def _drop_stale(self) -> None:
-        """Keep stale entries fewer than live ones: amortised O(1)."""
+        """Keep the heap at most twice as long as the queue. Amortised O(1)."""
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [entry for entry in self._heap if entry.valid]
             heapq.heapify(self._heap)

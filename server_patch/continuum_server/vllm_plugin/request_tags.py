@@ -1,7 +1,8 @@
-"""From whatever a client sent to the tags that the scheduler reads. Pure functions; no vLLM.
+"""Turns what a client sent into the tags that the scheduler reads. Pure functions; no vLLM.
 
-Order of trust, the first that names a thing wins: ``vllm_xargs``, the body's own fields (``job_id`` and its companions
-are the authors' preview's, ``program_id`` ThunderAgent's), headers. What cannot be read is left out and named.
+A tag may be in ``vllm_xargs``, in a field of the body (``job_id`` and the like come from the authors' preview,
+``program_id`` from ThunderAgent) or in a header. The first of these three that has it counts. What cannot be read is
+left out, and its name is reported.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from continuum_server.vllm_plugin import loose_json
 from continuum_server.vllm_plugin.loose_json import Raw
 
 CLIENT_KEY = "continuum_client"
-"""xarg in which the HTTP side tells the scheduler whose request it is; a client cannot set it."""
+"""xarg that tells the scheduler which API key sent the request. The HTTP side sets it; a client cannot."""
 NAMESPACE_KEY = "continuum_namespace"
-"""xarg in which the HTTP side names the API key that the request's program ids belong to; a client cannot set it."""
+"""xarg that tells the scheduler to which API key the request's program ids belong. A client cannot set it."""
 
 BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
 _CARRIERS = ("vllm_xargs", "kv_hints", "sampling_params")
@@ -38,55 +39,55 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 Json = dict[str, Any]
 
 MOST_XARGS = 256
-"""In one request; with more of them none is read."""
+"""Of a request with more xargs than this, none is read."""
 LOOSE_BYTES = 1 << 20
-"""Longest body that is searched for a tag which Python's parser refuses; a longer one is vLLM's to refuse."""
+"""Longest body in which we look for tags though Python's parser refuses it; a longer one is left to vLLM to refuse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, as 16 hexadecimal digits of a digest of its API key."""
+    """The sender of a request. API keys are 16 hexadecimal digits of a digest."""
 
     client: str | None = None
-    """The key it came with; None without one. Limits per client count by it."""
+    """The key that the request came with; None: it had none. Limits per client count by this key."""
     namespace: str | None = None
-    """The key its program ids belong to; None where the server has fewer than two keys: all ids are of one space."""
+    """The key to which its program ids belong; None: the server has fewer than two keys, and ids are shared by all."""
     rejected: tuple[str, ...] = ()
-    """Names of xargs of ours that held something else."""
+    """Names of these two xargs that held something else than a digest."""
 
 
 ANYBODY = Caller()
-"""A caller without a key, on a server without keys."""
+"""A caller without a key on a server without keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
     body: bytes
     rejected: tuple[str, ...] = ()
-    """Names of tags that were present and not understood, as the client wrote them."""
+    """Names of the tags that could not be read, as the client wrote them."""
 
 
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
-    """Who sent the request that these ``vllm_xargs`` belong to. Any other content than our digests is no caller."""
+    """The sender of the request with these ``vllm_xargs``. Only our own digests are accepted."""
     found = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
     read = {key: value for key, value in found.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
     return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in found if key not in read))
 
 
 def tag_body(body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False) -> Tagged:
-    """The request's body with all of its tags in clean ``vllm_xargs``; the very same bytes where nothing changes.
+    """The request's body with all its tags in clean ``vllm_xargs``. If nothing changes, the bytes are the same.
 
     Args:
-        body: JSON as received; what is not an object passes as it is, for vLLM to refuse.
+        body: JSON as received. What is no JSON object is returned as it is, for vLLM to refuse.
         headers: by lower-case name.
-        caller: who sends it. None: somebody without a valid key, whose tags are all removed.
+        caller: the sender; None: it has no valid key, and all its tags are removed.
         nested: this route has the tags in ``sampling_params.extra_args``.
     """
     try:
         return _tag(body, _loads, _compact, headers, caller, nested)
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
-    except (RecursionError, ValueError):  # too deep or too long a number somewhere: a tag of that kind is dropped
+    except (RecursionError, ValueError):  # a value is nested too deep or a number is too long: such a tag is dropped
         if len(body) > LOOSE_BYTES:
             return Tagged(body)
     try:
@@ -115,7 +116,7 @@ def _tag(
 
 
 def _bound(data: Json) -> None:
-    """A mapping of more xargs than anybody sends is none: reading it would keep everybody else waiting."""
+    """Drop a mapping of too many xargs: reading it would delay all other requests."""
     inner = data.get("sampling_params")
     for owner, carrier in ((data, "vllm_xargs"), (inner, "extra_args")):
         if isinstance(owner, dict) and isinstance(found := owner.get(carrier), dict) and len(found) > MOST_XARGS:
@@ -123,9 +124,9 @@ def _bound(data: Json) -> None:
 
 
 def _loads(body: bytes, frames: int = 100) -> Any:
-    """``json.loads``, from further down the stack than vLLM calls it: its limit of nesting depends on that.
+    """``json.loads``, called from deeper in the stack than in vLLM, because its limit of nesting depends on the stack.
 
-    What is parsed here is parsed there too, also members hidden by a later one of the same name.
+    So whatever we can parse vLLM can parse too, also members that a later member of the same name replaces.
     """
     return _loads(body, frames - 1) if frames else json.loads(body)
 
@@ -135,13 +136,13 @@ def _compact(data: Any) -> str:
 
 
 def _tags_as_text(data: Json) -> str:
-    """All of the body that ``gather`` may change. As text: to Python, False and 0 are equal."""
+    """The part of the body that ``gather`` may change. As text, because in Python False equals 0."""
     found = {name: data[name] for name in (*_CARRIERS, *BODY_FIELDS) if name in data}
     return json.dumps(found, sort_keys=True, default=lambda raw: raw.text)
 
 
 def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested: bool = False) -> tuple[str, ...]:
-    """Move every tag in this body to where the engine gets it from; the names of those that were dropped."""
+    """Move all tags of this body to where the engine reads them. Returns the names of those that were dropped."""
     from_headers = tags_from_headers(headers)
     others, tags, rejected = _clean("vllm_xargs", data.pop("vllm_xargs", None), _is_flat)
     home = data.get("sampling_params") if nested else None
@@ -167,7 +168,7 @@ def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested
 
 
 def _clean(carrier: str, sent: Any, fits: Callable[[str, Any], bool]) -> tuple[Json, Json, tuple[str, ...]]:
-    """What else a client sent in ``vllm_xargs``, its tags, and the names of what was dropped."""
+    """From ``vllm_xargs``: the members that are not ours, the tags, and the names of what was dropped."""
     if sent is None:
         return {}, {}, ()
     if not isinstance(sent, Mapping):
@@ -179,7 +180,7 @@ def _clean(carrier: str, sent: Any, fits: Callable[[str, Any], bool]) -> tuple[J
 
 
 def _is_flat(name: str, value: Any) -> bool:
-    """Whether vLLM's schema takes it in ``vllm_xargs``."""
+    """Whether vLLM's schema accepts this member of ``vllm_xargs``."""
     return _is_text(name) and all(_is_scalar(item) for item in (value if isinstance(value, list) else [value]))
 
 
@@ -188,11 +189,11 @@ def _is_scalar(value: Any) -> bool:
         return _is_text(value)
     if isinstance(value, int):
         return not isinstance(value, bool) and -(2**63) <= value < 2**64
-    return isinstance(value, float) and math.isfinite(value)  # others cannot be answered as JSON by /render
+    return isinstance(value, float) and math.isfinite(value)  # /render cannot write others as JSON
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be encoded: half of a surrogate pair cannot."""
+    """Whether the text can be encoded: half of a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -201,9 +202,9 @@ def _is_text(value: str) -> bool:
 
 
 def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
-    """Tags among the body's own fields, and the names of those that could harm the request and were taken out.
+    """Tags among the body's own fields, and the names of those that vLLM would refuse and that were taken out.
 
-    ``session_id`` stays for vLLM, which knows it, and takes text only.
+    ``session_id`` stays in the body, because vLLM reads it too; it accepts only text.
     """
     found = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
     harmful = [name for name, value in found.items() if isinstance(value, dict | list | Raw)]
@@ -220,17 +221,17 @@ def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
 
 
 def hints_to_xargs(envelope: Any) -> Json:
-    """What upstream's ``kv_hints`` envelope asks of us: how long its ``kv.retain`` actions want the KV kept.
+    """How long the ``kv.retain`` actions of upstream's ``kv_hints`` envelope want the KV kept.
 
     Three payload shapes are in use: ``ttl_s``, ``ttl_seconds``, and ``directives`` of a ``duration`` each, where the
-    longest counts and priority 0 is a release. Other actions have no consumer here and change nothing.
+    longest counts and priority 0 is a release. Other actions change nothing here.
     """
     seconds = max((wish for wish in _retain_s(envelope) if wish is not None), default=None)
     return {"kv_ttl_s": seconds} if seconds is not None else {}
 
 
 def _retain_s(envelope: Any) -> list[float | None]:
-    """Every duration that the envelope wishes for; None in the place of one that cannot be read."""
+    """All durations that the envelope asks for; None stands for one that cannot be read."""
     actions = envelope.get("actions") if isinstance(envelope, Mapping) else None
     found = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
     return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in found if wish is not None]

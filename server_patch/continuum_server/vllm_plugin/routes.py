@@ -1,6 +1,6 @@
-"""Which of vLLM's HTTP routes bring a client's tags to the engine, read from vLLM's own router.
+"""Which of vLLM's HTTP routes carry a client's tags to the engine. Read from vLLM's own router.
 
-A route does so where its body has ``vllm_xargs`` or sampling parameters. vLLM's API key guards some routes only.
+A route does so if its body has ``vllm_xargs`` or sampling parameters. vLLM's API keys guard only some routes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 
 class Carrier(Enum):
-    """Where a route takes the tags from, beside the session headers."""
+    """Where a route takes tags from, besides the session headers."""
 
     XARGS = "vllm_xargs of a JSON body"
     EXTRA_ARGS = "sampling_params.extra_args of a JSON body"
@@ -24,11 +24,11 @@ Find = Callable[[str], Carrier | None]
 
 _SIGNS = {"vllm_xargs", "sampling_params", "temperature", "max_tokens"}
 _READS_ITSELF = {"/invocations": Carrier.XARGS}
-"""SageMaker's route has no body in its signature: it hands its own to whichever other route that fits."""
+"""SageMaker's route has no body in its signature: it hands its body to another route that fits."""
 
 
 def carriers(app: Any) -> dict[str, Carrier]:
-    """The tag-bringing POST routes of a vLLM server, by path as the router writes it."""
+    """The POST routes of a vLLM server that carry tags, by path as the router writes it."""
     found: dict[str, Carrier] = {}
     for route in _flat(app.routes):
         path = getattr(route, "path", "")
@@ -40,7 +40,7 @@ def carriers(app: Any) -> dict[str, Carrier]:
 
 
 def finder(app: Any) -> Find:
-    """From a request's path to its carrier; None for routes that bring no tags."""
+    """A function from a request's path to its carrier; None for routes that carry no tags."""
     known = carriers(app)
     exact = {path: carrier for path, carrier in known.items() if "{" not in path}
     patterns = [(re.compile(re.sub(r"\{[^}]*\}", ".+", path)), known[path]) for path in known if "{" in path]
@@ -61,7 +61,7 @@ def guarded(path: str) -> bool:
 
 
 def _flat(routes: Iterable[Any]) -> Iterator[Any]:
-    """FastAPI 0.137 and later keeps included routers whole."""
+    """All routes. FastAPI 0.137 and later nest the routes of included routers."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from [route] if inner is None else _flat(inner.routes)
@@ -70,7 +70,7 @@ def _flat(routes: Iterable[Any]) -> Iterator[Any]:
 def _carrier(endpoint: Any) -> Carrier | None:
     try:
         hints = get_type_hints(endpoint, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # not vLLM's: a plugin's route, which may well generate
+    except (NameError, TypeError, AttributeError):  # a plugin's route, which may well generate
         return Carrier.XARGS
     for name, hint in hints.items():
         for model in _models(hint) if name != "return" else ():

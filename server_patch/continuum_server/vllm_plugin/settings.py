@@ -1,14 +1,16 @@
-"""What a server tells the plugin: ``--additional-config '{"continuum": {...}}'``, one JSON object."""
+"""The plugin's settings: ``--additional-config '{"continuum": {...}}'`` of vLLM's command line, one JSON object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
-from continuum_server.policy.core import GuardError, Guards
+from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
-from continuum_server.policy.limits import LimitError, Range, check_fields
+from continuum_server.policy.limits import Range, check_fields, hints_of
+from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
 
@@ -19,84 +21,87 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    policy: str = "working-set"
+    policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to bring one token's KV from the offload tier to the GPU; None: no tier."""
+    """Seconds to load one token's KV from the offload tier to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
-    """Seconds to bring it from a tier below that one (SSD below DRAM) up to it first."""
+    """Seconds to load it from the tier below (SSD) to that tier (DRAM) first."""
     tier_tokens: int = 0
-    """Tokens that all tiers below GPU memory hold together."""
+    """Tokens that fit the tiers below GPU memory together."""
     decode: DecodeLine | None = None
-    """Seconds of a decode step; None: not known."""
+    """Seconds of a decode step by the tokens in its batch; None: not known."""
     record_path: str | None = None
-    """Folder for scheduler_timestamps.jsonl; None: ``RUN_OUTPUT_DIR``'s value, or not recorded."""
+    """Folder for scheduler_timestamps.jsonl; None: the environment's ``RUN_OUTPUT_DIR``; without that, no record."""
     statistics_path: str | None = None
-    """File of tool statistics: read at start where it exists, written every 30 s and at shutdown."""
+    """File of tool statistics: read at start if it exists, written every 30 s and at shutdown."""
     tool_parser: str | None = None
-    """vLLM's own tool-call parser (``--tool-call-parser``), asked before the text is read."""
+    """vLLM's tool-call parser (``--tool-call-parser``), which is asked before our own reader of the text."""
 
     def to_config(self) -> dict[str, Any]:
-        """The form vLLM's ``additional_config`` carries to every process."""
+        """The form in which vLLM carries the settings to all its processes."""
         return {SECTION: asdict(self)}
 
 
 def read_settings(additional_config: Any) -> Settings:
-    """Settings from ``vllm_config.additional_config``; absent ones keep their defaults.
+    """Settings from ``vllm_config.additional_config``; those that are absent keep their defaults.
 
     Raises:
         SettingsError: a setting that is unknown, of the wrong type or out of range.
     """
-    section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
-    where = f"additional-config {SECTION}"
-    values = _object(Settings, section, where)
-    for name, kind in _OBJECTS.items():
-        if name in values and (values[name] is not None or name not in _MAY_BE_NONE):
-            values[name] = _read(kind, values[name], f"{where}.{name}", ", or none" if name in _MAY_BE_NONE else "")
-    if not isinstance(values.get("policy_options", {}), Mapping):
-        raise SettingsError(f"{where}.policy_options = {values['policy_options']!r}: must be an object")
-    return _make(Settings, values, where, Range())
+    return read_section(additional_config, SECTION, Settings, SettingsError)
 
-
-_OBJECTS = {"guards": Guards, "prefill": PrefillCurve, "decode": DecodeLine}
-_MAY_BE_NONE = ("decode",)
-_ANY = Range(-1e12, 1e12)
-"""Of numbers from a fit, which may be negative."""
 
 T = TypeVar("T")
 
 
-def _read(kind: type[T], given: Any, where: str, or_none: str) -> T:
-    """One of the settings' own objects, from its JSON object."""
-    return _make(kind, _object(kind, given, where, or_none), where, _ANY)
+def read_section(additional_config: Any, section: str, kind: type[T], refused: type[ValueError]) -> T:
+    """One part of ``additional_config`` as a dataclass.
+
+    Raises:
+        ValueError: of type ``refused``: the setting's name, what was given and what is allowed.
+    """
+    given = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
+    try:
+        made: T = _read(kind, given, section, Range())
+        return made
+    except ValueError as error:
+        raise refused(f"additional-config {error}") from error
 
 
-def _object(kind: Any, given: Any, where: str, or_none: str = "") -> dict[str, Any]:
-    """The members of a JSON object, all of them known."""
+_ANY = Range(-1e12, 1e12)
+"""Numbers inside the settings' own objects come from fits, and may be negative."""
+
+
+def _read(kind: Any, given: Any, where: str, default: Range, or_none: str = "") -> Any:
+    """A dataclass from a JSON object, and the dataclasses in it from the objects in that."""
     if not isinstance(given, Mapping):
-        raise SettingsError(f"{where} = {given!r}: must be an object{or_none}")
-    known = [each.name for each in fields(kind)]
+        raise ValueError(f"{where} = {given!r}: must be an object{or_none}")
+    if kind is dict:
+        return given
+    hints = hints_of(kind)
     for name in given:
-        if name not in known:
-            raise SettingsError(f"{where}.{name}: unknown; there are: {', '.join(known)}")
-    missing = [each.name for each in fields(kind) if _is_required(each) and each.name not in given]
-    if missing:
-        raise SettingsError(f"{where}.{missing[0]}: missing")
-    return dict(given)
-
-
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _make(kind: type[T], values: dict[str, Any], where: str, default: Range) -> T:
-    """Checked by itself, as guards are, or here."""
+        if name not in hints:
+            raise ValueError(f"{where}.{name}: unknown; there are: {', '.join(hints)}")
+    for each in fields(kind):
+        if each.default is each.default_factory is MISSING and each.name not in given:
+            raise ValueError(f"{where}.{each.name}: missing")
+    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in given.items()}
     try:
         made = kind(**values)
-        if kind is not Guards:
+        if not hasattr(kind, "__post_init__"):  # such a class checks itself
             check_fields(made, default)
-    except (GuardError, LimitError) as error:
-        raise SettingsError(f"{where}.{error}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from error
     return made
+
+
+def _member(hint: Any, value: Any, where: str) -> Any:
+    """The value; where its type is a dataclass or a dictionary, or such a type or None, it is read as an object."""
+    kinds = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+    kind = next((each for each in kinds if each is dict or is_dataclass(each)), None)
+    if kind is None or (value is None and NoneType in kinds):
+        return value
+    return _read(kind, value, where, _ANY, ", or none" if NoneType in kinds else "")

@@ -1,4 +1,4 @@
-"""Files of tool statistics: those of earlier runs that a policy's option names, and the one that a server keeps."""
+"""Files of tool statistics: those that a policy's option names are read, and a server writes its own."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from continuum_server.vllm_plugin.versions import PluginError
 logger = logging.getLogger("continuum")
 
 FILE = "tool_statistics.json"
-"""Its name in a run directory."""
+"""The file's name in a run directory."""
 
 
 class StatisticsError(PluginError):
-    """A file of statistics that cannot be used; the message names it."""
+    """A file of statistics cannot be used; the message names it."""
 
 
 def load_statistics(policy: Policy) -> None:
-    """Give the policy what its ``statistics`` option names: files, or run directories, several merged.
+    """Load the statistics that the policy's option ``statistics`` names: files or run directories, merged if several.
 
     Raises:
-        StatisticsError: a file that is missing or of another form.
+        StatisticsError: a file is missing or has another form.
     """
     named = getattr(policy.options, "statistics", None)
     if not named:
@@ -43,21 +43,21 @@ def load_statistics(policy: Policy) -> None:
 
 SAVE_EVERY_S = 30.0
 COPY_SHARE = 1e-3
-"""Of the scheduler's time, at most, for copying statistics: what takes longer is done less often."""
+"""Largest share of the scheduler's time that copying statistics may take; slower copies are made less often."""
 CLOSE_S = 10.0
 """How long ``close`` waits for a disk that hangs."""
 
 
 class StatisticsFile:
-    """What a server's policy learns, in a file of its own. Never raises.
+    """Keeps what a server's policy learns in a file. Never raises.
 
-    The scheduler's thread makes a copy: at most ``sample_window`` times of each of ``max_tools`` tools, which takes
-    1 ms for ten tools and 30 ms for the most that the default sizes allow (``benchmarks/statistics_cost.py``).
-    Another thread writes it.
+    The scheduler's thread copies the statistics: at most ``sample_window`` times of each of ``max_tools`` tools, which
+    takes 1 ms for ten tools and 30 ms at the limits' defaults (``benchmarks/statistics_cost.py``). Another thread
+    writes the copy.
 
     Args:
-        path: None: nothing is read, copied or written.
-        policy: whose statistics.
+        path: the file; None: nothing is read or written.
+        policy: learns.
         clock: seconds.
     """
 
@@ -69,7 +69,7 @@ class StatisticsFile:
         self._writer: threading.Thread | None = None
 
     def load(self) -> None:
-        """Give the policy what an earlier server left."""
+        """Give the policy what an earlier server learned."""
         if self._path is None or not self._path.exists():
             return
         try:
@@ -79,14 +79,14 @@ class StatisticsFile:
             logger.warning("continuum: statistics not loaded: %s", error)
 
     def save_when_due(self, now_s: float) -> None:
-        """On the scheduler's thread: save, where it is time and the last save is done."""
+        """Called by the scheduler's thread: save if it is time and the last save is done."""
         if self._path is not None and now_s >= self._due_s and not self._is_writing:
             began_s = self._clock()
             self._save(self._path)
             self._due_s = now_s + max(SAVE_EVERY_S, (self._clock() - began_s) / COPY_SHARE)
 
     def close(self, patience_s: float = CLOSE_S) -> None:
-        """Save a last time, within ``patience_s`` for each of the two writes that may be under way."""
+        """Save a last time. Waits up to ``patience_s`` for an earlier write, and as long for this one."""
         if self._path is not None:
             self.wait(patience_s)
             if not self._is_writing:
@@ -94,7 +94,7 @@ class StatisticsFile:
                 self.wait(patience_s)
 
     def wait(self, patience_s: float = CLOSE_S) -> None:
-        """Until the last save is written."""
+        """Wait until the last save is written."""
         if self._writer is not None:
             self._writer.join(patience_s)
 
@@ -111,14 +111,14 @@ class StatisticsFile:
                 )
                 writer.start()
                 self._writer = writer
-        except Exception as error:  # noqa: BLE001 - a policy is anybody's code, and the engine is not ours
+        except Exception as error:  # noqa: BLE001 - a policy is anybody's code, and must not end the engine
             _warn_not_saved(error)
 
 
 def _write(path: Path, statistics: dict[str, Any]) -> None:
     try:
         write_json(path, statistics)
-    except Exception as error:  # noqa: BLE001 - the edge of a thread
+    except Exception as error:  # noqa: BLE001 - the thread's outermost call
         _warn_not_saved(error)
 
 

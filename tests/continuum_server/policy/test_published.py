@@ -8,7 +8,7 @@ import statistics
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, read_options
 from continuum_server.policy.estimate import Moments
-from continuum_server.policy.rules.published import ContinuumV1, bernstein_bound
+from continuum_server.policy.rules.continuum_v1 import ContinuumV1, bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
@@ -48,7 +48,7 @@ def test_v1_starts_with_the_default() -> None:
 def test_v1_takes_the_tools_own_bound_once_it_has_enough() -> None:
     driver = Driver("continuum-v1", min_samples=3, longest_tool_s=0.0, turn_weight=0.0)
     driver.gaps("slow", 8.0, 8.0, 8.0)
-    policy = driver.core.policy
+    policy = driver.table.policy
     assert isinstance(policy, ContinuumV1)
     assert policy.bound_s("slow") == pytest.approx(8.0)
     assert driver.turn("a", "slow") == pytest.approx(4.0 / 8.0)

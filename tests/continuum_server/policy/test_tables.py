@@ -6,8 +6,8 @@ import gc
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.policy.core import Guards
 from continuum_server.policy.facts import Machine, Orders, PrefillCurve, ProgramState, Step, TurnState
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.rules.autellix import Autellix
 from continuum_server.policy.rules.thunderagent import ThunderAgent
 from policy_driver import Driver
@@ -16,23 +16,23 @@ SMALL = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000)
 
 
 def held_back(driver: Driver, turn: TurnState) -> bool:
-    return driver.core.policy.rank(turn) is None
+    return driver.table.policy.rank(turn) is None
 
 
 def step(driver: Driver, seconds: float = 0.0) -> Orders:
     driver.now_s += seconds
-    return driver.core.step(Step(driver.now_s, 0))
+    return driver.table.step(Step(driver.now_s, 0))
 
 
 def thunder(driver: Driver) -> ThunderAgent:
-    assert isinstance(driver.core.policy, ThunderAgent)
-    return driver.core.policy
+    assert isinstance(driver.table.policy, ThunderAgent)
+    return driver.table.policy
 
 
 def test_aborted_programs_weigh_nothing_in_thunderagent() -> None:
     driver = Driver("thunderagent", SMALL)
     for number in range(3):
-        driver.core.abort(driver.arrive(f"p{number}", prompt=3000))
+        driver.table.abort(driver.arrive(f"p{number}", prompt=3000))
     newcomer = driver.arrive("newcomer", prompt=9000)
     assert not held_back(driver, newcomer)
 
@@ -41,7 +41,7 @@ def test_a_program_that_lost_a_later_turn_counts_anew_in_thunderagent() -> None:
     """Its tool was interrupted too: nothing says any more how long it has been away, so nothing of it decays."""
     driver = Driver("thunderagent", SMALL)
     driver.turn("p")
-    driver.core.abort(driver.arrive("p", prompt=9000))
+    driver.table.abort(driver.arrive("p", prompt=9000))
     newcomer = driver.arrive("newcomer", prompt=9000)
     assert not held_back(driver, newcomer)
     again = driver.arrive("p", prompt=9000)
@@ -55,9 +55,9 @@ def test_calls_that_left_do_not_stay_in_autellix() -> None:
     driver.now_s += 1000.0
     driver.finish(first)
     for _ in range(1000):
-        driver.core.abort(driver.arrive("p"))
+        driver.table.abort(driver.arrive("p"))
         step(driver, 0.01)
-    policy = driver.core.policy
+    policy = driver.table.policy
     assert isinstance(policy, Autellix)
     assert len(policy._starving) < 200
 
@@ -69,15 +69,15 @@ def ends(driver: Driver, name: str, kind: str) -> None:
     """A program's whole life, ended in one of the ways there are."""
     turn = driver.arrive(name)
     if kind == "aborted":
-        driver.core.abort(turn)
+        driver.table.abort(turn)
     elif kind == "last step":
         driver.finish(driver.start(driver.arrive(name, last=True)))
-        driver.core.abort(turn)
+        driver.table.abort(turn)
     else:
         driver.finish(driver.start(turn))
         if kind == "released":
-            for program in driver.core.programs_of(name):
-                driver.core.end_program(program)
+            for program in driver.table.programs_of(name):
+                driver.table.end_program(program)
 
 
 DEPLOYED = [name for name, policy in POLICIES.items() if policy.label == "policy"]

@@ -1,4 +1,4 @@
-"""Tool times in a tree against the plain search they replace, and statistics as JSON."""
+"""The best TTL against a look at every sample, and tool statistics as JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from continuum_server.policy import tool_times
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
-from continuum_server.policy.rules.ttl import Continuum
+from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.tool_statistics import ByTool, ToolStatistics, merge_statistics
-from continuum_server.policy.tool_times import ToolTimes, _Fork, _Run
+from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import build
 from policy_driver import MACHINE, Driver
@@ -56,31 +55,23 @@ def both(window: int) -> tuple[ToolTimes, Plain]:
     return ToolTimes(window), Plain(window)
 
 
-@pytest.fixture(params=[8, 4096], ids=["tree", "list"])
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both forms of the same thing: a tree from the ninth sample on, or a list to the end."""
-    monkeypatch.setattr(tool_times, "_LIST", request.param)
-    monkeypatch.setattr(tool_times, "_RUN", 8 if request.param == 8 else 64)
-
-
 # Samples and gains that are exact in binary, in a number of samples that is a power of two: no rounding anywhere, so
 # that ties are ties for both.
 exact_samples = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_size=300)
 
 
-@pytest.mark.usefixtures("form")
 @given(exact_samples, st.sampled_from([1, 2, 8, 64, 128]), st.lists(st.integers(0, 400), min_size=1, max_size=12))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_exactly_the_plain_decision_with_ties(samples: list[float], window: int, gains: list[int]) -> None:
-    tree, plain = both(window)
+    times, plain = both(window)
     for number, sample in enumerate(samples):
-        tree.add(sample)
+        times.add(sample)
         plain.add(sample)
         held = min(number + 1, window)
         if held & (held - 1) == 0:
             for gain in gains:
-                assert tree.best_ttl(gain / 8 * held) == plain.best_ttl(gain / 8 * held)
-                assert tree.best_ttl(gain / 8) == plain.best_ttl(gain / 8)
+                assert times.best_ttl(gain / 8 * held) == plain.best_ttl(gain / 8 * held)
+                assert times.best_ttl(gain / 8) == plain.best_ttl(gain / 8)
 
 
 DISTRIBUTIONS: dict[str, Any] = {
@@ -98,30 +89,28 @@ DISTRIBUTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("window", [1, 7, 65, 500, 100_000])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_plain_decision(name: str, window: int) -> None:
     """Two thousand samples, windows that slide, gains of every size, decisions early and late."""
     rng = np.random.default_rng(7)
-    tree, plain = both(window)
+    times, plain = both(window)
     for number in range(2_000):
         sample = float(DISTRIBUTIONS[name](rng, number))
-        tree.add(sample)
+        times.add(sample)
         plain.add(sample)
         if number % 41 == 0 or number < 30:
             for gain in (0.1, *rng.exponential(20.0, 3), *rng.uniform(0, 400, 3)):
-                assert tree.best_ttl(float(gain)) == plain.best_ttl(float(gain))
+                assert times.best_ttl(float(gain)) == plain.best_ttl(float(gain))
 
 
-@pytest.mark.usefixtures("form")
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=400), st.integers(1, 300), st.lists(st.floats(0, 1e7)))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 def test_no_other_tau_is_better(samples: list[float], window: int, gains: list[float]) -> None:
     """Any numbers at all: where rounding leaves a choice, the value is that of the plain search."""
-    tree, plain = both(window)
+    times, plain = both(window)
     for sample in samples:
-        tree.add(sample)
+        times.add(sample)
         plain.add(sample)
     kept = sorted(samples[-window:])
 
@@ -129,38 +118,8 @@ def test_no_other_tau_is_better(samples: list[float], window: int, gains: list[f
         return sum(sample <= tau for sample in kept) / len(kept) * gain - tau if tau > 0 else 0.0
 
     for gain in gains:
-        found, wanted = tree.best_ttl(gain), plain.best_ttl(gain)
+        found, wanted = times.best_ttl(gain), plain.best_ttl(gain)
         assert value(found, gain) == pytest.approx(value(wanted, gain), rel=1e-9, abs=1e-9 * max(1.0, gain))
-
-
-def depth(node: _Run | _Fork) -> int:
-    return 1 if isinstance(node, _Run) else 1 + max(depth(node.left), depth(node.right))
-
-
-@pytest.mark.parametrize("name", ["rising", "falling", "bimodal", "long tail"])
-def test_the_tree_stays_low(name: str) -> None:
-    """A window that slides over rising times is the worst case: all new on one side, all old on the other."""
-    rng = np.random.default_rng(7)
-    tree = ToolTimes(8_192)
-    for number in range(30_000):
-        tree.add(float(DISTRIBUTIONS[name](rng, number)))
-    assert len(tree) == 8_192
-    assert tree._root is not None
-    assert tree._root.size == 8_192
-    assert depth(tree._root) <= 2 * math.log2(8_192 / 32) + 3
-
-
-def test_a_long_list_becomes_a_tree_and_decides_alike() -> None:
-    rng = np.random.default_rng(3)
-    tree, plain = both(6_000)
-    for number in range(9_000):
-        sample = float(rng.lognormal(-1.0, 1.5))
-        tree.add(sample)
-        plain.add(sample)
-        if number % 500 == 0 or 4_090 < number < 4_100:
-            assert (tree._root is None) == (number < 4_096)
-            for gain in (0.5, 5.0, 50.0):
-                assert tree.best_ttl(gain) == plain.best_ttl(gain)
 
 
 def test_recent_samples_in_order() -> None:
@@ -183,7 +142,7 @@ def learned(seed: int, samples: int = 300) -> Driver:
 
 
 def test_statistics_survive_a_file() -> None:
-    first = learned(1).core.policy
+    first = learned(1).table.policy
     second = make_policy("continuum", {"cold_samples": 5}, MACHINE)
     second.import_statistics(json.loads(json.dumps(first.export_statistics())))
     assert second.export_statistics() == first.export_statistics()
@@ -197,15 +156,15 @@ def test_statistics_survive_a_file() -> None:
 
 def test_imported_statistics_end_the_cold_start() -> None:
     driver = Driver("continuum", cold_samples=5)
-    assert driver.core.policy.export_statistics()["all"]["count"] == 0
-    driver.core.policy.import_statistics(learned(1).core.policy.export_statistics())
-    policy = driver.core.policy
+    assert driver.table.policy.export_statistics()["all"]["count"] == 0
+    driver.table.policy.import_statistics(learned(1).table.policy.export_statistics())
+    policy = driver.table.policy
     assert isinstance(policy, Continuum)
     assert not policy.tools.is_cold
 
 
 def test_merging_counts_everybody_and_keeps_some_of_each() -> None:
-    runs = [learned(seed, 100).core.policy.export_statistics() for seed in (1, 2, 3)]
+    runs = [learned(seed, 100).table.policy.export_statistics() for seed in (1, 2, 3)]
     merged = merge_statistics(runs)
     assert merged["all"]["count"] == sum(run["all"]["count"] for run in runs)
     assert sorted(merged["all"]["recent_s"]) == sorted(s for run in runs for s in run["all"]["recent_s"])
@@ -252,12 +211,12 @@ def test_what_is_no_statistics_is_refused(data: Any) -> None:
 
 def test_an_engine_starts_from_files(tmp_path: Path) -> None:
     for seed in (1, 2):
-        statistics = learned(seed).core.policy.export_statistics()
+        statistics = learned(seed).table.policy.export_statistics()
         (tmp_path / f"{seed}.json").write_text(json.dumps(statistics), encoding="utf-8")
     named = f"{tmp_path / '1.json'}, {tmp_path / '2.json'}"
     scheduler, _ = build([], "continuum", {"statistics": named})
-    counts = [learned(seed).core.policy.export_statistics()["all"]["count"] for seed in (1, 2)]
-    assert scheduler.core.policy.export_statistics()["all"]["count"] == sum(counts)
+    counts = [learned(seed).table.policy.export_statistics()["all"]["count"] for seed in (1, 2)]
+    assert scheduler.table.policy.export_statistics()["all"]["count"] == sum(counts)
     with pytest.raises(StatisticsError, match=r"3\.json: cannot read"):
         build([], "continuum", {"statistics": str(tmp_path / "3.json")})
 
@@ -283,16 +242,16 @@ def test_real_tool_times(real_traces: Path) -> None:
     file = real_traces / "mswe_deepseek_chat_test_1-100.jsonl.gz"
     if not file.is_file():
         pytest.skip("no mini-swe-agent trace beside this checkout (../shared/traces)")
-    trees: dict[str, tuple[ToolTimes, Plain]] = {}
+    of_tools: dict[str, tuple[ToolTimes, Plain]] = {}
     decided = 0
     for program in read_any(file):
         for turn in program.turns:
             for tool in {"all", *(call.name for call in turn.tool_calls)}:
-                tree, plain = trees.setdefault(tool, both(4096))
-                tree.add(turn.gap_s)
+                times, plain = of_tools.setdefault(tool, both(4096))
+                times.add(turn.gap_s)
                 plain.add(turn.gap_s)
-                if tree.count % 7 == 0:
+                if times.count % 7 == 0:
                     decided += 1
                     for gain in (0.2, 1.0, 5.0, 60.0):
-                        assert tree.best_ttl(gain) == plain.best_ttl(gain)
+                        assert times.best_ttl(gain) == plain.best_ttl(gain)
     assert decided > 2_000

@@ -110,4 +110,4 @@ def test_a_turn_tried_again_is_no_tool_time() -> None:
     driver.finish(driver.start(again))
     driver.now_s += 1.0
     assert driver.arrive("p").index == 2
-    assert driver.core.policy.state()["tools"] == {"ls": 2}
+    assert driver.table.policy.state()["tools"] == {"ls": 2}

@@ -1,4 +1,4 @@
-"""``working-set`` against the pure core, in a pool of 1,000 tokens: who comes in, who loses a place, what will grow."""
+"""``working-set`` in a program table over a pool of 1,000 tokens: admission, places lost, forecasts of growth."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
-from continuum_server.policy.core import Core, Guards
+from continuum_server.policy.estimate import Footprints
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
-from continuum_server.policy.rules.working_set import Footprints, ToolTimes
+from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,33 +18,33 @@ MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 
 
 class Gate:
-    """A core under the policy, its clock, and turns by hand."""
+    """A program table under the policy, its clock, and turns by hand."""
 
     def __init__(self, machine: Machine = MACHINE, **options: object) -> None:
         self.policy = make_policy("working-set", options, machine)
-        self.core = Core(self.policy, Guards(), machine.kv_tokens, block_size=1)
+        self.table = ProgramTable(self.policy, Guards(), machine.kv_tokens, block_size=1)
         self.now_s = 0.0
 
     def arrive(
         self, name: str, prompt: int = 300, last: bool = False, tagged: bool = True, parent: str = ""
     ) -> TurnState:
-        program = self.core.program_for(name, self.now_s, parent or None)
-        number = self.core.next_sequence()
+        program = self.table.program_for(name, self.now_s, parent or None)
+        number = self.table.next_sequence()
         turn = TurnState(
             program, program.turns_arrived, f"{name}/{number}", self.now_s, prompt, number, is_last=last, tagged=tagged
         )
-        self.core.arrive(turn, self.now_s)
+        self.table.arrive(turn, self.now_s)
         return turn
 
     def finish(self, turn: TurnState, context: int = 300) -> None:
-        self.core.start(turn, self.now_s, 0, 16)
-        hold = self.core.finish(turn, self.now_s, context, 10, "ls")
+        self.table.start(turn, self.now_s, 0, 16)
+        hold = self.table.finish(turn, self.now_s, context, 10, "ls")
         if hold is not None:
-            self.core.pin(turn, self.now_s, hold.ttl_s, [f"{turn.request_id}/{n}" for n in range(context)])
+            self.table.pin(turn, self.now_s, hold.ttl_s, [f"{turn.request_id}/{n}" for n in range(context)])
 
     def admitted(self) -> list[str]:
         """Programs whose requests are let in by the next step."""
-        orders = self.core.step(Step(self.now_s, 0))
+        orders = self.table.step(Step(self.now_s, 0))
         assert all(self.policy.rank(turn) is not None for turn in orders.rank_again)
         return [turn.program.program_id for turn in orders.rank_again]
 
@@ -75,13 +76,13 @@ def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> No
     gate.finish(gate.arrive("done", prompt=400, last=True), context=400)
     a, b, c = (gate.arrive(name, prompt=100) for name in "abc")
     assert not any(gate.waits(turn) for turn in (a, b, c))  # three would grow to 1,200; nothing was lost yet
-    gate.core.start(a, 0.0, 0, 16)
-    gate.core.preempt(a, 0.0)
+    gate.table.start(a, 0.0, 0, 16)
+    gate.table.preempt(a, 0.0)
     d = gate.arrive("d", prompt=100)
     assert gate.waits(d)
-    gate.core.abort(b)
+    gate.table.abort(b)
     assert gate.admitted() == []  # three grow to 1,200
-    gate.core.abort(c)
+    gate.table.abort(c)
     assert gate.admitted() == ["d"]  # two to 800
     assert gate.waits(gate.arrive("e", prompt=100))
     gate.now_s = 600.5  # nothing was lost for 600 s: 300 tokens are there, and 100 more
@@ -96,10 +97,10 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
     gate.now_s = 1e3
     assert gate.admitted() == []  # both holds are over
     for name in "ab":
-        gate.core.start(gate.arrive(name, prompt=200), gate.now_s, hit_tokens=0, block_size=16)
+        gate.table.start(gate.arrive(name, prompt=200), gate.now_s, hit_tokens=0, block_size=16)
     assert not gate.waits(gate.arrive("c", prompt=100))
     gate.finish(gate.arrive("c", prompt=100), context=110)
-    gate.core.start(gate.arrive("c", prompt=200), gate.now_s, hit_tokens=0, block_size=16)
+    gate.table.start(gate.arrive("c", prompt=200), gate.now_s, hit_tokens=0, block_size=16)
     assert gate.waits(gate.arrive("d", prompt=100))
 
 
@@ -126,7 +127,7 @@ def test_requests_that_name_no_program_are_neither_held_back_nor_counted() -> No
     assert [gate.policy.rank(turn) for turn in plain] == sorted(gate.policy.rank(turn) or () for turn in plain)
     assert not gate.waits(gate.arrive("a"))
     gate.finish(plain[0])
-    assert gate.core.pins == {}
+    assert gate.table.pins == {}
 
 
 def test_a_sub_agent_of_a_program_inside_passes() -> None:
@@ -134,7 +135,7 @@ def test_a_sub_agent_of_a_program_inside_passes() -> None:
     assert gate.waits(gate.arrive("d"))
     assert gate.waits(gate.arrive("early", parent="a"))  # the parent does not wait for it yet
     gate.finish(parent)
-    gate.core.abort(gate.policy._outside[-1].in_engine[0])
+    gate.table.abort(gate.policy._outside[-1].in_engine[0])
     assert not gate.waits(gate.arrive("child", parent="a"))
     assert gate.waits(gate.arrive("another", parent="a"))  # one at a time
     assert gate.waits(gate.arrive("stranger", parent="nobody"))
@@ -147,11 +148,11 @@ def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
         gate.finish(turn)
     late = gate.arrive("d")
     assert gate.admitted() == []
-    assert gate.core.next_deadline_s() == 2.0
+    assert gate.table.next_deadline_s() == 2.0
     gate.now_s = 2.0
     assert gate.admitted() == []
     gate.now_s = 2.001
-    assert {pin.program.program_id for pin in gate.core.expired(gate.now_s)} == set("abc")
+    assert {pin.program.program_id for pin in gate.table.expired(gate.now_s)} == set("abc")
     assert gate.admitted() == ["d"]
     assert not gate.waits(late)
 
@@ -169,16 +170,16 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
 def test_aborted_requests_give_their_place_back() -> None:
     gate, inside = full()
     gate.arrive("d")
-    gate.core.abort(inside[0])
+    gate.table.abort(inside[0])
     assert gate.admitted() == ["d"]
 
 
 def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     gate, inside = full()
     impatient, late = gate.arrive("d"), gate.arrive("e")
-    gate.core.abort(impatient)
+    gate.table.abort(impatient)
     assert gate.waits(gate.arrive("f"))
-    gate.core.abort(inside[0])
+    gate.table.abort(inside[0])
     assert gate.admitted() == ["e"]
     assert not gate.waits(late)
     assert gate.waits(gate.arrive("d"))  # no way around the queue
@@ -191,14 +192,14 @@ def test_with_tiers_the_room_is_theirs_and_what_they_hold_is_not_lost() -> None:
     assert not any(gate.waits(turn) for turn in turns)  # 1,800 tokens
     assert gate.waits(gate.arrive("g", prompt=300))
     for turn in turns[1:]:
-        gate.core.abort(turn)
+        gate.table.abort(turn)
     assert gate.admitted() == ["g"]
     gate.finish(turns[0])
     back = gate.arrive("a")
-    gate.core.start(back, 0.0, hit_tokens=300, block_size=16, reloaded_tokens=300)
+    gate.table.start(back, 0.0, hit_tokens=300, block_size=16, reloaded_tokens=300)
     assert not gate.waits(gate.arrive("h"))  # brought back, not lost: no growth is forecast
-    gate.core.finish(back, 0.0, 300, 10, "ls")
-    gate.core.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
+    gate.table.finish(back, 0.0, 300, 10, "ls")
+    gate.table.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
     assert gate.waits(gate.arrive("i"))  # three would grow to 1,000 each
 
 
@@ -212,13 +213,13 @@ def test_what_memory_is_worth_comes_from_decode_steps() -> None:
     ):
         gate = Gate(machine=replace(MACHINE, decode=decode))
         gate.finish(gate.arrive("a"))
-        assert gate.core.pins["a"].deadline_s == pytest.approx(hold_s)
+        assert gate.table.pins["a"].deadline_s == pytest.approx(hold_s)
 
 
 def test_without_a_prefill_curve_a_rebuild_is_not_free() -> None:
     gate = Gate(machine=replace(MACHINE, prefill=PrefillCurve(0.0, 0.0, 0.0)), memory_worth=0.5)
     gate.finish(gate.arrive("a"))
-    assert gate.core.pins["a"].deadline_s == pytest.approx(5.5e-5 * 1000 / 0.5, rel=0.02)
+    assert gate.table.pins["a"].deadline_s == pytest.approx(5.5e-5 * 1000 / 0.5, rel=0.02)
 
 
 @pytest.mark.parametrize(("tool_times", "worth"), [(1024, 0.5 + 1.5), (0, 0.5)])
@@ -226,9 +227,9 @@ def test_memory_is_worth_more_while_programs_wait_for_their_tools(tool_times: in
     gate, holds_s = Gate(memory_worth=0.5, tool_times=tool_times), []
     for _ in range(2):
         turn = gate.arrive("a")
-        gate.core.start(turn, gate.now_s, 0, 16)
+        gate.table.start(turn, gate.now_s, 0, 16)
         gate.now_s += 1.0
-        hold = gate.core.finish(turn, gate.now_s, 300, 10, "ls")
+        hold = gate.table.finish(turn, gate.now_s, 300, 10, "ls")
         holds_s.append(hold.ttl_s if hold else 0.0)
         gate.now_s += 1.5
     assert holds_s == [pytest.approx(1 / 0.5), pytest.approx(1 / worth)]  # away for 1.5 s, at work for 1
@@ -241,7 +242,7 @@ def test_nobody_waits_for_ever() -> None:
         gate.arrive(name)
     came: list[tuple[str, float]] = []
     while len(came) < 2:
-        instant = gate.policy.wake_s()
+        instant = gate.policy.next_event_s()
         assert instant is not None
         gate.now_s = instant + 1e-6
         came += [(name, round(gate.now_s, 3)) for name in gate.admitted()]
@@ -258,7 +259,7 @@ def test_ten_thousand_programs_come_in_in_order() -> None:
         gate.finish(turn)
         order += gate.admitted()
     assert order == [turn.program.program_id for turn in turns]
-    assert gate.policy.wake_s() is None
+    assert gate.policy.next_event_s() is None
 
 
 def test_without_admission_everybody_is_let_in() -> None:
@@ -272,8 +273,8 @@ def test_without_admission_everybody_is_let_in() -> None:
 # ------------------------------------------------------------------------------------------------- tool times
 
 
-def away(times_s: Sequence[float]) -> ToolTimes:
-    tool_times = ToolTimes(window=1024)
+def away(times_s: Sequence[float]) -> AwayTimes:
+    tool_times = AwayTimes(window=1024)
     for away_s in times_s:
         tool_times.add(away_s)
     return tool_times
@@ -301,7 +302,7 @@ def test_no_hold_up_to_the_break_even_is_cheaper(times_s: list[float], even_s: f
         return sum(min(time_s, tau_s) + (even_s if time_s > tau_s else 0.0) for time_s in times_s)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ToolTimes, "MARGIN", 1.0)
+        patch.setattr(AwayTimes, "MARGIN", 1.0)
         hold_s = away(times_s).best_hold_s(even_s)
     assert 0.0 <= hold_s <= even_s
     best = min(cost(tau_s) for tau_s in [0.0, even_s, *(time_s for time_s in times_s if time_s <= even_s)])
@@ -312,21 +313,21 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
     """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
     gate = Gate(memory_worth=0.5)
     for away_s in (*[0.1] * 30, 90.0):
-        gate.policy.tool_times.add(away_s)
+        gate.policy.away_times.add(away_s)
     gate.finish(gate.arrive("a", prompt=100), context=110)
     gate.now_s += 0.1  # the 32nd
     gate.arrive("a", prompt=600)
     gate.finish(gate.arrive("b", prompt=300), context=310)
-    held_s = gate.core.pins["b"].deadline_s - gate.now_s
+    held_s = gate.table.pins["b"].deadline_s - gate.now_s
     assert held_s == pytest.approx(0.125)
     waiting = gate.arrive("c", prompt=300)
     assert gate.waits(waiting)
     gate.now_s += held_s + 0.001
     assert gate.admitted() == ["c"]
-    assert gate.policy.footprints.final(0) == 0.0
+    assert gate.policy.footprints.final_tokens(0) == 0.0
     gate.now_s += 2.0
     gate.admitted()
-    assert gate.policy.footprints.final(0) == 310.0
+    assert gate.policy.footprints.final_tokens(0) == 310.0
 
 
 # ------------------------------------------------------------------------------------------------- forecast
@@ -334,20 +335,20 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
 
 def test_what_programs_will_need() -> None:
     footprints = Footprints(window=3)
-    assert footprints.crowded([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
-    assert footprints.crowded([100, 201], 300.0) == 1.0
+    assert footprints.overflow_share([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
+    assert footprints.overflow_share([100, 201], 300.0) == 1.0
     for tokens in (10**6, 300, 500, 700):
         footprints.add(tokens)  # the first is out of the window
-    assert footprints.final(0) == 500
-    assert footprints.final(400) == 600
-    assert footprints.final(700) == 700
-    assert footprints.crowded([400], 600.0) == 0.0
-    assert footprints.crowded([400], 500.0) == 0.5
+    assert footprints.final_tokens(0) == 500
+    assert footprints.final_tokens(400) == 600
+    assert footprints.final_tokens(700) == 700
+    assert footprints.overflow_share([400], 600.0) == 0.0
+    assert footprints.overflow_share([400], 500.0) == 0.5
     # 100 grows to 500, 600 to 700: 900 together when the one is gone, then what the other has left
-    assert footprints.crowded([600, 100], 900.0) == 0.0
-    assert footprints.crowded([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
-    assert footprints.crowded([100, 600], 800.0) == 0.5
-    assert footprints.crowded([100, 100], 600.0) == 0.5
+    assert footprints.overflow_share([600, 100], 900.0) == 0.0
+    assert footprints.overflow_share([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
+    assert footprints.overflow_share([100, 600], 800.0) == 0.5
+    assert footprints.overflow_share([100, 100], 600.0) == 0.5
 
 
 @given(
@@ -355,16 +356,16 @@ def test_what_programs_will_need() -> None:
     contexts=st.lists(st.integers(1, 500), min_size=1, max_size=8),
     limit=st.integers(1, 2000),
 )
-def test_crowded_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
+def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
     footprints = Footprints(window=8)
     for tokens in finals:
         footprints.add(tokens)
-    growth = [(footprints.final(tokens) - tokens, tokens) for tokens in contexts]
+    growth = [(footprints.final_tokens(tokens) - tokens, tokens) for tokens in contexts]
     way, steps = growth[-1][0], 2000
     moments = [way * (step + 0.5) / steps for step in range(steps)]
     over = sum(sum(tokens + moment for left, tokens in growth if left >= moment) > limit for moment in moments)
-    assert footprints.crowded(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
-    assert footprints.crowded([50, *contexts], limit) >= footprints.crowded(contexts, limit)
+    assert footprints.overflow_share(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
+    assert footprints.overflow_share([50, *contexts], limit) >= footprints.overflow_share(contexts, limit)
 
 
 def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> None:
@@ -372,9 +373,9 @@ def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> Non
     for rebuild_token_s, waits in ((1e-3, False), (2e-2, True)):
         gate = Gate(replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), memory_worth=1.0, tool_times=0)
         turn = gate.arrive("done", prompt=600)
-        gate.core.start(turn, 0.0, 0, 16)
+        gate.table.start(turn, 0.0, 0, 16)
         gate.now_s = 1.0
-        gate.core.finish(turn, 1.0, 600, 10, "ls")
+        gate.table.finish(turn, 1.0, 600, 10, "ls")
         gate.finish(gate.arrive("done", prompt=600, last=True), context=600)
         gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
         assert not gate.waits(gate.arrive("a", prompt=100))

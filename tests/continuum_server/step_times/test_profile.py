@@ -79,7 +79,7 @@ def test_a_profile_of_a_table_is_near_the_table() -> None:
     [
         ("{", "not JSON"),
         ("[]", "not a profile"),
-        ('{"prefill": {"a": 1, "b": 2}}', "field 'c' is missing"),
+        ('{"prefill": {"a": 1, "b": 2}}', "missing required field `c`"),
         ('{"prefill": {"a": 1, "b": 2, "c": "x"}}', "not a profile"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from continuum_server.step_times.model import PrefillChunk, Provenance
-from continuum_server.step_times.silicon import CHUNK_BUDGET_TOKENS, GROUPS, WAVES, Row, modelled_tpot_ms, silicon_rows
+from step_times_silicon import CHUNK_BUDGET_TOKENS, GROUPS, WAVES, Row, modelled_tpot_ms, silicon_rows
 
 needs_source = pytest.mark.skipif(
     importlib.util.find_spec("aiconfigurator_core") is None, reason="aiconfigurator-core is not installed"

@@ -74,7 +74,7 @@ def test_spot_values_of_the_source() -> None:
 )
 def test_interpolation_stays_close_to_the_source(model: str, gpu: str, tp: int) -> None:
     """Random batches off the grid: means under half a per cent, single points under 8%."""
-    from continuum_server.step_times.check import interpolation_errors  # noqa: PLC0415
+    from step_times_check import interpolation_errors  # noqa: PLC0415
 
     for kind, errors in interpolation_errors(model, gpu, tp, points=200, seed=7).items():
         absolute = [abs(error) for error in errors]
@@ -304,8 +304,8 @@ def test_parameters_follow_from_the_geometry() -> None:
 def test_the_roofline_is_near_the_measured_tables(gpu: str, tensor_parallel: int) -> None:
     """It was fitted to these; 30% is what docs/results/step-times.md says of single points."""
     pytest.importorskip("scipy")
-    from continuum_server.step_times.check import roofline_errors  # noqa: PLC0415
     from continuum_server.step_times.roofline import Shares  # noqa: PLC0415
+    from step_times_check import roofline_errors  # noqa: PLC0415
 
     for model in build.MODELS:
         found = roofline_errors(gpu, model, tensor_parallel, Shares())

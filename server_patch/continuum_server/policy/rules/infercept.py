@@ -1,4 +1,4 @@
-"""``infercept``: keep, drop or swap a waiting program's KV, whichever wastes least memory over time."""
+"""``infercept``: KV of a program whose tool runs is preserved, discarded or swapped, whichever wastes least memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from continuum_server.policy.facts import (
     TurnState,
 )
 from continuum_server.policy.limits import Count, Range
-from continuum_server.policy.order import ProgramFcfs
+from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class InferCeptOptions(Options):
     chunk_tokens: Count | None = None
     """Tokens recomputed in one step; none: the engine's chunk; 0: all at once (the paper's plain discard)."""
     swap_stalls: Annotated[int, Range(0, 1)] = 0
-    """1: the paper's swap, for which the batch stands still twice; 0: transfers run beside it."""
+    """1: the paper's swap, for which the batch stands still twice; 0: transfers run beside the batch."""
 
 
 @dataclass(slots=True)
 class _Interception:
-    """A program whose tool runs, its KV preserved."""
+    """A program whose tool runs and whose KV is preserved."""
 
     program: ProgramState
     since_s: float
@@ -43,7 +43,7 @@ class _Interception:
 
 
 class InferCept(ProgramFcfs):
-    """Preserve while the waste so far is below that of dropping; judged again at every step (estimator arm)."""
+    """KV is preserved as long as preserving has wasted less memory than discarding would; judged at every step."""
 
     name: ClassVar[str] = "infercept"
     options_type: ClassVar[type] = InferCeptOptions
@@ -57,7 +57,7 @@ class InferCept(ProgramFcfs):
         self._chunk_tokens = machine.chunk_tokens if given is None else given
         self._preserved: dict[str, _Interception] = {}
         self._others = 0
-        """Context of the running requests at the last step: who would wait for a recomputation."""
+        """Context of the requests that ran at the last step: they would wait for a recomputation."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self._preserved.pop(turn.program.program_id, None)
@@ -66,7 +66,7 @@ class InferCept(ProgramFcfs):
         self._preserved.pop(program.program_id, None)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """At its beginning an interception's estimated length, the time since the call, is 0: preserve."""
+        """Preserve at first: an interception is estimated to last as long as it has lasted so far, now 0."""
         program = finish.turn.program
         self._preserved[program.program_id] = _Interception(program, finish.now_s, finish.context_tokens, finish.stored)
         return Hold(math.inf)
@@ -74,7 +74,7 @@ class InferCept(ProgramFcfs):
     # ------------------------------------------------------------------- wastes, in token seconds
 
     def discard_waste(self, context: int, others: int) -> float:
-        """Memory filled again for nothing new, and everybody else's that stands by meanwhile."""
+        """Memory that the recomputation fills once more, and the others' memory that idles during it."""
         whole_s = self.machine.prefill.seconds(context)
         if not 0 < self._chunk_tokens < context:
             return whole_s * (context + others)
@@ -83,9 +83,9 @@ class InferCept(ProgramFcfs):
         return whole_s * context / 2.0 + chunks * chunk_s * others
 
     def swap_waste(self, context: int, batch: int, stored: Stored | None) -> float:
-        """Its memory idle on its way back, what no tier holds computed again; infinite without a tier to swap to.
+        """Memory that idles during the reload, plus the recomputation of what no tier holds.
 
-        Where swaps stall, the paper's: the batch standing still, out and in.
+        Infinite if no tier holds anything. With ``swap_stalls``, the paper's: the batch idles on the way out and in.
         """
         load_s = self.machine.reload_s(stored)
         if stored is None or math.isinf(load_s):
@@ -94,7 +94,7 @@ class InferCept(ProgramFcfs):
         return moved + self.machine.rest_s(context, stored) * (context + batch)
 
     def _worth_s(self, context: int, stored: Stored | None) -> float:
-        """Seconds for which preserving wastes no more than the best alternative."""
+        """Seconds for which preserving wastes no more than the better of discarding and swapping."""
         if context <= 0:
             return 0.0
         swap = self.swap_waste(context, self._others, stored)
@@ -115,18 +115,7 @@ class InferCept(ProgramFcfs):
             del self._preserved[kept.program.program_id]
         return Orders(release=[kept.program for kept in over])
 
-    def wake_s(self) -> float | None:
-        """The first end of a preservation, if the batch stays as it is; while it only decodes, ends move later."""
+    def next_event_s(self) -> float | None:
+        """The first end of a preservation with today's batch; while the batch only decodes, ends move later."""
         ends = [kept.since_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
         return min(ends) - 1e-6 if ends else None
-
-
-class InferCeptOracle(InferCept):
-    """The oracle arm: the interception's length is known, so one judgement at its beginning suffices."""
-
-    name: ClassVar[str] = "infercept-oracle"
-    label: ClassVar[str] = "bound"
-
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        tool_s = self.future.tool_s(finish.turn.request_id)
-        return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens, finish.stored) else 0.0)

@@ -1,15 +1,24 @@
-"""``thunderagent``: programs are paused between turns while the active ones would not fit into memory together."""
+"""``thunderagent``: programs are paused between turns while the active programs together do not fit into memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.base import Options, Policy, Rank
-from continuum_server.policy.facts import NO_HOLD, NO_ORDERS, Hold, Machine, Orders, ProgramState, Step, TurnFinish
-from continuum_server.policy.facts import TurnState as Turn
+from continuum_server.policy.facts import (
+    NO_HOLD,
+    NO_ORDERS,
+    Hold,
+    Machine,
+    Orders,
+    ProgramState,
+    Step,
+    TurnFinish,
+    TurnState,
+)
 from continuum_server.policy.limits import Count, Range, Seconds
 
 
@@ -20,40 +29,51 @@ class ThunderAgentOptions(Options):
     interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
     """Seconds between checks."""
     half_life_s: Seconds = 1.0
-    """An acting program's tokens count half after this long, a quarter after twice as long; 0: always in full."""
+    """The tokens of a program whose tool has run this long count half, after twice as long a quarter; 0: always in
+    full."""
     buffer_tokens: Count = 100
-    """Counted on top for every active program."""
+    """Tokens counted on top for every active program."""
     patience_s: Seconds = 1800.0
-    """A request held back for this long is let in whatever memory says."""
+    """A request that was held back for this long is admitted even if memory is full."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A program as the gate sees it."""
+    """One program and whether it is active, paused, or about to be paused."""
 
     program: ProgramState
     tokens: int = 0
     paused: bool = False
     marked: bool = False
-    """To be paused at its turn's end."""
-    held: list[Turn] = field(default_factory=list)
-    """Its requests that are held back."""
+    """The program is paused when its turn ends."""
+    held: list[TurnState] = field(default_factory=list)
+    """Requests of the program that are held back."""
 
     @property
     def reasoning(self) -> bool:
+        """A request of the program waits or runs; otherwise the program is acting: its tool runs."""
         return self.program.requests_in_engine > 0
 
     @property
     def active(self) -> bool:
-        """Counted as in memory."""
+        """The program's context counts as in memory."""
         return not self.paused and not self.marked
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Policy state of a turn."""
+
+    number: int
+    """Place in the order of arrival, or of admission if the turn was held back."""
+
+
 class ThunderAgent(Policy):
-    """Nothing is held in memory; instead programs are kept out of it."""
+    """No KV is held; instead programs are paused so that the contexts of the active ones fit into memory together."""
 
     name: ClassVar[str] = "thunderagent"
     options_type: ClassVar[type] = ThunderAgentOptions
+    test_options: ClassVar[Mapping[str, Any]] = {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0}
     stock_order: ClassVar[bool] = False
     steps: ClassVar[bool] = True
     options: ThunderAgentOptions
@@ -61,17 +81,17 @@ class ThunderAgent(Policy):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._entries: dict[str, _Entry] = {}
-        self._let_go: list[Turn] = []
-        """Requests that were held back when their program's entry went: they take their place at the next step."""
+        self._admitted: list[TurnState] = []
+        """Requests that are no longer held back: they take their place at the next step."""
         self._paused = 0
         self._full_tokens = 0
-        """What active programs, buffers included, would take if none of them decayed."""
+        """Tokens of all active programs, buffers included, without any decay."""
         self._places = 0
         self._next_check_s = self.options.interval_s
 
     # --------------------------------------------------------------------------------- the gate
 
-    def turn_arrived(self, turn: Turn, now_s: float) -> None:
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
         entry = self._entry(program)
         if entry is None:
@@ -86,17 +106,17 @@ class ThunderAgent(Policy):
         self._place(turn)
 
     def _entry(self, program: ProgramState) -> _Entry | None:
-        """Not one of an earlier or later program with the same id."""
+        """The entry of this very program, not of an earlier or later one with the same id."""
         entry = self._entries.get(program.program_id)
         return entry if entry is not None and entry.program is program else None
 
-    def _place(self, turn: Turn) -> None:
+    def _place(self, turn: TurnState) -> None:
         self._places += 1
-        turn.memo = self._places
+        turn.policy_state = _Place(self._places)
 
-    def rank(self, turn: Turn) -> Rank | None:
+    def rank(self, turn: TurnState) -> Rank | None:
         entry = self._entry(turn.program)
-        return None if entry is not None and turn in entry.held else (turn.memo,)
+        return None if entry is not None and turn in entry.held else (cast(_Place, turn.policy_state).number,)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entry(finish.turn.program)
@@ -104,8 +124,8 @@ class ThunderAgent(Policy):
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
         return NO_HOLD
 
-    def turn_lost(self, turn: Turn) -> None:
-        """A program of which nothing is left in the engine no longer counts; a later turn of it counts anew."""
+    def turn_lost(self, turn: TurnState) -> None:
+        """A program without any request in the engine no longer counts; its next turn counts as a new program's."""
         entry = self._entry(turn.program)
         if entry is None:
             return
@@ -121,10 +141,10 @@ class ThunderAgent(Policy):
         entry = self._entries.pop(program_id, None)
         if entry is not None:
             self._count(entry, -1)
-            self._let_go += entry.held
+            self._admitted += entry.held
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
-        """The one place where an entry changes: the sums follow."""
+        """Set fields of an entry, and bring the sums up to date. No other code changes an entry's fields."""
         self._count(entry, -1)
         for name, value in facts.items():
             setattr(entry, name, value)
@@ -138,7 +158,7 @@ class ThunderAgent(Policy):
     # ------------------------------------------------------------------------------------ memory
 
     def _weight(self, entry: _Entry, now_s: float) -> float:
-        """Tokens the program counts for: in full while it reasons, ever less while it acts."""
+        """Tokens for which the program counts: all while it reasons, ever fewer while it acts."""
         tokens = float(entry.tokens)
         since_s = entry.program.last_finish_s
         if not entry.reasoning and since_s is not None and self.options.half_life_s > 0.0:
@@ -156,7 +176,7 @@ class ThunderAgent(Policy):
     def step(self, step: Step) -> Orders:
         if step.now_s > self._next_check_s:
             self._check(step.now_s)
-        turns, self._let_go = [turn for turn in self._let_go if not turn.gone], []
+        turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
         for turn in turns:
             self._place(turn)
         return Orders(rank_again=turns) if turns else NO_ORDERS
@@ -169,11 +189,14 @@ class ThunderAgent(Policy):
         resumed = self._resume(now_s)
         self._pause(now_s)
         for entry in resumed:
-            self._let_go += entry.held
+            self._admitted += entry.held
             entry.held = []
 
     def _resume(self, now_s: float) -> list[_Entry]:
-        """Requests that wait first, then new programs, then acting ones; the smallest of each that fit."""
+        """Resume paused programs that fit, the smallest of each group first.
+
+        First programs with a waiting turn, then new programs, then acting ones.
+        """
         room, out = self._room(now_s), list[_Entry]()
         for entry in sorted((entry for entry in self._entries.values() if entry.paused), key=self._resume_order):
             size = entry.tokens + self.options.buffer_tokens
@@ -191,7 +214,7 @@ class ThunderAgent(Policy):
         return any(now_s - turn.arrival_s > self.options.patience_s for turn in entry.held)
 
     def _pause(self, now_s: float) -> None:
-        """Acting programs first, the smallest first; then reasoning ones, from their turn's end on."""
+        """Pause acting programs, the smallest first; then mark reasoning ones, which pause when their turn ends."""
         excess = -self._room(now_s)
         for entry in sorted(self._active(), key=lambda entry: (entry.reasoning, entry.tokens, entry.program.sequence)):
             if excess <= 0.0:
@@ -199,7 +222,7 @@ class ThunderAgent(Policy):
             excess -= self._weight(entry, now_s)
             self._change(entry, paused=not entry.reasoning, marked=entry.reasoning)
 
-    def wake_s(self) -> float | None:
-        """The next check, where one can find anything to do."""
+    def next_event_s(self) -> float | None:
+        """The next check, unless no check can find anything to do."""
         idle = self._paused == 0 and self._full_tokens <= self.machine.kv_tokens
         return None if idle else self._next_check_s

@@ -5,33 +5,27 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 import typer
-from continuum_server.emulated.settings import EmulatedError, EmulatedSettings
+from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
-from continuum_server.launcher import (
-    STOCK,
-    Server,
-    ServerConfig,
-    ServerError,
-    client_line,
-    longest_request,
-    model_name,
-)
+from continuum_server.launcher import Server, client_line
+from continuum_server.server_command import longest_request, model_name
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
-from continuum_bench.option_checks import check_at_least, check_modelled_gpu, read_guards
-from continuum_bench.policy_options import read_policy_options
+from continuum_bench.options.policies import read_policy_options
+from continuum_bench.options.serve import ServeOptions
+from continuum_bench.serve.config import server_config
 
 TEARDOWN_S = 15
 """Seconds beyond the drain that a stopping server gets."""
 
 
-def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> int:
+def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> int:
     """Start, say where it is, wait. Once ready the first signal drains, the second stops at once.
 
     Returns:
@@ -49,7 +43,7 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
         raise BenchError(str(error)) from error
     try:
         _say_longest(config)
-        _start(server, options["ready_timeout_s"])
+        _start(server, options.ready_timeout_s)
         stopping = _stop_on_signals(server)
         _announce(server)
         _wait(server, stopping)
@@ -61,14 +55,14 @@ def serve_until_stopped(options: Mapping[str, Any], vllm_arguments: tuple[str, .
     return 0
 
 
-def _server(config: ServerConfig, options: Mapping[str, Any]) -> Server | Fleet:
+def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
     """One server, or several behind a router."""
-    replicas, health_port = options["replicas"], options["health_port"]
-    if replicas > 1:
-        return Fleet(config, replicas, options["router"], options["log"], _say, health_port or 0)
-    if health_port is not None:
-        raise BenchError(f"--health-port {health_port}: for --replicas 2 or more; one server answers /health itself")
-    return Server(config, options["log"])
+    port = options.health_port
+    if options.replicas > 1:
+        return Fleet(config, options.replicas, options.router, options.log, _say, port or 0)
+    if port is not None:
+        raise BenchError(f"--health-port {port}: for --replicas 2 or more; one server answers /health itself")
+    return Server(config, options.log)
 
 
 def _say_longest(config: ServerConfig) -> None:
@@ -103,58 +97,11 @@ def _wait(server: Server | Fleet, stopping: Sequence[int]) -> None:
                 server.kill()
 
 
-def _config(options: Mapping[str, Any], vllm_arguments: tuple[str, ...]) -> ServerConfig:
-    policy = options["policy"]
-    check_at_least(options, _LEAST)
-    check_modelled_gpu(options["gpu_memory_utilization"], options["step_overhead_ms"])
-    emulated = EmulatedSettings(
-        gpu=options["gpu"],
-        tensor_parallel=options["tp"],
-        gpu_memory_utilization=options["gpu_memory_utilization"],
-        step_overhead_ms=options["step_overhead_ms"],
-        time_scale=options["time_scale"],
-        replies=str(options["replies"].absolute()) if options["replies"] else None,
-    )
-    guards = read_guards(**{name: options[name] for name in _GUARDS})
-    parser, given = options["tool_call_parser"], options["policy_option"] or []
+def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerConfig:
+    policy, given = options.policy, options.policy_option or []
     if policy == STOCK and given:
         raise BenchError(f"--policy-option {given[0]}: policy {STOCK} is vLLM's own scheduler, which has none")
-    of_policy = read_policy_options(given, [policy]).get(policy, {})
-    return ServerConfig(
-        policy=policy,
-        policy_options=of_policy,
-        guards=guards,
-        emulated=emulated,
-        tool_call_parser=None if parser in (None, "none") else parser,
-        gpus=options["tp"],
-        vllm_arguments=vllm_arguments
-        + gpu_arguments(options["engine"], options["tp"], options["gpu_memory_utilization"]),
-        **{name: options[name] for name in _SAME},
-    )
-
-
-_SAME = (
-    *("engine", "model", "host", "port", "max_num_seqs", "chunk_tokens", "block_size", "kv_blocks"),
-    *("max_model_len", "record", "statistics", "profile", "drain_s"),
-)
-"""Options that are fields of ``ServerConfig`` under the same name."""
-
-_LEAST = dict.fromkeys(("max_num_seqs", "chunk_tokens", "block_size", "max_model_len", "tp", "replicas"), 1) | {
-    "kv_blocks": 2,
-    "port": 0,
-    "drain_s": 0,
-}
-"""Whole numbers that vLLM would refuse late, in a traceback."""
-
-_GUARDS = ("max_ttl_s", "max_pinned_share", "max_pins_per_client", "pins_yield_to", "max_overtake_s")
-"""Options that are fields of ``Guards`` under the same name."""
-
-
-def gpu_arguments(engine: str, tensor_parallel: int, memory_utilization: float) -> tuple[str, ...]:
-    """On a real GPU these two are vLLM's own options."""
-    if engine != "gpu":
-        return ()
-    return ("--tensor-parallel-size", str(tensor_parallel), "--gpu-memory-utilization", str(memory_utilization))
+    return server_config(options, read_policy_options(given, [policy]).get(policy, {}), vllm_arguments)
 
 
 def _stop_on_signals(server: Server | Fleet) -> list[int]:

@@ -7,24 +7,24 @@ from typing import Any
 
 from continuum_server.policy.catalog import find_policy, read_options, split_arm
 
-from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import OptionError
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """``POLICY.OPTION=VALUE`` texts, checked; by arm.
 
     Raises:
-        BenchError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
+        OptionError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
     """
     raw: dict[str, dict[str, Any]] = {}
     for text in given:
         target, equals, value = text.partition("=")
-        policy, dot, option = target.partition(".")
+        policy, dot, option = target.rpartition(".")
         if not (equals and dot):
-            raise BenchError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
+            raise OptionError(f"--policy-option {text}: expected POLICY.OPTION=VALUE")
         arms = [arm for arm in policies if policy in (arm, split_arm(arm)[0])]
         if not arms:
-            raise BenchError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
+            raise OptionError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
         for arm in arms:
             raw.setdefault(arm, {})[option] = value
     return {arm: read_options(find_policy(arm), values) for arm, values in raw.items()}

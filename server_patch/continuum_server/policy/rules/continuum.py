@@ -1,52 +1,17 @@
-"""Policies that hold KV for a time: ``static-ttl`` and ``continuum`` (SPEC 3)."""
+"""``continuum``: the papers' v4 rule (arXiv 2511.02230)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
-from continuum_server.policy.limits import Count, Range, Seconds, Window
-from continuum_server.policy.order import ProgramFcfs
-from continuum_server.policy.tool_statistics import ToolStatistics, export_statistics, import_statistics
-
-UNKNOWN_TOOL = "(unknown)"
-"""Key of gaps after outputs that name no tool."""
-
-
-@dataclass(frozen=True, slots=True)
-class StaticTtlOptions(Options):
-    """Options of ``static-ttl``."""
-
-    ttl_s: Seconds | None = None
-    """Seconds every turn is held; None: the cold-start value ln(T + C)."""
-    delay_window: Window = 100
-    """Returning turns in the mean that estimates T."""
-
-
-class StaticTtl(ProgramFcfs):
-    """Program order, and every turn held for the same time, whatever tool it called, or for what its client asks."""
-
-    name: ClassVar[str] = "static-ttl"
-    options_type: ClassVar[type] = StaticTtlOptions
-    options: StaticTtlOptions
-
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
-        super().__init__(machine, options)
-        self.delay = QueueDelay(self.options.delay_window)
-
-    def turn_started(self, start: TurnStart) -> None:
-        if start.kv_was_evicted:
-            self.delay.add(start.queued_s)
-
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        wish_s = finish.turn.ttl_wish_s
-        if wish_s is not None or self.options.ttl_s is not None:
-            return Hold(wish_s if wish_s is not None else self.options.ttl_s or 0.0)
-        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
-        return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)
+from continuum_server.policy.limits import Count, Range, Window
+from continuum_server.policy.rules.program_fcfs import ProgramFcfs
+from continuum_server.policy.tool_statistics import UNKNOWN_TOOL, ToolStatistics, export_statistics, import_statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +19,16 @@ class ContinuumOptions(Options):
     """Options of ``continuum``."""
 
     cold_samples: Count = 100
-    """K: up to this many samples in all the exponential assumption is used, up to this many of a tool the pool."""
+    """K: with at most this many samples in all, tool times are assumed to be exponential; with at most this many of a
+    tool, the samples of all tools are used."""
     delay_window: Window = 100
-    """Returning turns in the mean that estimates T."""
+    """T is the mean queueing delay of this many returning turns."""
     delay_of: Literal["evicted", "lost"] = "evicted"
-    """Whose wait T is: evicted (KV had left the GPU), lost (no tier below had it either)."""
+    """Which turns T is measured on: evicted (their KV had left the GPU), lost (no tier below had it either)."""
     sample_window: Window = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
     max_tools: Annotated[int, Range(1, 1_000_000)] = 256
-    """Tools remembered; the one not heard of for longest is forgotten first."""
+    """Tools remembered; the tool that was not called for longest is forgotten first."""
     statistics: str | None = None
     """Files of tool statistics from earlier runs to start from, separated by commas."""
 
@@ -72,6 +38,11 @@ class Continuum(ProgramFcfs):
 
     name: ClassVar[str] = "continuum"
     options_type: ClassVar[type] = ContinuumOptions
+    test_options: ClassVar[Mapping[str, Any]] = {"cold_samples": 0}
+    gauges: ClassVar[Mapping[str, str]] = {
+        "delay_estimate_seconds": "T: mean queueing delay of returning turns whose KV was evicted",
+        "eta": "Memoryfulness of program lengths",
+    }
     options: ContinuumOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -81,9 +52,7 @@ class Continuum(ProgramFcfs):
         self.memory = Memoryfulness()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        program = turn.program
-        if program.last_finish_s is not None:
-            self.tools.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
+        self.tools.note_return(turn.program, now_s)
 
     def turn_started(self, start: TurnStart) -> None:
         if start.kv_was_lost if self.options.delay_of == "lost" else start.kv_was_evicted:
@@ -102,7 +71,11 @@ class Continuum(ProgramFcfs):
         self.memory.add(program.turns_finished)
 
     def state(self) -> dict[str, Any]:
-        return {"delay_s": self.delay.mean_s, "eta": self.memory.eta, "tools": self.tools.counts()}
+        return {
+            "delay_estimate_seconds": self.delay.mean_s,
+            "eta": self.memory.eta,
+            "tools": self.tools.counts(),
+        }
 
     def export_statistics(self) -> dict[str, Any]:
         return export_statistics(self.tools, self.memory)

@@ -1,8 +1,9 @@
-"""Play the measured end-to-end rows of ``aiconfigurator-core`` through our step times and compare.
+"""Compares our step times with end-to-end measurements that ``aiconfigurator-core`` ships.
 
-The package ships ``systems/silicon_sample.csv``: time to first token and time per output token of real servers under a
-closed loop of ``batch_size`` clients. We repeat the loop with a plain scheduler (decodes first, then prompts in chunks)
-and compare the time per output token. Time to first token depends on how the clients happened to start: not compared.
+Its ``systems/silicon_sample.csv`` has the time to first token and the time per output token of real servers under a
+closed loop of ``batch_size`` clients. We repeat that loop with a plain scheduler (decodes first, then prompts in
+chunks) and compare the time per output token. The time to first token is not compared: it depends on how the clients
+started.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from continuum_server.step_times.table import FORMAT, Table, TableStepTimes, tab
 
 CHUNK_BUDGET_TOKENS = 8192
 WAVES = 3
-"""Requests played per client; the first of each is not counted."""
+"""Requests of each client; a client's first request is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one server, and how to ask the package for its step times."""
+    """The rows of one server, and the package's names for it."""
 
     label: str
     system: str
     backend: str
     model_path: str
     precision: str
-    """As the rows name it; empty where they name none."""
+    """As in the rows; empty: the rows name none."""
     source_path: str
     """The package's name of the model."""
     quantisation: Mapping[str, str]
@@ -118,7 +119,7 @@ def _row(cells: Mapping[str, str]) -> Row:
 
 
 def table_of(group: Group, tensor_parallel: int) -> Table:
-    """A table built like the committed ones, for the group's precision."""
+    """A table like the committed ones, at the group's precision."""
     source = open_source(group.source_path, group.system, tensor_parallel, **group.quantisation)
     return table_from_json({"format": FORMAT, **build_grids(source)})
 
@@ -133,7 +134,7 @@ class _Request:
 
 
 def modelled_tpot_ms(times: StepTimes, row: Row) -> float:
-    """Mean time per output token of a closed loop: each client sends its next request when one ends."""
+    """Mean time per output token in a closed loop: each client sends its next request when its last one ends."""
     waiting: deque[_Request] = deque(_Request(row.prompt_tokens) for _ in range(row.clients))
     running: list[_Request] = []
     to_send, now_s, context = (WAVES - 1) * row.clients, 0.0, 0
@@ -158,7 +159,7 @@ def modelled_tpot_ms(times: StepTimes, row: Row) -> float:
 
 
 def _fill(waiting: deque[_Request], budget: int) -> tuple[list[PrefillChunk], list[_Request]]:
-    """Chunks for what the step has left, and the requests whose prompt ends in it."""
+    """Prompt chunks that fill the step's budget, and the requests whose prompt ends in this step."""
     chunks: list[PrefillChunk] = []
     ready: list[_Request] = []
     while waiting and budget > 0:
@@ -181,7 +182,7 @@ def _decode_one(running: list[_Request]) -> list[_Request]:
 
 
 def group_errors(group: Group, overheads_ms: Sequence[float]) -> list[tuple[Row, list[float]]]:
-    """Each row with the relative errors of its modelled time per output token, one for each step overhead."""
+    """Each row with the relative errors of its modelled time per output token, one per step overhead."""
     rows = silicon_rows(group)
     tables = {degree: table_of(group, degree) for degree in {row.tensor_parallel for row in rows}}
     found = []

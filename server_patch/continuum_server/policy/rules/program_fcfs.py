@@ -1,4 +1,4 @@
-"""Program order without pins: the first half of the papers' ablation (SPEC 4)."""
+"""``program-fcfs``: program order without pins, the first half of the papers' ablation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from continuum_server.policy.facts import TurnState
 
 
 class ProgramFcfs(Policy):
-    """Programs in order of their first request; inside a program, requests in order (``program-fcfs``)."""
+    """Programs run in order of their first request, the requests of one program in order; no KV is held."""
 
     name: ClassVar[str] = "program-fcfs"
     stock_order: ClassVar[bool] = False

@@ -48,11 +48,6 @@ def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     return styles
 
 
-def mark_size(mark: str, is_open: bool) -> float:
-    """Points across matplotlib's mark: one that is open needs room for its inside, a star most of all."""
-    return (5.0 if is_open else 4.0) * {"*": 1.8, "P": 1.4, "X": 1.4, "^": 1.2, "v": 1.2}.get(mark, 1.0)
-
-
 def _split(name: str) -> tuple[str, str]:
     """``continuum+offload@affinity`` -> (``continuum``, ``+offload@affinity``)."""
     policy = name.partition("@")[0].removesuffix(OFFLOAD)

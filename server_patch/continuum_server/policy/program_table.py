@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -98,7 +98,7 @@ class Pin:
     client: str = ""
 
 
-class Core:
+class ProgramTable:
     """One engine's programs, turns and pins under one policy.
 
     Args:
@@ -229,12 +229,13 @@ class Core:
         output_tokens: int,
         tool: str | None,
         stored: Stored | None = None,
-        blocks: Sequence[Hashable] = (),
+        blocks: Callable[[], Sequence[Hashable]] = tuple,
     ) -> Hold | None:
         """The turn ended well; how long its KV is to be held, None for not at all.
 
         Args:
-            blocks: what a hold would keep: identities of blocks, equal where two programs share one.
+            blocks: what a hold would keep: identities of blocks, equal where two programs share one. They are asked for
+                only where the policy wants a hold.
         """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
@@ -250,7 +251,7 @@ class Core:
             return None
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # whoever remembers the turn must not keep its request's memory
-        return self._allow(hold, self._pinned.new(blocks) * self.block_size, turn.client)
+        return self._allow(hold, blocks, turn.client)
 
     def abort(self, turn: TurnState) -> None:
         """The turn ended badly: it counts as no sample and nothing of it is held."""
@@ -325,17 +326,19 @@ class Core:
         """The earliest instant after which a pin may expire or the policy may act; None: no such instant."""
         if self._acts_soon:
             return -math.inf
-        instants = [instant for instant in (self._next_expiry_s(), self.policy.wake_s()) if instant is not None]
+        instants = [instant for instant in (self._next_expiry_s(), self.policy.next_event_s()) if instant is not None]
         if self._waiting:
             instants.append(next(iter(self._waiting.values())).since_s + self.guards.max_overtake_s)
         return min(instants) if instants else None
 
     # ------------------------------------------------------------------------------------- pins
 
-    def _allow(self, hold: Hold, tokens: int, client: str | None) -> Hold | None:
-        """The hold within the guards; ``tokens``: what it adds to all that is held."""
+    def _allow(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
+        """The hold within the guards."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
-        if ttl_s <= 0.0 or self.pinned_tokens + tokens > self._max_pinned_tokens:
+        if ttl_s <= 0.0:
+            return None
+        if self.pinned_tokens + self._pinned.new(blocks()) * self.block_size > self._max_pinned_tokens:
             return None
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:
@@ -392,14 +395,14 @@ class Core:
         chosen = self.guards.pins_yield_to
         return self.policy.pins_yield_to if chosen == "policy" else chosen
 
-    def victims(self, asker: TurnState, running: bool) -> Iterator[Pin]:
+    def victims(self, asker: TurnState, must_free: bool) -> Iterator[Pin]:
         """Pins that may be released so that ``asker`` gets room, the first to go first.
 
         Args:
             asker: the turn that does not fit.
-            running: True where the engine would otherwise stand still or preempt a running request.
+            must_free: True where the engine would otherwise stand still or preempt a running request.
         """
-        allowed = "anyone" if running or asker.overdue else self._yielding
+        allowed = "anyone" if must_free or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:
             return
         own = asker.program.program_id

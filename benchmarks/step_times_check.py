@@ -1,8 +1,8 @@
-"""Hold step times against what is known; the numbers in docs/results/step-times.md are what this prints.
+"""Compares step times with measurements. docs/results/step-times.md has the numbers that this prints.
 
-    python -m continuum_server.step_times.check [interpolation|roofline|silicon|capacity ...] [--fit]
+    python benchmarks/step_times_check.py [interpolation|roofline|silicon|capacity ...] [--fit]
 
-needs the extra ``step-times-build``, but for ``capacity`` and ``roofline``.
+``interpolation`` and ``silicon`` need the extra ``step-times-build``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares
-
 from continuum_server.step_times.build import MODELS, SYSTEMS, open_source, pairs
 from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
-from continuum_server.step_times.silicon import GROUPS, group_errors
 from continuum_server.step_times.specs import GPUS
 from continuum_server.step_times.specs import MODELS as ALL_MODELS
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from step_times_silicon import GROUPS, group_errors
 
 Errors = list[float]
 Floats = NDArray[np.float64]
@@ -36,7 +35,7 @@ OVERHEADS_MS = (0.0, 1.0, 2.0, 3.0)
 
 
 def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int, seed: int) -> dict[str, Errors]:
-    """Relative errors against the package at random batches off the grid, without the step overhead."""
+    """Relative errors against the package at random batches between grid points, without the step overhead."""
     rng = np.random.default_rng(seed)
     source = open_source(MODELS[model], SYSTEMS[gpu], tensor_parallel)
     times = load_step_times(gpu, model, tensor_parallel, 0.0)
@@ -77,7 +76,7 @@ def _error_cells(name: str, errors: dict[str, Errors]) -> str:
 
 
 def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares) -> dict[str, Errors]:
-    """The roofline relative to the measured table: ``PROMPTS``, and ``BATCHES`` x ``DECODE_CONTEXTS``."""
+    """Relative errors of the roofline against the table: of ``PROMPTS`` and ``BATCHES`` x ``DECODE_CONTEXTS``."""
     measured = load_step_times(gpu, model, tensor_parallel, 0.0)
     modelled = RooflineStepTimes(find_gpu(gpu), find_model(model), tensor_parallel, 0.0, shares)
 
@@ -91,7 +90,7 @@ def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares) 
 
 
 def fit_shares() -> Shares:
-    """The constants with the least sum of squared logarithms over the fitted GPUs' tables, one weight a table."""
+    """The constants with the least squared logarithms of errors over the fitted GPUs' tables; tables weigh equally."""
     cases = [(gpu, model, degree) for gpu in FITTED for model in MODELS for degree in TENSOR_PARALLEL]
 
     def residuals(values: Floats) -> Floats:

@@ -1,0 +1,286 @@
+"""The summary of several runs: each arm's means over seeds with their intervals, and its ratio to the baseline."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from continuum_traces.run_dir import MANIFEST, SUMMARY, read_json, read_manifest, write_json, writing
+
+from continuum_analysis.compare.intervals import (
+    Comparison,
+    Interval,
+    check_same_arrivals,
+    mean_interval,
+    paired_jcts,
+    ratio_interval,
+    resampled_ratio,
+    share_sooner,
+    standardized_difference,
+)
+from continuum_analysis.compare.runs import BASELINE, ROUTER, Run, check_comparable, load_runs
+from continuum_analysis.metrics import METRICS, Value
+from continuum_analysis.records.generator import lateness_warning
+
+SUMMARY_SCHEMA = "continuum-summary"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """The runs of one arm: a policy, or, where routers differ, a policy behind one router."""
+
+    policy: str
+    router: str | None
+    seeds: tuple[int, ...]
+    metrics: Mapping[str, Interval | None]
+    """The mean over seeds of every row of ``METRICS``, by its name; None where no run has a value."""
+    comparison: Comparison | None = None
+    """To the baseline; None where the two have no seed in common, or no program finished under both."""
+    pins_by_ending: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Summed over seeds, as are the errors."""
+    errors_by_kind: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unfinished: tuple[str, ...] = ()
+    """Ids of programs, as in ``failed``."""
+    failed: tuple[str, ...] = ()
+
+    def mean(self, metric: str) -> float | None:
+        found = self.metrics[metric]
+        return None if found is None else found.mean
+
+    @property
+    def ratio(self) -> Interval | None:
+        """The baseline's mean JCT / this arm's."""
+        return None if self.comparison is None else self.comparison.ratio
+
+    def to_json(self) -> dict[str, Any]:
+        """The arm's entry of summary.json."""
+        intervals = {name: _bounds(found) for name, found in self.metrics.items()}
+        return {
+            "policy": self.policy,
+            "router": self.router,
+            **{name: self.mean(name) for name in self.metrics},
+            "jct_mean_interval_s": intervals["jct_mean_s"],
+            **_comparison_json(self.comparison),
+            "pins_by_ending": dict(self.pins_by_ending),
+            "errors_by_kind": dict(self.errors_by_kind),
+            "unfinished": list(self.unfinished),
+            "failed": list(self.failed),
+            "seeds": list(self.seeds),
+            "intervals": intervals,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What several runs of the same workload gave, arm by arm."""
+
+    seeds: tuple[int, ...]
+    baseline: str | None
+    """The arm that the others are compared with: ``vllm``, behind the first router; None without a run of it."""
+    arms: Mapping[str, ArmSummary]
+    warnings: tuple[str, ...]
+    manifest: Mapping[str, Any]
+    """The experiment's, or the first run's, as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return {
+            "schema": SUMMARY_SCHEMA,
+            "version": 1,
+            "seeds": list(self.seeds),
+            "baseline": self.baseline,
+            "policies": {name: arm.to_json() for name, arm in self.arms.items()},
+            "warnings": list(self.warnings),
+            "manifest": dict(self.manifest),
+        }
+
+
+def _bounds(interval: Interval | None) -> list[float] | None:
+    return None if interval is None or interval.bounds is None else list(interval.bounds)
+
+
+def _comparison_json(found: Comparison | None) -> dict[str, Any]:
+    return {
+        "ratio_to_vllm": found.ratio.mean if found else None,
+        "ratio_to_vllm_interval": _bounds(found.ratio) if found else None,
+        "ratio_to_vllm_within_one_arrival_sequence": _bounds(found.ratio_within) if found else None,
+        "ratio_to_vllm_bootstrap_interval": _bounds(found.ratio_resampled) if found else None,
+        "difference_to_vllm_s": found.difference_s.mean if found else None,
+        "difference_to_vllm_interval_s": _bounds(found.difference_s) if found else None,
+        "effect_size_to_vllm": found.effect if found else None,
+        "sooner_than_vllm_share": found.sooner.mean if found else None,
+        "sooner_than_vllm_interval": _bounds(found.sooner) if found else None,
+        "paired_seeds": list(found.seeds) if found else [],
+        "paired_programs": list(found.programs) if found else [],
+    }
+
+
+def summarize(path: Path) -> Summary:
+    """The summary of the complete runs at or below ``path``.
+
+    Raises:
+        AnalysisError: no finished run, or runs that may not stand side by side.
+        RunDirError: a fault in a file.
+    """
+    return summarize_runs(path, load_runs(path))
+
+
+def summarize_runs(path: Path | None, runs: Sequence[Run]) -> Summary:
+    """The summary of runs already read (``load_runs``); ``path`` is None for runs of several directories."""
+    check_comparable(runs)
+    by_arm: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=_order(path, runs)):
+        by_arm.setdefault(run.arm, []).append(run)
+    base = next((arm for arm, group in by_arm.items() if group[0].manifest.policy == BASELINE), None)
+    baseline = by_arm[base] if base is not None else []
+    file = path / MANIFEST if path is not None else None
+    return Summary(
+        seeds=tuple(sorted({run.manifest.seed for run in runs})),
+        baseline=base,
+        arms={arm: _summarize_arm(group, compare_to(baseline, group)) for arm, group in by_arm.items()},
+        warnings=tuple(_warnings(by_arm)),
+        manifest=read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest),
+    )
+
+
+def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:
+    """Sorts by router as they come, then by policy, then by seed. Policies stand in the order of the experiment's
+    manifest; without one the baseline stands first and the others as they come."""
+    if path is not None and (path / MANIFEST).exists():
+        asked = read_manifest(path).policy.split(",")
+    else:
+        asked = [BASELINE, *(run.manifest.policy for run in runs)]
+    routers = list(dict.fromkeys(run.router for run in runs))
+    return lambda run: (
+        routers.index(run.router),
+        asked.index(run.manifest.policy) if run.manifest.policy in asked else len(asked),
+        run.manifest.seed,
+    )
+
+
+def _as_json(manifest: Any) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(dataclasses.asdict(manifest))))
+
+
+def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | None:
+    """A policy's runs against the baseline's on the seeds both have; None where there are none.
+
+    Raises:
+        AnalysisError: two runs of a seed that were not given the same arrivals.
+    """
+    ours = {run.manifest.seed: run for run in runs}
+    pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
+    for base, run in pairs:
+        where = f"{base.path} and {run.path}"
+        closed = str(base.manifest.workload.get("arrivals", "")).startswith("concurrency")
+        check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
+    times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
+    if not times or not all(over for over, _ in times):
+        return None
+    over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
+    several = len(times) > 1
+    return Comparison(
+        seeds=tuple(base.manifest.seed for base, _ in pairs),
+        ratio=ratio_interval(over, under),
+        difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
+        ratio_within=None if several else resampled_ratio(*times[0]),
+        ratio_resampled=resampled_ratio(over, under) if several else None,
+        effect=standardized_difference(over, under),
+        sooner=mean_interval([share_sooner(a, b) for a, b in times]),
+        programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
+    )
+
+
+def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSummary:
+    metrics = [run.metrics for run in runs]
+    by_seed = {row.name: [float(v) for each in metrics if (v := each.values[row.name]) is not None] for row in METRICS}
+    return ArmSummary(
+        policy=runs[0].manifest.policy,
+        router=runs[0].manifest.engine_options.get(ROUTER),
+        seeds=tuple(sorted(run.manifest.seed for run in runs)),
+        metrics={name: mean_interval(values) if values else None for name, values in by_seed.items()},
+        comparison=comparison,
+        pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
+        errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
+        unfinished=tuple(sorted({program for each in metrics for program in each.unfinished})),
+        failed=tuple(sorted({program for each in metrics for program in each.failed})),
+    )
+
+
+def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
+def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
+    """What makes a mean say less than it seems to."""
+    warnings = []
+    all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
+    for policy, group in by_arm.items():
+        missing = sorted(all_seeds - {run.manifest.seed for run in group})
+        if missing:
+            warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
+        for run in group:
+            left_out = len(run.metrics.unfinished) + len(run.metrics.failed)
+            if left_out:
+                warnings.append(
+                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(run.metrics.facts.everyone)} programs did "
+                    "not finish; its times leave them out, the ratio uses programs that finished under both policies"
+                )
+            late = lateness_warning(run.metrics.facts)
+            if late is not None and run.manifest.engine != "virtual":  # there a turn only waits for a step to end
+                warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
+    return warnings
+
+
+def write_summary(path: Path) -> Summary:
+    """Write summary.json, summary.csv and, with several seeds, summary_by_seed.csv; return the summary.
+
+    Raises:
+        AnalysisError, RunDirError: nothing to summarise, or the files cannot be written.
+    """
+    return write_summary_of(path, load_runs(path))
+
+
+def write_summary_of(path: Path, runs: Sequence[Run]) -> Summary:
+    """``write_summary`` of runs already read."""
+    summary = summarize_runs(path, runs)
+    write_json(path / SUMMARY, summary.to_json())
+    names = [metric.name for metric in METRICS]
+    rows = [[name, *map(_cell, _csv_values(arm))] for name, arm in summary.arms.items()]
+    ratio = ["ratio_to_vllm", "ratio_to_vllm_low", "ratio_to_vllm_high"]
+    _write_csv(path / "summary.csv", ["policy", *names, *ratio], rows)
+    if len(summary.seeds) > 1:
+        order = list(summary.arms)
+        by_seed = sorted(runs, key=lambda run: (order.index(run.arm), run.manifest.seed))
+        cells = [
+            [run.arm, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)] for run in by_seed
+        ]
+        _write_csv(path / "summary_by_seed.csv", ["policy", "seed", *names], cells)
+    return summary
+
+
+def _csv_values(arm: ArmSummary) -> list[Value]:
+    ratio = [] if arm.ratio is None else [arm.ratio.mean, arm.ratio.low, arm.ratio.high]
+    return [*map(arm.mean, arm.metrics), *(ratio or [None] * 3)]
+
+
+def _write_csv(file: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([headings, *rows])
+    with writing(file):
+        file.write_text(out.getvalue(), encoding="utf-8")
+
+
+def _cell(value: Value) -> str:
+    return "" if value is None else f"{value:.6g}"

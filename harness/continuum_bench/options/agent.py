@@ -1,0 +1,112 @@
+"""Options of ``agent mini-swe``, ``agent bfcl`` and ``agent openhands``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
+
+from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, Limit, Options, at_least, one_of
+from continuum_bench.options.run import ArrivalOptions, Jps, Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions(Options):
+    """What all agent frameworks share."""
+
+    framework: ClassVar[str]
+    environment: str = LOCAL
+    config: list[str] | None = None
+
+    base_url: str
+    """URL of the server, up to /v1."""
+    out: Path | None = None
+    """Directory of the batch. If it exists, the batch is resumed."""
+    model: str | None = None
+    """Model to request. Default: the first that the server lists."""
+    jps: Jps = ArrivalOptions.jps
+    """Number of programs that arrive per second."""
+    arrivals: str = ArrivalOptions.arrivals
+    """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), or
+    concurrency:N[:RAMP_S] (N programs at a time)."""
+    workers: Annotated[int | None, at_least(1)] = None
+    """Agent processes at the same time. Default: 4, or the N of --arrivals concurrency:N."""
+    time_limit_s: Annotated[float, ABOVE_ZERO, typer.Option("--time-limit")] = 900.0
+    """Seconds that a program may take from its start."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Seed. It decides when and in which order programs arrive."""
+    step_limit: int | None = None
+    """Most turns of a program. Default: the limit in the framework's configuration."""
+    tool_limit_s: Annotated[int | None, typer.Option("--tool-limit")] = None
+    """Most seconds of one tool call. Default: the limit in the framework's configuration."""
+    dialect: str | None = None
+    """How tags are sent to the server. Default: by the kind of server that answers."""
+    content: Annotated[str, one_of("none", "digest", "full")] = "digest"
+    """Text that is recorded: none, digest (digests of tool arguments), or full."""
+    json_output: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(AgentOptions):
+    """What the agents that work on code share."""
+
+    repos: Path | None = None
+    """Folder with git clones of the tasks' repositories, named ORG/REPO or ORG__REPO."""
+    config: Annotated[list[str] | None, typer.Option("--config", "-c")] = None
+    """The framework's own configuration: files, names of files, or KEY=VALUE. Repeatable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniSweOptions(CodeOptions):
+    """Options of ``agent mini-swe``; names and meaning as in ``mini-extra swebench``."""
+
+    framework = "mini-swe"
+    tasks: Path | None = None
+    """File of tasks (JSON lines). Give this or --subset."""
+    subset: str | None = None
+    """SWE-bench's tasks: lite, verified, full and so on, or a dataset, a folder or a file."""
+    split: str = "dev"
+    """Split of the dataset."""
+    slice_spec: Annotated[str, typer.Option("--slice")] = ""
+    """Which of the tasks that --filter leaves are played, for example 0:5."""
+    filter_spec: Annotated[str, typer.Option("--filter")] = ""
+    """Regular expression that the ids of instances begin with."""
+    shuffle: bool = False
+    """Shuffle before the slice is taken, as mini-extra swebench does."""
+    environment: Annotated[str, one_of(LOCAL, BUBBLEWRAP, DOCKER)] = LOCAL
+    """Where commands run: local, bubblewrap, or docker (in the task's image)."""
+    pull: Annotated[bool, typer.Option()] = True
+    """With docker: fetch all images before anything is timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BfclOptions(AgentOptions):
+    """Options of ``agent bfcl``."""
+
+    framework = "bfcl"
+    tasks: Path | None = None
+    """Folder of entries in the layout of BFCL's own. Default: the folder in bfcl-eval."""
+    category: str = "web_search_base"
+    """web_search_base, web_search_no_snippet, or web_search for both."""
+    part: Annotated[str, typer.Option("--slice")] = ":"
+    """START:STOP, which of the entries are played."""
+    web: str = "live"
+    """live (SerpAPI and the pages themselves), or a file with a recorded web."""
+    record_web: Path | None = None
+    """File to which the answers of the live web are appended."""
+    temperature: Annotated[float, Limit(lambda value: 0 <= value <= 2, "from 0 to 2")] = 0.001
+    """Sampling temperature. The default is BFCL's."""
+    prompting: bool = False
+    """Describe functions in the prompt and read calls from the text, without the tools API."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenHandsOptions(CodeOptions):
+    """Options of ``agent openhands``."""
+
+    framework = "openhands"
+    tasks: Path
+    """File of tasks (JSON lines): SWE-bench's or Multi-SWE-bench's fields, or folder and test."""

@@ -1,0 +1,110 @@
+"""How an option is declared: as a field of a dataclass that derives from ``Options``.
+
+The option's type, limit, default and help text stand there and nowhere else. The help text is the sentence under the
+field; a field without one is no option of the command line. ``typer.Option("--name")`` beside the type gives an option
+another name than the field's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from math import inf
+from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+
+from typer.models import OptionInfo
+
+T = TypeVar("T")
+
+
+class OptionError(Exception):
+    """An option with a value that it cannot have; the message names the option and says what it can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the value of an option must be. It stands beside the option's type; ``None`` is always allowed."""
+
+    holds: Callable[[Any], bool]
+    words: str
+    """The end of the error message ``--jobs 0: must be at least 1``."""
+
+
+def at_least(least: int) -> Limit:
+    return Limit(lambda value: value >= least, f"must be at least {least}")
+
+
+def one_of(*names: str) -> Limit:
+    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
+    return Limit(lambda value: value in names, f"there are {listed}")
+
+
+ABOVE_ZERO = Limit(lambda value: value > 0, "must be above 0")
+NOT_NEGATIVE = Limit(lambda value: value >= 0, "must not be negative")
+SHARE = Limit(lambda value: 0 < value <= 1, "must be above 0, at most 1")
+FINITE = Limit(lambda value: 0 <= value < inf, "must not be negative or infinite")
+POSITIVE = Limit(lambda value: 0 < value < inf, "must be above 0 and finite")
+
+
+class Options:
+    """Base of all dataclasses of options. A value outside its limit cannot be constructed.
+
+    Raises:
+        OptionError: the value of an option is outside its limit.
+    """
+
+    panel: ClassVar[str | None] = None
+    """Panel of ``--help`` for the options that this class itself declares, not for those of a subclass."""
+
+    def __post_init__(self) -> None:
+        for name, hint in self._hints().items():
+            check(name, getattr(self, name), hint)
+
+    def changed(self) -> list[str]:
+        """The options whose value is not their default, as the command line spells them."""
+        defaults = {each.name: each.default for each in fields(cast(Any, self))}
+        hints = self._hints()
+        return [spelling(name, hint) for name, hint in hints.items() if getattr(self, name) != defaults[name]]
+
+    def as_arguments(self) -> list[str]:
+        """The options as arguments of a command line; those that are None or False are left out."""
+        given = {spelling(name, hint): getattr(self, name) for name, hint in self._hints().items()}
+        texts = {name: [name] if value is True else [name, str(value)] for name, value in given.items()}
+        return [text for name, value in given.items() if value not in (None, False) for text in texts[name]]
+
+    def group(self, kind: type[T]) -> T:
+        """The options of one of the bases."""
+        return kind(**{each.name: getattr(self, each.name) for each in fields(cast(Any, kind))})
+
+    def _hints(self) -> dict[str, Any]:
+        return hints_of(cast(Any, type(self)))
+
+
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The annotated type of each field of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def extras_of(hint: Any) -> tuple[Any, ...]:
+    """What stands beside a type: a limit, and what Typer is to know."""
+    return tuple(getattr(hint, "__metadata__", ()))
+
+
+def check(name: str, value: Any, hint: Any) -> None:
+    """Raises:
+    OptionError: the value is outside the limit that stands beside its type.
+    """
+    for limit in extras_of(hint):
+        if isinstance(limit, Limit) and value is not None and not limit.holds(value):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
+
+
+def spelling(name: str, hint: Any) -> str:
+    """An option's name on the command line: the one beside its type if there is any, else made of the field's name."""
+    info = next((extra for extra in extras_of(hint) if isinstance(extra, OptionInfo)), OptionInfo())
+    names = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
+    return str(names[0]) if names else f"--{name.replace('_', '-')}"

@@ -1,0 +1,246 @@
+"""Options of the commands that play a workload, and the groups that other commands share with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from continuum_server import defaults
+from continuum_server.policy.program_table import Guards, PinsYieldTo
+
+from continuum_bench.options.declare import (
+    ABOVE_ZERO,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Limit,
+    OptionError,
+    Options,
+    at_least,
+    one_of,
+)
+
+RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "Live server"
+"""Panels of ``--help``."""
+
+DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
+
+Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}")]
+
+# Options of more than one command:
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of the trace file. Default: recognised by itself.", rich_help_panel=WORKLOAD),
+]
+TokensReading = Annotated[
+    str,
+    one_of("context", "cumulative"),
+    typer.Option(
+        help="What a profile's tokens per program mean: context (the final context) or cumulative (all turns' sum).",
+        rich_help_panel=WORKLOAD,
+    ),
+]
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Set an option of a policy: POLICY.OPTION=VALUE. Repeatable.", rich_help_panel=RUN),
+]
+Jobs = Annotated[
+    int | None,
+    at_least(1),
+    typer.Option(help="Number of runs at the same time. Default: the number of CPU cores.", rich_help_panel=RUN),
+]
+Model = Annotated[
+    str, typer.Option(help="Model to compute step times for. `doctor` lists the known models.", rich_help_panel=ENGINE)
+]
+ServedModel = Annotated[
+    str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
+]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
+
+
+@dataclass(frozen=True)
+class TraceOptions(Options):
+    """Which programs are played."""
+
+    panel = WORKLOAD
+
+    traces: Path | None = None
+    """Trace file to play instead of the bundled programs."""
+    form: Format = None
+    num_programs: Annotated[int | None, at_least(1)] = None
+    """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
+    program of the trace once."""
+    tokens_reading: TokensReading = "context"
+    turn_scale: Annotated[int, at_least(1)] = 1
+    """Multiply the number of turns by this factor and divide their lengths by it."""
+    length_scale: Annotated[float, POSITIVE] = 1.0
+    """Multiply every length in tokens by this factor."""
+    shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
+    """Put this many tokens before the first prompt of every program, the same tokens for all programs."""
+    skip_invalid: bool = False
+    """Leave out programs that are longer than the model's context."""
+
+
+@dataclass(frozen=True)
+class ArrivalOptions(Options):
+    """When programs arrive, and how long their tools take then."""
+
+    panel = WORKLOAD
+
+    jps: Jps = 0.13
+    """Number of programs that arrive per second."""
+    arrivals: str = "poisson"
+    """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), recorded[:SPEED] (at the
+    times in the trace), or concurrency:N[:RAMP_S] (N programs at a time; needs --base-url)."""
+    tool_times: str = "recorded"
+    """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
+    program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
+
+
+@dataclass(frozen=True)
+class GpuOptions(Options):
+    """The modelled GPU."""
+
+    panel = ENGINE
+
+    gpu: str = defaults.GPU
+    """GPU to compute step times for. `doctor` lists the known GPUs."""
+    tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
+    """Tensor parallel size: the number of GPUs of one replica."""
+    step_overhead_ms: Annotated[float, FINITE] = defaults.STEP_OVERHEAD_MS
+    """Milliseconds added to every modelled step."""
+
+
+@dataclass(frozen=True)
+class EngineOptions(GpuOptions):
+    """What a virtual engine and a server have in common."""
+
+    panel = ENGINE
+
+    max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
+    """Most requests that run at the same time."""
+    chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
+    """Most tokens of one step: vLLM's max_num_batched_tokens."""
+    kv_blocks: Annotated[int | None, at_least(2)] = None
+    """Number of KV blocks. Default: as many as fit the GPU's memory."""
+    gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
+    """Share of the GPU's memory that the engine uses."""
+    pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
+    """Whose pinned KV a waiting request may take while other requests run: never (nobody's), waiting (that of programs
+    that arrived later and whose next request waits too), later (that of all programs that arrived later), anyone. With
+    policy, the policy decides."""
+
+
+@dataclass(frozen=True)
+class OutputOptions(Options):
+    """Where the results of a run go."""
+
+    panel = OUTPUT
+
+    out: Path | None = None
+    """Directory to create for the runs. Default: runs/NAME-TIME."""
+    no_report: NoReport = False
+    json_output: Json = False
+
+
+@dataclass(frozen=True)
+class ArmOptions(Options):
+    """Which policies are compared, and on how many arrival sequences."""
+
+    panel = RUN
+
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Policies to compare, repeated or separated by commas. Default: {', '.join(DEFAULT_POLICIES)}. "
+            "NAME+offload runs policy NAME with the memory tiers of --offload."
+        ),
+    ] = None
+    policy_option: PolicyOption = None
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """First seed. A seed decides when and in which order programs arrive."""
+    seeds: Annotated[int, at_least(1)] = 1
+    """Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals."""
+    jobs: Jobs = None
+
+
+@dataclass(frozen=True)
+class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, TraceOptions):
+    """Options of a command that plays a workload. ``--help`` shows those of the last base first."""
+
+    panel = ENGINE
+
+    model: Model = defaults.MODEL
+    block_size: Annotated[int, at_least(1)] = defaults.BLOCK_SIZE
+    """Tokens of one KV block."""
+    offload: str | None = None
+    """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
+    dram-200+ssd-800, or other sizes. If no policy is named so, all policies run with these tiers. Default: what is
+    usual for the GPU."""
+    profile: Path | None = None
+    """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
+    replicas: Annotated[int, at_least(1)] = 1
+    """Number of engines behind a router, each with its own GPUs."""
+    router: str = "affinity"
+    """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica
+    with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin."""
+    kill_replica: str | None = None
+    """REPLICA@SECOND: this replica, counted from 0, dies at that second of the run."""
+
+
+@dataclass(frozen=True)
+class ReplayOptions(RunOptions):
+    """Options of ``replay``, whose trace file is an argument."""
+
+    traces: Annotated[Path, typer.Argument()] = field()
+    """Trace file in any known format."""
+
+
+@dataclass(frozen=True)
+class LiveOptions(Options):
+    """Options of a run against a live server. Without ``--base-url`` none of them may be given."""
+
+    panel = SERVER
+
+    base_url: str | None = None
+    """Play against this server (its URL up to /v1) instead of the virtual engine."""
+    served_model: ServedModel = None
+    label: str | None = None
+    """Name of the run. Default: the name of the server's policy."""
+    dialect: str | None = None
+    """How tags are sent to the server. Default: by the kind of server that answers."""
+    prompts: Annotated[str | None, one_of("tokens", "text")] = None
+    """Send prompts as tokens (exact lengths; the default for vLLM) or as text (approximate lengths)."""
+    retries: Annotated[int, NOT_NEGATIVE] = 3
+    """How often a failed turn is sent again, under the same ids. Retry-After is honoured."""
+    request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0
+    """Seconds after which a request counts as failed."""
+    program_limit_s: Annotated[float | None, ABOVE_ZERO] = None
+    """Seconds after which a program is given up."""
+    time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
+    """Seconds after which the run stops. Programs that still run stay unfinished."""
+    warm_up: str = "0"
+    """Leave the first programs out of all metrics: a number of programs (10), or those of the first seconds (60s)."""
+    cool_down: str = "0"
+    """Leave the last programs out of all metrics: a number of programs, or seconds."""
+    processes: Annotated[int, at_least(1)] = 1
+    """Number of processes that generate the load."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the API key. The key itself is never recorded."""
+    resume: Path | None = None
+    """Directory of a run to continue. Finished programs are kept and the others are played."""
+    scheduler_records: Path | None = None
+    """Folder that the server was given as --record. The server's records of this run are copied from it."""
+
+
+def check_no_server_needed(options: RunOptions, live: LiveOptions) -> None:
+    """Raises:
+    OptionError: an option is given that works only against a live server.
+    """
+    concurrency = [f"--arrivals {options.arrivals}"] if options.arrivals.startswith("concurrency") else []
+    for name in live.changed() + concurrency:
+        raise OptionError(f"{name}: needs --base-url")

@@ -1,0 +1,86 @@
+"""Options of ``serve`` and of ``profile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from continuum_server import defaults
+from continuum_server.policy.program_table import Guards
+
+from continuum_bench.options.declare import at_least
+from continuum_bench.options.run import EngineOptions, GpuOptions, Model, PolicyOption, ServedModel
+
+GUARDS = Guards()
+
+
+@dataclass(frozen=True)
+class ServeOptions(EngineOptions):
+    """Options of ``serve``."""
+
+    engine: str = "emulated"
+    """What computes: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted
+    or filler), cpu (a tiny model with random weights)."""
+    model: str | None = None
+    """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
+    policy: Annotated[str, typer.Option("--policy", "--scheduling-policy")] = defaults.POLICY
+    """Scheduling policy, or stock for vLLM without Continuum's plugin."""
+    policy_option: PolicyOption = None
+    host: str = defaults.HOST
+    """Address on which the server listens."""
+    port: Annotated[int, at_least(0)] = defaults.PORT
+    """Port on which the server listens. 0 takes a free one."""
+    replicas: Annotated[int, at_least(1)] = 1
+    """Number of servers on this machine, each with its own GPUs, behind vllm-router."""
+    router: str = "consistent_hash"
+    """Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server), cache_aware,
+    power_of_two, round_robin."""
+    health_port: int | None = None
+    """With --replicas: port of a /health for all servers together. Default: a free one."""
+    time_scale: float = 1.0
+    """Emulated engine: modelled seconds that pass in one real second."""
+    replies: Path | None = None
+    """Emulated engine: file of scripted answers (JSON lines)."""
+    block_size: Annotated[int | None, at_least(1)] = None
+    """Tokens of one KV block. Default: the engine's choice."""
+    max_model_len: Annotated[int | None, at_least(1)] = None
+    """Most tokens of a prompt and its output together."""
+    record: Path | None = None
+    """Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it."""
+    statistics: Path | None = None
+    """File of tool statistics, read at the start and kept up to date. With --replicas, one file for each server:
+    NAME.replica0 and so on."""
+    profile: Path | None = None
+    """File of `continuum-bench profile` with the measured prefill times."""
+    tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
+    """vLLM's parser of tool calls. With none, tool calls are not parsed."""
+    max_ttl_s: float = GUARDS.max_ttl_s
+    """Most seconds that the KV of a finished turn is held."""
+    max_pinned_share: float = GUARDS.max_pinned_share
+    """Largest share of the KV pool that may be pinned at the same time."""
+    max_pins_per_client: int | None = GUARDS.max_pins_per_client
+    """Most pins that the programs of one API key hold. Default: no limit."""
+    max_overtake_s: float = GUARDS.max_overtake_s
+    """A request that has waited this many seconds is scheduled before all that came after it."""
+    log: Path | None = None
+    """File for the server's output; with --replicas, a folder. Default: standard error."""
+    drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
+    """Seconds that running requests get to finish after SIGTERM."""
+    ready_timeout_s: float = 900.0
+    """Seconds that the server may take to start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(GpuOptions):
+    """Options of ``profile``."""
+
+    out: Path
+    """File to write."""
+    base_url: str | None = None
+    """Server to measure (its URL up to /v1). Without it the profile is made of the modelled step times."""
+    served_model: ServedModel = None
+    repeats: Annotated[int, at_least(1)] = 3
+    """How often each point is measured. The median counts."""
+    model: Model = defaults.MODEL

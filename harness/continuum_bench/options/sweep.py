@@ -1,0 +1,63 @@
+"""Options of ``sweep`` and ``figure``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from continuum_bench.options.declare import Options
+from continuum_bench.options.run import RUN, Jobs, Json, NoReport
+
+
+@dataclass(frozen=True)
+class PlayerOptions(Options):
+    """What plays the cells."""
+
+    panel = RUN
+
+    jobs: Jobs = None
+    ray_address: str | None = None
+    """Play the cells on this Ray cluster (auto, HOST:PORT or ray://...); local starts one on this machine."""
+
+
+@dataclass(frozen=True)
+class SweepOptions(PlayerOptions):
+    """Options of ``sweep``."""
+
+    grid: Annotated[Path | None, typer.Argument()] = None
+    """Grid file (YAML) with the axes and the values of each."""
+    overrides: Annotated[list[str] | None, typer.Option("--set")] = None
+    """AXIS=A,B: values of an axis, instead of the file's or without a file. Repeatable."""
+    out: Path | None = None
+    """Directory of the sweep, whose complete cells are kept. Default: runs/NAME."""
+    dry_run: bool = False
+    """List the cells and stop."""
+    no_report: NoReport = False
+    json_output: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOptions(PlayerOptions):
+    """Options of ``figure``."""
+
+    name: Annotated[str, typer.Argument()]
+    """Name of a figure, or list."""
+    quick: Annotated[bool, typer.Option("--quick/--full")] = True
+    """Few programs and seeds, in minutes; or the full experiment, in hours."""
+    out: Path | None = None
+    """Directory of the figure, whose complete cells are kept. Default: runs/figures/NAME."""
+    traces: list[Path] | None = None
+    """Trace file to play instead of the figure's workloads. Repeatable."""
+    overrides: Annotated[list[str] | None, typer.Option("--set")] = None
+    """AXIS=A,B: values of an axis instead of the figure's. Repeatable."""
+    limits: Annotated[list[float] | None, typer.Option("--limit", min=1.0)] = None
+    """Figure goodput: the limit on the mean JCT, as a multiple of vllm's mean JCT without load. Repeatable."""
+    dry_run: bool = False
+    """List the cells and stop."""
+
+    @property
+    def mode(self) -> str:
+        return "quick" if self.quick else "full"

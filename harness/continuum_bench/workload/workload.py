@@ -1,0 +1,95 @@
+"""A workload: programs of a trace, when they arrive, and how long their tools take."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from continuum_traces.conversation import Job
+
+from continuum_bench.errors import BenchError
+from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions
+from continuum_bench.show import print_notice
+from continuum_bench.workload.arrivals import arrival_times, uses_rate
+from continuum_bench.workload.load import LoadedTrace, load_trace
+from continuum_bench.workload.tool_times import RECORDED, tool_times
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is played; ``jobs`` draws it for a seed."""
+
+    trace: LoadedTrace
+    arrivals: ArrivalOptions
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some programs are played more than once."""
+        return self.trace.number > len(self.trace.programs)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says."""
+        given = self.arrivals
+        return {
+            **self.trace.facts,
+            **({"jps": given.jps} if uses_rate(given.arrivals) else {}),
+            "arrivals": given.arrivals,
+            **({"tool_times": given.tool_times} if given.tool_times != RECORDED else {}),
+            "last_step": "known when the last request is sent (replay)",
+            "skipped": [str(problem) for problem in self.trace.skipped],
+        }
+
+    def jobs(self, seed: int) -> list[Job]:
+        """The programs in a random order (recorded: their own); equal for all policies of a seed."""
+        rng, programs = np.random.default_rng(seed), self.trace.programs
+        order = [i % len(programs) for i in range(self.trace.number)]
+        if not self.arrivals.arrivals.startswith("recorded"):
+            rng.shuffle(order)
+        times = arrival_times(self.arrivals.arrivals)(rng, self.arrivals.jps, [programs[i] for i in order])
+        played: dict[int, int] = {}
+        jobs = []
+        for index, arrival_s in zip(order, times, strict=True):
+            salt = played.get(index, 0)
+            played[index] = salt + 1
+            jobs.append(Job(programs[index], float(arrival_s), salt))
+        return jobs if self.arrivals.tool_times == RECORDED else self._with_tool_times(jobs, seed)
+
+    def _with_tool_times(self, jobs: list[Job], seed: int) -> list[Job]:
+        """The same jobs with other tool times, in the order of their arrival."""
+        ordered = sorted(jobs, key=lambda job: job.arrival_s)
+        change = tool_times(self.arrivals.tool_times)
+        changed = change(random.Random(seed), [job.program for job in ordered])
+        return [replace(job, program=program) for job, program in zip(ordered, changed, strict=True)]
+
+
+def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072) -> Workload:
+    """The workload that the options ask for, checked before anything runs; arguments as ``load_trace``.
+
+    Raises:
+        BenchError: as ``load_trace``; recorded arrivals that the trace does not hold, or other tool times for a trace
+            without tools.
+        TraceError: a fault in the file.
+    """
+    times = arrival_times(arrivals.arrivals)  # a wrong form is refused before a file is read
+    tool_times(arrivals.tool_times)
+    trace = load_trace(name, options, context_tokens)
+    times(np.random.default_rng(0), arrivals.jps, trace.programs)  # so is a trace without the offsets asked for
+    if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
+        raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
+    return Workload(trace, arrivals)
+
+
+def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:
+    """The workload of a command, the same on every engine. Programs that are left out are named on stderr.
+
+    Raises:
+        BenchError, TraceError: as ``load_workload``.
+    """
+    named = options.traces.name.split(".")[0] if options.traces else name
+    workload = load_workload(named, options.group(TraceOptions), options.group(ArrivalOptions), context_tokens)
+    for problem in workload.trace.skipped:
+        print_notice(f"skipped: {problem}")
+    return workload

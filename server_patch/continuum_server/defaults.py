@@ -1,0 +1,17 @@
+"""What an engine and a server are when nothing else is said; the command line shows these values as its defaults."""
+
+from __future__ import annotations
+
+POLICY = "working-set"
+GPU = "h100-80gb"
+MODEL = "llama-3.1-8b"
+TENSOR_PARALLEL = 1
+MAX_NUM_SEQS = 256
+MAX_NUM_BATCHED_TOKENS = 2048
+BLOCK_SIZE = 16
+GPU_MEMORY_UTILIZATION = 0.9
+STEP_OVERHEAD_MS = 1.0
+HOST = "127.0.0.1"
+PORT = 8000
+TOOL_CALL_PARSER = "hermes"
+DRAIN_S = 30

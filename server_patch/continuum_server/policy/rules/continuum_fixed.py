@@ -1,0 +1,45 @@
+"""``continuum-fixed``: the rule of the authors' public preview."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from continuum_server.policy.base import Options
+from continuum_server.policy.facts import NO_HOLD, Hold, Machine, TurnFinish, TurnState
+from continuum_server.policy.limits import Seconds
+from continuum_server.policy.rules.program_fcfs import ProgramFcfs
+from continuum_server.policy.tool_statistics import ToolMoments
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuumFixedOptions(Options):
+    """Options of ``continuum-fixed``."""
+
+    ttl_s: Seconds = 2.0
+    """Seconds a turn is held."""
+    longest_mean_s: Seconds = 2.0
+    """A turn is not held if its tool's mean time is above this."""
+
+
+class ContinuumFixed(ProgramFcfs):
+    """A turn is held for 2 s if it calls a tool whose mean time is unknown or at most 2 s; otherwise it is not held."""
+
+    name: ClassVar[str] = "continuum-fixed"
+    options_type: ClassVar[type] = ContinuumFixedOptions
+    options: ContinuumFixedOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self.tools = ToolMoments()
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        self.tools.note_return(turn.program, now_s)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        if finish.tool is None:
+            return NO_HOLD
+        known = self.tools.of(finish.tool)
+        if known is not None and known.mean > self.options.longest_mean_s:
+            return NO_HOLD
+        return Hold(self.options.ttl_s)

@@ -1,0 +1,47 @@
+"""``static-ttl``: one TTL for every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from continuum_server.policy.base import Options
+from continuum_server.policy.estimate import QueueDelay, cold_start_ttl
+from continuum_server.policy.facts import Hold, Machine, TurnFinish, TurnStart
+from continuum_server.policy.limits import Seconds, Window
+from continuum_server.policy.rules.program_fcfs import ProgramFcfs
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTtlOptions(Options):
+    """Options of ``static-ttl``."""
+
+    ttl_s: Seconds | None = None
+    """Seconds every turn is held; None: the cold-start value ln(T + C)."""
+    delay_window: Window = 100
+    """T is the mean queueing delay of this many returning turns."""
+
+
+class StaticTtl(ProgramFcfs):
+    """Program order; every turn is held equally long, whatever tool it called, or for as long as its client asks."""
+
+    name: ClassVar[str] = "static-ttl"
+    options_type: ClassVar[type] = StaticTtlOptions
+    test_options: ClassVar[Mapping[str, Any]] = {"ttl_s": 2.0}
+    options: StaticTtlOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self.delay = QueueDelay(self.options.delay_window)
+
+    def turn_started(self, start: TurnStart) -> None:
+        if start.kv_was_evicted:
+            self.delay.add(start.queued_s)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        wish_s = finish.turn.ttl_wish_s
+        if wish_s is not None or self.options.ttl_s is not None:
+            return Hold(wish_s if wish_s is not None else self.options.ttl_s or 0.0)
+        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
+        return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)

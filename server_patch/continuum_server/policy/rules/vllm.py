@@ -1,0 +1,13 @@
+"""``vllm``: stock vLLM."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from continuum_server.policy.base import Policy
+
+
+class Vllm(Policy):
+    """Stock vLLM: requests run in order of arrival, and a finished turn's KV is evicted when others need room."""
+
+    name: ClassVar[str] = "vllm"

@@ -1,0 +1,237 @@
+"""The command line that starts a server, and checks of what vLLM would refuse late, in a traceback, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from continuum_server import defaults
+from continuum_server.emulated.replies import read_script
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.local_model import TINY, ensure_model
+from continuum_server.policy.catalog import PolicyError, find_policy, read_options
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
+from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.step_times.profile import read_profile
+from continuum_server.step_times.specs import Model
+from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.versions import check_version, vllm_distribution
+
+SCHEDULER = "continuum_server.vllm_plugin.scheduler.make"
+MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
+EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
+
+
+def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
+    """The server's command line, and the environment variables it needs in addition to ours.
+
+    Raises:
+        ServerError: options that exclude each other, or vLLM is not installed.
+        PolicyError, StepTimesError: an unknown policy, GPU or model.
+        EmulatedError: scripted replies that cannot be read.
+    """
+    check_version()
+    _check(config)
+    model, name = _model(config)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
+    command += _flag("--max-num-seqs", config.max_num_seqs)
+    command += _flag("--max-num-batched-tokens", config.max_num_batched_tokens)
+    command += _flag("--served-model-name", name) + _flag("--max-model-len", longest_request(config))
+    command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
+    if config.tool_call_parser is not None:
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
+    if _has_flag("shutdown_timeout"):
+        command += ["--shutdown-timeout", str(config.drain_s)]
+    if config.engine != "gpu":
+        command += ["--load-format", "dummy", "--enforce-eager"]
+    if config.engine == "emulated":
+        command += ["--distributed-executor-backend", EXECUTOR]
+    if config.policy != STOCK:
+        command += ["--scheduler-cls", SCHEDULER]
+    command += ["--middleware", MIDDLEWARE, "--additional-config", json.dumps(_additional_config(config))]
+    return [*command, *config.vllm_arguments], _environment(config)
+
+
+def longest_request(config: ServerConfig) -> int | str | None:
+    """Tokens of the longest prompt plus output, as vLLM's ``--max-model-len``.
+
+    None: vLLM takes the model's own limit. ``auto``: vLLM takes what fits. vLLM starts only if one such request fits
+    the KV pool, and it keeps one block of the pool for itself.
+
+    Raises:
+        ServerError: ``max_model_len`` does not fit.
+        StepTimesError: an unknown GPU or model, or weights that do not fit.
+    """
+    given = config.max_model_len
+    if given is None and _passed_on("max-model-len", config.vllm_arguments):
+        return None
+    model = _known_model(config)
+    if model is None:
+        return "auto" if given is None and config.kv_blocks is not None else given
+    blocks, size = config.kv_blocks or _modelled_blocks(config), _block_size(config)
+    if blocks is None or size is None:
+        return given
+    room = (blocks - 1) * size
+    if given is not None and given > room:
+        raise ServerError(
+            f"a prompt plus output of {given} tokens does not fit {blocks} KV blocks, which hold one of {room}; "
+            "allow less (--max-model-len) or more blocks (--kv-blocks)"
+        )
+    return room if given is None and room < model.max_context_tokens else given
+
+
+def model_name(config: ServerConfig) -> str:
+    """The model name that clients send."""
+    return _model(config)[1] or str(config.model)
+
+
+# ------------------------------------------------------------------------------------------------------ checks
+
+
+def _check(config: ServerConfig) -> None:
+    if config.policy != STOCK:
+        policy = find_policy(config.policy)
+        if policy.label == "bound":
+            raise PolicyError(f"policy {policy.name!r} knows the future: a bound for studies, no server can run it")
+        read_options(policy, config.policy_options)
+    if config.engine == "gpu" and config.model is None:
+        raise ServerError("engine gpu needs a model: what vLLM is to load")
+    if config.engine not in ("gpu", "emulated", "cpu"):
+        raise ServerError(f"unknown engine {config.engine!r}; there are: gpu, emulated, cpu")
+    if config.engine != "emulated" and config.model is not None:
+        _check_model_folder(config.model)
+    if config.engine == "emulated" and config.emulated.replies is not None:
+        read_script(Path(config.emulated.replies))
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        raise ServerError(
+            f"{config.max_num_batched_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, "
+            "each of which needs one; raise --chunk-tokens or lower --max-num-seqs"
+        )
+    if config.policy != STOCK or config.engine == "emulated":
+        _check_passed_on(config.vllm_arguments)
+
+
+def _check_model_folder(model: str) -> None:
+    """A relative path that does not exist passes: vLLM looks it up as a name."""
+    folder = Path(model).expanduser()
+    if folder.is_absolute() and not folder.exists():
+        raise ServerError(f"model {model}: no such folder")
+    if folder.is_dir() and not any((folder / name).is_file() for name in ("config.json", "params.json")):
+        raise ServerError(f"model {model}: that folder has no config.json")
+
+
+def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
+    """Of an option that is given twice vLLM takes the last: a user's ``--additional-config`` would replace ours."""
+    name = _passed_on("additional-config", vllm_arguments)
+    if name:
+        raise ServerError(f"{name}: the server's settings go there; give them as options of their own (--help)")
+    if sum(each == "--api-key" or each.startswith("--api-key=") for each in vllm_arguments) > 1:
+        raise ServerError("--api-key: given twice, of which vLLM takes the last; several keys are --api-key A B")
+
+
+def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:
+    """How the user spelled this option among the arguments for vLLM; None: it is not among them."""
+    spelled = (each.split("=")[0] for each in vllm_arguments if each.replace("_", "-").startswith(f"--{option}"))
+    return next(spelled, None)
+
+
+# ------------------------------------------------------------------------------------------------- model and KV
+
+
+def _known_model(config: ServerConfig) -> Model | None:
+    """The model whose geometry we know; None: only vLLM knows it."""
+    if config.engine == "emulated":
+        return find_model(_emulated(config).model)
+    return TINY if config.engine == "cpu" and config.model is None else None
+
+
+def _emulated(config: ServerConfig) -> EmulatedSettings:
+    return replace(config.emulated, model=config.model) if config.model else config.emulated
+
+
+def _modelled_blocks(config: ServerConfig) -> int | None:
+    """KV blocks of the emulated GPU; None: another engine, whose blocks vLLM counts."""
+    if config.engine != "emulated":
+        return None
+    gpu = _emulated(config)
+    size = _block_size(config) or 1
+    return kv_capacity(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.gpu_memory_utilization, size).num_blocks
+
+
+def _model(config: ServerConfig) -> tuple[str, str | None]:
+    """What vLLM loads, and the name under which it serves that; None: the same."""
+    model = _known_model(config)
+    if model is None:
+        return str(config.model), None
+    try:
+        return str(ensure_model(model)), model.name
+    except OSError as error:
+        raise ServerError(f"{error.filename}: cannot write the model's folder: {error.strerror}") from error
+
+
+def _block_size(config: ServerConfig) -> int | None:
+    return config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
+
+
+# --------------------------------------------------------------------------------------- settings and environment
+
+
+def _additional_config(config: ServerConfig) -> dict[str, Any]:
+    """What vLLM carries to all its processes: the plugin's settings, and the emulated engine's."""
+    emulated = _emulated(config).to_config() if config.engine == "emulated" else {}
+    if config.policy == STOCK:
+        return emulated
+    settings = Settings(
+        policy=config.policy,
+        policy_options=config.policy_options,
+        guards=config.guards,
+        **_speeds(config),
+        record_path=str(config.record.absolute()) if config.record else None,
+        statistics_path=str(config.statistics.absolute()) if config.statistics else None,
+        tool_parser=config.tool_call_parser,
+    )
+    return {**settings.to_config(), **emulated}
+
+
+def _speeds(config: ServerConfig) -> dict[str, Any]:
+    """How fast the engine prefills and decodes, if a profile or a model of the GPU tells."""
+    if config.profile is not None:
+        profile = read_profile(config.profile)
+        return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
+    if config.engine == "emulated":
+        gpu = _emulated(config)
+        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms)
+        prefill = fit_prefill(times, find_model(gpu.model).max_context_tokens)
+        return {"prefill": prefill, "decode": fit_decode(times)}
+    return {}
+
+
+def _environment(config: ServerConfig) -> dict[str, str]:
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if config.engine != "gpu":  # the model is a local folder: nothing needs to be looked up
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if config.engine == "cpu":
+        environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    if config.devices is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = config.devices
+    return environment
+
+
+def _flag(flag: str, value: object | None) -> list[str]:
+    return [] if value is None else [flag, str(value)]
+
+
+def _has_flag(name: str) -> bool:
+    """Whether the installed vLLM's command line has a flag. Reads vLLM's source, because importing it takes seconds."""
+    source = Path(str(vllm_distribution().locate_file("vllm/engine/arg_utils.py")))
+    try:
+        return name in source.read_text(encoding="utf-8")
+    except OSError:
+        return False

@@ -1,0 +1,79 @@
+"""From a request, as vLLM hands it to the scheduler, to the turn that a policy sees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from continuum_traces.schema import Tags
+from continuum_traces.wire import tags_from_xargs
+from vllm.v1.request import Request
+
+from continuum_server.policy.facts import TurnState
+from continuum_server.policy.program_table import ProgramTable
+from continuum_server.policy.programs import Prompt
+from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, read_caller
+
+logger = logging.getLogger("continuum")
+
+NAMES_LOGGED = 100
+"""Names of unreadable tags that are logged; further names are only counted."""
+
+
+class TagReader:
+    """Reads the tags of requests, and counts those that it cannot read."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self._logged: set[str] = set()
+
+    def read(self, request: Request) -> tuple[Tags, Caller]:
+        xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
+        read = tags_from_xargs(xargs, touch_points.session_id(request))
+        caller = read_caller(xargs)
+        self.note_rejected((*read.rejected, *caller.rejected))
+        return read.tags, caller
+
+    def note_rejected(self, names: Sequence[str], count: int | None = None) -> None:
+        """Count unreadable tags and log each name once.
+
+        Args:
+            count: how many there were, if ``names`` are only some of them.
+        """
+        self.rejected += len(names) if count is None else count
+        for name in names:
+            if name not in self._logged and len(self._logged) < NAMES_LOGGED:
+                self._logged.add(name)
+                logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)
+
+
+def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
+    """The request as the next turn of its program; without a program id it is a program of its own."""
+    blocks = touch_points.block_hashes(request)
+    program = table.program_for(
+        tags.program_id or request.request_id,
+        now_s,
+        tags.parent_id,
+        Prompt(request.num_prompt_tokens, blocks),
+        caller.namespace,
+    )
+    return TurnState(
+        program=program,
+        index=0,
+        request_id=request.request_id,
+        arrival_s=now_s,
+        prompt_tokens=request.num_prompt_tokens,
+        sequence=table.next_sequence(),
+        is_last=bool(tags.is_last_step),
+        tool_hint=tags.pred_tool,
+        tool_hint_s=tags.pred_tool_s,
+        tool_hint_p90_s=tags.pred_tool_p90_s,
+        ttl_wish_s=tags.kv_ttl_s,
+        this_func_call=tags.this_func_call,
+        tagged=tags.program_id is not None,
+        blocks=blocks,
+        client=caller.client,
+        turn_id=tags.turn_id,
+        prompt=touch_points.prompt_mark(request),
+    )

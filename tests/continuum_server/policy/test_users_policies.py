@@ -1,0 +1,167 @@
+"""Policies of users' own packages: by entry point or as ``module:Class``, in virtual time and on a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server.launcher import ServerConfig, command_of
+from continuum_server.policy.catalog import PolicyError, find_policy, is_policy, make_policy, read_options
+from continuum_server.virtual.loop import Job
+from continuum_server.vllm_plugin.settings import read_settings
+from nano import play, program
+from policy_driver import MACHINE
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "my-policy.md"
+CODE = re.findall(r"^```python\n(# my_policy.py.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)[0]
+PATH = "my_policy:Recompute"
+HEAD = "from dataclasses import dataclass\nfrom continuum_server.policy.base import Options, Policy\n"
+
+
+def install(folder: Path, entries: str, package: str = "my-package") -> None:
+    """What ``pip install --target`` leaves of a package whose only module is ``my_policy``."""
+    metadata = folder / f"{package.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[continuum.policies]\n{entries}\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """On the path, with the page's policy; the module is forgotten afterwards."""
+    (tmp_path / "my_policy.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_policy", raising=False)
+    return tmp_path
+
+
+def test_a_package_brings_its_policy(folder: Path) -> None:
+    install(folder, f"recompute = {PATH}")
+    policy = make_policy("recompute", {"factor": "2"}, MACHINE)
+    assert (policy.name, policy.options.factor) == ("recompute", 2.0)  # type: ignore[attr-defined]
+    assert find_policy("recompute+offload") is find_policy("recompute") is find_policy(PATH)
+    assert [is_policy(name) for name in ("recompute", "recompute+offload", "recompute(factor=2)")] == [
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(PolicyError, match=r"there are: vllm, .*, recompute; each"):
+        find_policy("moon")
+
+
+@pytest.mark.parametrize("name", ["recompute", PATH])
+def test_it_runs_on_vllms_scheduler(folder: Path, name: str) -> None:
+    install(folder, f"recompute = {PATH}")
+    held, dropped = (play([Job(program("p", turns=3), 0.0)], name, {"factor": factor}) for factor in (1e3, 0.0))
+    assert [event.event for event in held.events].count("pin") == 2
+    assert "pin" not in [event.event for event in dropped.events]
+
+
+@pytest.mark.parametrize("name", ["recompute", PATH])
+def test_a_server_is_told_of_it(folder: Path, name: str) -> None:
+    install(folder, f"recompute = {PATH}")
+    command, _ = command_of(ServerConfig(policy=name, policy_options={"factor": 2.0}), 8000)
+    settings = read_settings(json.loads(command[command.index("--additional-config") + 1]))
+    policy = make_policy(settings.policy, settings.policy_options, MACHINE)
+    assert type(policy) is find_policy(name)
+
+
+def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """``continuum-bench``, started in that folder."""
+    command = [sys.executable, "-P", "-m", "continuum_bench", *words]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+SMALL = ("--num-programs", "3", "--jps", "0.5", "--no-report")
+
+
+def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
+    """From the working directory; each run is a process of its own."""
+    (tmp_path / "my_policy.py").write_text(CODE)
+    options = ("--policy-option", f"{PATH}.factor=5")
+    played = bench(tmp_path, "swebench", *SMALL, "--policy", f"vllm,{PATH}", *options, "--out", "run")
+    assert played.returncode == 0, played.stderr
+    arms = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
+    assert list(arms) == ["vllm", PATH]
+    manifest = json.loads((tmp_path / "run" / f"{PATH}-seed0" / "manifest.json").read_text())
+    assert (manifest["policy"], manifest["policy_options"]) == (PATH, {"factor": 5.0})
+    axes = ("--set", f"policy={PATH}", "--set", "num_programs=2", "--set", "jps=0.5")
+    assert bench(tmp_path, "sweep", *axes, "--out", "grid").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        (None, "nowhere:Policy", "cannot import it: ModuleNotFoundError: No module named 'nowhere'"),
+        ("def broken(:", "my_policy:Mine", "cannot import it: SyntaxError"),
+        ("1 / 0", "my_policy:Mine", "cannot import it: ZeroDivisionError"),
+        ("", "my_policy:Mine", "has no attribute 'Mine'"),
+        ("Mine = 3", "my_policy:Mine", "Mine is no class on continuum_server.policy.base.Policy"),
+        (f"{HEAD}class Mine(Policy): ...", "my_policy:Mine", "Mine needs a name of its own"),
+        (f"{HEAD}class Mine(Policy):\n  name = 'a.b'", "my_policy:Mine", "Mine needs a name of its own"),
+        (f"{HEAD}class Mine(Policy):\n  name = 'continuum'", "my_policy:Mine", "name 'continuum' of Mine is taken"),
+        (
+            f"{HEAD}@dataclass(frozen=True)\nclass Own(Options):\n  sizes: list[int] | None = None\n"
+            "class Mine(Policy):\n  name = 'mine'\n  options_type = Own",
+            "my_policy:Mine",
+            "options_type Own: sizes is of type list[int] | None; an option is int, float, bool, str or a Literal",
+        ),
+        (f"{HEAD}class Mine(Policy):\n  name = 'mine'\n  options_type = int", "my_policy:Mine", "int is no dataclass"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_refused(folder: Path, code: str | None, name: str, says: str) -> None:
+    if code is not None:
+        (folder / "my_policy.py").write_text(code)
+    with pytest.raises(PolicyError) as refused:
+        find_policy(name)
+    assert str(refused.value).startswith(f"policy {name}: ")
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("entries", "name", "says"),
+    [
+        (f"continuum = {PATH}", "continuum", f"policy name 'continuum' is taken: {PATH} of package my-package needs"),
+        (f"other = {PATH}", "other", "has the name 'recompute'; both must be the same"),
+        ("gone = nowhere:Gone", "gone", "policy gone (nowhere:Gone of package my-package): cannot import it"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_refused(folder: Path, entries: str, name: str, says: str) -> None:
+    install(folder, entries)
+    with pytest.raises(PolicyError, match=re.escape(says)):
+        find_policy(name)
+
+
+def test_two_packages_cannot_have_one_name(folder: Path) -> None:
+    install(folder, f"recompute = {PATH}")
+    install(folder, f"recompute = {PATH}", "another-package")
+    with pytest.raises(PolicyError, match="policy name 'recompute' is taken"):
+        find_policy("recompute")
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    for words in (("swebench", *SMALL, "--out", "run"), ("serve",)):
+        refused = bench(tmp_path, *words, "--policy", "nowhere:Mine")
+        assert refused.returncode == 2
+        assert "policy nowhere:Mine: cannot import it" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert not (tmp_path / "run").exists()
+
+
+def test_true_and_false_on_a_command_line(folder: Path) -> None:
+    (folder / "my_policy.py").write_text(
+        f"{HEAD}@dataclass(frozen=True)\nclass Own(Options):\n  eager: bool = False\n"
+        "class Mine(Policy):\n  name = 'mine'\n  options_type = Own"
+    )
+    mine: Any = find_policy("my_policy:Mine")
+    assert read_options(mine, {"eager": "true"}) == {"eager": True}
+    with pytest.raises(PolicyError, match="eager = 'yes': must be true or false"):
+        read_options(mine, {"eager": "yes"})
