@@ -39,12 +39,12 @@ from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields that a resumed run shares with what it goes on from."""
+"""Manifest fields that must be the same in a resumed run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveRun:
-    """Everything that is settled before the load starts."""
+    """A live run: what to play, on which server, into which directory."""
 
     endpoint: Endpoint
     load: LoadOptions
@@ -81,7 +81,7 @@ class _LiveRun:
 
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
-    """Play the workload once per seed, record, summarise. 0; 1 where programs failed; 130 for Ctrl-C."""
+    """Play the workload once per seed, record, summarise. Returns 0, 1 if programs failed, or 130 after Ctrl-C."""
     if options.offload is not None:
         raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, base_url, options, live)
@@ -181,11 +181,11 @@ def _now() -> datetime:
 
 
 def _open(run: _LiveRun, resumed: bool) -> None:
-    """Make the directory, or see that what is there is this run.
+    """Make the run's directory, or check that the directory holds this run.
 
     Raises:
-        RunDirError: a run is there already.
-        BenchError: a run to resume that was another one.
+        RunDirError: the directory holds a run already.
+        BenchError: the run to resume differs from this one.
     """
     if not resumed:
         write_run_manifest(create(run.out), run.manifest(next(iter(run.plans))))
@@ -212,7 +212,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
-    """Play one seed, or what is left of it. None where Ctrl-C cut it short."""
+    """Play one seed, or the rest of it. Returns None if Ctrl-C interrupted it."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
@@ -230,7 +230,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
     if run.scheduler_records is not None:
-        time.sleep(1.0)  # the server's record is a quarter of a second behind
+        time.sleep(1.0)  # the server writes its record up to a quarter of a second late
         began_s = datetime.fromisoformat(manifest.created).timestamp()
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
@@ -243,7 +243,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
 
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """The run's manifest, what there is to play, the instant it begins at, and that instant's date."""
+    """The run's manifest, the programs to play, the instant on the run's clock at which it begins, and the date."""
     manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
     if not (folder / MANIFEST).exists():
         write_run_manifest(create(folder), manifest)

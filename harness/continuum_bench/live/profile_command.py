@@ -1,4 +1,4 @@
-"""``continuum-bench profile``: prefill and decode times of a GPU's tables or of a live server, as a small file."""
+"""``continuum-bench profile``: writes prefill and decode times, from the step-time tables or from a live server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in
 
 
 def write_profile_file(options: ProfileOptions) -> int:
-    """Measure, fit, write, and say how well the curves fit."""
+    """Measure, fit the curves, write them, and print how well they fit."""
     out = options.out
     if not out.absolute().parent.is_dir():
         raise BenchError(f"--out {out}: no such directory: {out.absolute().parent}")
@@ -39,7 +39,7 @@ def write_profile_file(options: ProfileOptions) -> int:
 
 
 def _from_tables(options: ProfileOptions) -> Profile:
-    """What the modelled step times say, in the same form."""
+    """A profile of the modelled step times."""
     gpu, model, tp = options.gpu, options.model, options.tp
     times, longest = load_step_times(gpu, model, tp, options.step_overhead_ms), find_model(model).max_context_tokens
     lengths = [1024 * 2**power for power in range(20) if 1024 * 2**power <= longest]
