@@ -1,7 +1,7 @@
-"""A program's closed loop, written once: when each turn is sent, its tags, its prompt, and the record it leaves.
+"""The closed loop of one program: when each of its turns is sent, with which tags and prompt, and the turn's record.
 
-``converse`` is a generator: it yields what it wants (wait, send) and is sent what came of it. The virtual engine and
-the live load generator carry the same wants out, one on a heap of virtual time, one in asyncio.
+``converse`` is a generator. It yields the next action (``Wait``, ``Send``) and receives the result. The virtual engine
+runs the actions on a heap of virtual time, the live load generator runs them in asyncio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer_contra = TypeVar("Answer_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One program to play, and when it arrives."""
+    """A program to play, and the instant at which it arrives."""
 
     program: Program
     arrival_s: float
@@ -27,18 +27,18 @@ class Job:
 
     @property
     def program_id(self) -> str:
-        """The id it is played under: a repeated program has another one each time."""
+        """The id that the engine sees. A program that is played several times has a different id each time."""
         return self.program.program_id if self.salt == 0 else f"{self.program.program_id}#{self.salt}"
 
 
 class Context(Protocol[Answer_contra]):
-    """The tokens of one program so far, in the form that an engine takes. It opens with the shared prefix."""
+    """The tokens of one program so far, in the form that an engine takes. They begin with the shared prefix."""
 
     def keep(self, tokens: int) -> None:
-        """Drop everything behind the first ``tokens`` tokens."""
+        """Drop everything after the first ``tokens`` tokens."""
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
-        """Append so many tokens that no other program has: the context is now the prompt of turn ``index``."""
+        """Append ``tokens`` tokens that no other program has. The context is then the prompt of turn ``index``."""
 
     def add_output(self, index: int, turn: Turn, answer: Answer_contra) -> None:
         """Append the last ``turn.carried`` tokens of the turn's output."""
@@ -46,7 +46,7 @@ class Context(Protocol[Answer_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wanted: let the clock run until turn ``index`` is due."""
+    """The action: wait until turn ``index`` is due."""
 
     index: int
     until_s: float
@@ -54,7 +54,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Wanted: send turn ``index`` now, with the context as its prompt."""
+    """The action: send turn ``index`` now, with the context as its prompt."""
 
     index: int
     turn: Turn
@@ -63,12 +63,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[Answer]):
-    """What came of a turn: a whole answer. Seconds on the clock of the waits."""
+    """The result of a turn with a complete answer. Instants are on the clock of ``Wait.until_s``."""
 
     sent_s: float
     finish_s: float
     answer: Answer
-    """For the context."""
+    """Passed to ``Context.add_output``."""
     first_token_s: float | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -78,17 +78,17 @@ class Answered(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What came of a turn, sent or still to be sent: no answer. The program goes no further."""
+    """The result of a turn without an answer, or of a turn that is given up before it is sent. It ends the program."""
 
     sent_s: float
     finish_s: float | None
-    """None: the run ended before the turn did."""
+    """None: the run ended during the turn."""
     error: str
     failed_tries: tuple[str, ...] = ()
 
 
-Want = Wait | Send
-Conversation = Generator[Want | TurnRecord, Answered[Answer] | Failed | None, None]
+Action = Wait | Send
+Conversation = Generator[Action | TurnRecord, Answered[Answer] | Failed | None, None]
 
 
 def converse(
@@ -99,15 +99,15 @@ def converse(
     turn_id: Callable[[int], str],
     exact_lengths: bool = True,
 ) -> Conversation[Answer]:
-    """Play the program's turns: for each a ``Wait``, a ``Send``, and once its result is known its record.
+    """Play the program's turns. For each turn it yields a ``Wait``, a ``Send`` and, after the result, the record.
 
     Args:
         program: the trace.
-        program_id: the id it is played under.
-        arrival_s: when its first turn is due.
-        context: made for this play alone.
-        turn_id: from a turn's index to the id that every try of it carries.
-        exact_lengths: prompts and outputs are as long as the trace says.
+        program_id: the id that the engine sees.
+        arrival_s: the instant at which the first turn is due.
+        context: a new one.
+        turn_id: gives the turn id of the turn with that index.
+        exact_lengths: prompts and outputs have the lengths that the trace says.
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
@@ -147,20 +147,20 @@ def go_on(
     conversation: Conversation[Answer],
     result: Answered[Answer] | Failed | None,
     on_turn: Callable[[TurnRecord], None],
-) -> Want | None:
-    """Tell the conversation what came of its last want (None: the wait is over). Its next want; None: it has ended."""
-    want = conversation.send(result)
-    while isinstance(want, TurnRecord):
-        on_turn(want)
+) -> Action | None:
+    """Pass the result of the last action (None: the wait is over). Returns the next action; None: the program ended."""
+    action = conversation.send(result)
+    while isinstance(action, TurnRecord):
+        on_turn(action)
         following = next(conversation, None)
         if following is None:
             return None
-        want = following
-    return want
+        action = following
+    return action
 
 
 def open_turn(context: Context[Answer], program: Program, index: int) -> None:
-    """Make the context the prompt of turn ``index``: what is kept of it, and the turn's new tokens."""
+    """Make the context the prompt of turn ``index``: drop what the turn does not keep, append its new tokens."""
     turn, already = program.turns[index], 0
     if index == 0 and program.shared_prefix_id is not None:
         already = program.shared_prefix_tokens

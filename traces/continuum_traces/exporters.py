@@ -1,6 +1,6 @@
-"""Our programs in other load generators' formats, so that peers run the same workloads.
+"""Write programs in the formats of other load generators, so that these can run the same workloads.
 
-Prefixes are expressed as block hashes: equal leading blocks have equal ids, as the prompts they stand for would.
+Prompts are written as ids of blocks: prompts with equal leading blocks have equal leading ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Segment = tuple[Any, int]
 
 
 class _Ids:
-    """A number for each distinct prefix."""
+    """Numbers the distinct prefixes."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
@@ -70,7 +70,7 @@ def _head(segments: Sequence[Segment], tokens: int) -> list[Segment]:
 
 
 def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> list[int]:
-    """Ids of the blocks, the last one perhaps partly filled; an id stands for everything up to its block's end."""
+    """Ids of the prompt's blocks; the last may be partly filled. An id covers all tokens up to its block's end."""
     hashes: list[int] = []
     prefix: Any = None
     room = block_tokens
@@ -89,7 +89,7 @@ def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> l
 
 
 def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """One row a request: roots have a timestamp (ms), later ones wait for the one before plus tool and delay (ms)."""
+    """One row per request. First turns have a timestamp (ms); later ones wait for the turn before, tool and delay."""
     ids = _Ids()
     for program in programs:
         before: str | None = None
@@ -115,7 +115,7 @@ def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK
 
 
 def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """Mooncake with sessions: later turns carry the delay (ms) since the one before finished."""
+    """Mooncake with sessions: a later turn has the delay (ms) since the turn before finished."""
     ids = _Ids()
     for program in programs:
         gap_ms: float | None = None
@@ -134,7 +134,7 @@ def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS)
 
 
 def llmservingsim_rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
-    """LLMServingSim sessions: lengths and tool nanoseconds, no prefixes."""
+    """LLMServingSim sessions: lengths, and tool times in nanoseconds. The format cannot express prefixes."""
     for program in programs:
         pairs = zip(program.turns, program.prompt_tokens(), strict=True)
         yield {

@@ -20,7 +20,7 @@ class TraceError(Exception):
 
 
 class DamagedFile(TraceError):
-    """A file that cannot be read to its end."""
+    """A trace file is damaged: it cannot be read to its end."""
 
     def __init__(self, path: Path, line: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
@@ -29,7 +29,7 @@ class DamagedFile(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a trace file."""
+    """One fault in a trace file."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass(slots=True)
 class _Open:
-    """A program whose end has not been seen."""
+    """A program of which the closing line has not been read yet."""
 
     program: Program
     line: int
@@ -54,12 +54,12 @@ class _Open:
 def read_programs(
     path: Path | str, skip_invalid: bool = False, on_fault: Callable[[Fault], None] | None = None
 ) -> Iterator[Program]:
-    """Programs of a file, each as soon as its end has been read.
+    """Read the programs of a file. Each is yielded once its closing line was read.
 
     Args:
         path: a file in Continuum's own format.
         skip_invalid: leave out programs with faults instead of raising.
-        on_fault: told of every fault that ``skip_invalid`` passes over.
+        on_fault: called with every fault that ``skip_invalid`` ignores.
 
     Raises:
         TraceError: the first fault, with file, line and field.
@@ -83,7 +83,7 @@ def validate(path: Path | str) -> list[Fault]:
 
 
 def write_programs(path: Path | str, programs: Iterable[Program], **header: Any) -> int:
-    """Write a whole file, all or nothing; equal programs give equal bytes. Returns how many programs."""
+    """Write a complete file or none. Equal programs give equal bytes. Returns the number of programs."""
     target = Path(path)
     temporary = target.with_name(target.name + ".tmp")
     written = 0
@@ -118,7 +118,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a plain or gzipped file.
+    """The numbered lines of a plain or gzipped file.
 
     Raises:
         TraceError: missing, unreadable, truncated or not UTF-8.
@@ -243,7 +243,7 @@ class _Reader:
 
 
 def _impossible(program: Program) -> str | None:
-    """Facts that hold between turns: something to prompt with, nothing kept that was not there."""
+    """Why the turns cannot be: a prompt is empty, or keeps more tokens than there were. None: they can."""
     context = 0
     for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         if turn.kept_tokens is not None and turn.kept_tokens > context:
@@ -256,7 +256,7 @@ def _impossible(program: Program) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A turn that does not fit a model's context."""
+    """A turn that is longer than the model's context."""
 
     program_id: str
     turn: int

@@ -1,4 +1,4 @@
-"""Lines of a trace file, both ways: dataclasses to dictionaries, dictionaries to dataclasses and faults.
+"""The lines of a trace file: dataclasses to dictionaries, and dictionaries to dataclasses and faults.
 
 Standard library only, so that the client's recorder writes the same lines. docs/trace-format.md has the format.
 """
@@ -15,7 +15,7 @@ from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, ToolCa
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """What is wrong with one field of one line."""
+    """A fault in one field of one line."""
 
     field: str
     message: str
@@ -65,7 +65,7 @@ def header_line(**facts: Any) -> dict[str, Any]:
 
 
 def program_line(program: Program) -> dict[str, Any]:
-    """Opens a program; its turns follow, each on its own line."""
+    """The line that opens a program. Its turns follow, each on its own line."""
     data = _written(program)
     data.pop("turns", None)
     return {"kind": "program", **data}
@@ -79,12 +79,12 @@ def turn_line(program_id: str, index: int, turn: Turn) -> dict[str, Any]:
 
 
 def end_line(program_id: str) -> dict[str, Any]:
-    """Closes a program: no turn of it follows."""
+    """The line that closes a program: none of its turns follows."""
     return {"kind": "end", "program_id": program_id}
 
 
 def _written(row: Program | Turn | ToolCall) -> dict[str, Any]:
-    """The fields that are there and not at their default."""
+    """The fields that differ from their default."""
     values = ((name, getattr(row, name), default) for name, default in _DEFAULTS[type(row)])
     return {name: value for name, value, default in values if value is not None and value != () and value != default}
 
@@ -128,7 +128,7 @@ def _read_call(raw: Any, where: str) -> tuple[ToolCall | None, list[FieldFault]]
 def _checked(
     data: Mapping[str, Any], rules: Mapping[str, _Rule], other: set[str], where: str = ""
 ) -> tuple[dict[str, Any], list[FieldFault]]:
-    """The known fields that are right, and what is wrong with the others."""
+    """The valid fields, and the faults of the others."""
     values: dict[str, Any] = {}
     faults = [FieldFault(where + name, "unknown field") for name in data if name not in rules and name not in other]
     for name, rule in rules.items():
@@ -146,7 +146,7 @@ def _checked(
 
 
 def _problem(value: Any, rule: _Rule) -> str | None:
-    """What is wrong with a value, None if nothing."""
+    """What is wrong with the value; None: it is valid."""
     if rule.kind == "text":
         return None if isinstance(value, str) and (value or not rule.required) else "expected text"
     if rule.kind == "flag":

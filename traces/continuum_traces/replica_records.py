@@ -1,6 +1,6 @@
-"""One record from those of several servers behind a router: events in order of time, turns counted over all of them.
+"""Merge the records of several servers behind a router: events in order of time, turns counted over all servers.
 
-A scheduler numbers the turns that it saw: a program whose turns went to several servers has a turn 0 at each.
+A scheduler numbers the turns that it receives: a program whose turns went to several servers has a turn 0 at each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FAILED = ("abort", "error")
 
 @dataclass(slots=True)
 class _Attempt:
-    """A try of a turn, as sent to one server."""
+    """One try of a turn at one server."""
 
     turn: int
     replica: int | None
@@ -28,22 +28,22 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Program:
-    """Its turns, counted over all servers."""
+    """A program, with its turns counted over all servers."""
 
     following: int = 0
-    """The number of its next new turn."""
+    """The number of the program's next new turn."""
     by_id: dict[str, int] = field(default_factory=dict)
     latest: _Attempt | None = None
     at_server: dict[tuple[int | None, int], _Attempt] = field(default_factory=dict)
-    """By server, and the number that the turn has there."""
+    """By server and by the turn's number at that server."""
 
 
 def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda event: True) -> list[SchedulerEvent]:
-    """Events of a server's ``--record`` folder, or of all replicas' folders below it.
+    """The events of a server's ``--record`` folder, or of the folders of all replicas below it.
 
     Args:
-        folder: the server's.
-        keep: says which events count; the others are as if never recorded.
+        folder: the value of ``--record``.
+        keep: says which events are read; the others are ignored.
 
     Raises:
         RunDirError: no record there, or a fault in a file.
@@ -54,11 +54,12 @@ def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda ev
 
 
 def merge(records: Sequence[Sequence[SchedulerEvent]]) -> list[SchedulerEvent]:
-    """The servers' records, by replica, as one. Their clocks must agree, as on one machine.
+    """Merge the records of the replicas. Their clocks must agree, as on one machine.
 
-    A turn id that the program used before is that turn again. Without ids, a turn that arrives with the prompt of an
-    attempt that has not ended well is that turn again: its server died, and it was sent to another one; or the same
-    server gave it the same number. A server that counts a program from 0 again sees it anew.
+    An arrival with a turn id that the program used before is another try of that turn. Without turn ids, an arrival is
+    another try if it has the prompt of a try that did not end well (its server died, and the turn was sent to another
+    server), or if the same server gave it the same number. A server that counts a program from 0 again has forgotten
+    it.
     """
     events = [replace(event, replica=index) for index, record in enumerate(records) for event in record]
     events.sort(key=lambda event: event.t)
@@ -87,7 +88,7 @@ def _renumbered(event: SchedulerEvent, programs: dict[str, _Program]) -> Schedul
 
 
 def _turn_of(event: SchedulerEvent, programs: dict[str, _Program]) -> int:
-    """The number, over all servers, of a turn that arrives."""
+    """The number of an arriving turn, counted over all servers."""
     program = programs.setdefault(event.program_id, _Program())
     if event.turn_id is not None and event.turn_id in program.by_id:
         return program.by_id[event.turn_id]

@@ -1,17 +1,17 @@
-"""A run on disk: one directory, complete in itself. Standard library only.
+"""The directory of a run: it holds everything that is known of the run. Standard library only.
 
 ``manifest.json``               what was run (``schema.Manifest``)
-``scheduler_timestamps.jsonl``  the scheduler's facts, one ``schema.SchedulerEvent`` a line
-``turns.jsonl``                 the client's view, one ``schema.TurnRecord`` a line
-``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` a line, written as a program arrives
-``programs.jsonl``              real agents: one line a program, with its end and whether it passed its benchmark's test
+``scheduler_timestamps.jsonl``  the scheduler's view, one ``schema.SchedulerEvent`` per line
+``turns.jsonl``                 the client's view, one ``schema.TurnRecord`` per line
+``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` per line, written when a program arrives
+``programs.jsonl``              real agents: one line per program: how it ended, whether it passed its benchmark's test
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
-``scheduler_time.json``         virtual engine: processor seconds that the scheduler took; measured, not modelled
+``scheduler_time.json``         virtual engine: processor seconds of the scheduler; measured, not modelled
 ``summary.json``                written by analysis
 
 An experiment is a directory of such runs: ``runs/NAME/POLICY-seedN/`` with its own manifest and summary above them.
-JSON lines are flushed as they are written and a torn last line is ignored by the readers, so that a killed process
-loses only its last moments; whole files go through a temporary name and a rename.
+JSON lines are flushed as they are written, and the readers ignore an incomplete last line: a killed process loses only
+its last moments. Other files are written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
 
 
 class RunDirError(Exception):
-    """A run directory that cannot be written or read; the message names file, line and field."""
+    """A run directory cannot be written or read. The message names file, line and field."""
 
 
 def compact(row: Any) -> dict[str, Any]:
-    """A dataclass as a dictionary without its absent (None, empty) fields."""
+    """A dataclass as a dictionary, without the fields that are None or empty."""
     values = ((f.name, getattr(row, f.name)) for f in dataclasses.fields(row))
     return {name: value for name, value in values if value is not None and value != ()}
 
@@ -60,7 +60,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a whole file: all of it or nothing."""
+    """Write a complete file, or leave the old one as it is."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
@@ -68,10 +68,10 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class JsonLines:
-    """Append-only JSON lines of one writer, flushed at least every ``flush_every`` rows.
+    """Appends JSON lines to a file and flushes after every ``flush_every`` rows. A file has one writer.
 
     Raises:
-        RunDirError: the file cannot be written (a full disk); whole lines written before stay as they are.
+        RunDirError: the file cannot be written (the disk is full). Complete lines stay as they are.
     """
 
     def __init__(self, path: Path, flush_every: int = 1) -> None:
@@ -97,7 +97,7 @@ class JsonLines:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._file, size)  # no torn line in the middle of the file
+                os.ftruncate(self._file, size)  # otherwise an incomplete line would stay in the middle of the file
             raise RunDirError(f"{self._path}: cannot write: {error.strerror}; earlier records are kept") from error
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class JsonLines:
 
 
 def create(path: Path) -> Path:
-    """Make a run directory; refuses one that already holds a run."""
+    """Make a run directory. A directory that holds a run is refused."""
     if (path / MANIFEST).exists():
         raise RunDirError(f"{path}: holds a run already; choose another --out")
     try:
@@ -161,7 +161,7 @@ def read_events(path: Path) -> Iterator[SchedulerEvent]:
 
 
 def read_verdicts(path: Path) -> dict[str, bool]:
-    """By program: whether it passed its benchmark's test. Programs that were not tested are left out."""
+    """Whether each program passed its benchmark's test, by program id. Programs without a test are left out."""
     found = {}
     for number, line in enumerate((path / PROGRAMS).read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if line.endswith("\n"):
@@ -192,7 +192,7 @@ def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
     with lines:
         try:
             for number, line in enumerate(lines, 1):
-                if line.endswith("\n"):  # a torn last line is what a killed writer leaves
+                if line.endswith("\n"):  # a killed writer leaves an incomplete last line
                     yield _row(file, number, line, row_type)
         except UnicodeDecodeError as error:
             raise RunDirError(f"{file}: not UTF-8 text after line {number}: {error}") from error
@@ -210,12 +210,12 @@ def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:
 
 
 def replica_name(index: int) -> str:
-    """Name of a replica's folder in a record folder, and of its log."""
+    """The name of a replica's folder within a record folder, and of the replica's log."""
     return f"replica{index}"
 
 
 def replica_folders(path: Path) -> list[Path]:
-    """Record folders of servers behind a router, by number; empty where the record is one server's."""
+    """The record folders of the servers behind a router, by number; empty for the record of a single server."""
     folders: list[Path] = []
     while (path / replica_name(len(folders))).is_dir():
         folders.append(path / replica_name(len(folders)))
@@ -223,7 +223,7 @@ def replica_folders(path: Path) -> list[Path]:
 
 
 def runs_below(path: Path) -> list[Path]:
-    """Run directories at or below ``path``, in name order; a record of several replicas is one."""
+    """The run directories at or below ``path``, by name. A record of several replicas counts as one run."""
     if (path / EVENTS).exists() or (path / TURNS).exists() or replica_folders(path):
         return [path]
     return sorted({p.parent for name in (EVENTS, TURNS) for p in path.glob(f"*/{name}")})

@@ -1,7 +1,7 @@
-"""The preview's ``scheduler_timestamps`` JSON, both ways (SPEC 8).
+"""Read and write the ``scheduler_timestamps`` JSON of the papers' public preview (SPEC 8).
 
 ``{program: [{"Request_arrival_time": t} | {"waiting_to_running": t, "prompt_length": n, "hit_length": h} | ...]}``.
-It has no turn numbers, tools or reasons; what it cannot say is left out on writing and counted.
+It has no turn numbers, tools or reasons. What it cannot express is left out on writing, and counted.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the events on writing the preview's form."""
+    """How many events were written in the preview's form, and how much was left out."""
 
     events: int
     dropped_events: int
-    """Kinds the preview does not know (reload)."""
+    """Events of kinds that the preview does not have (reload)."""
     dropped_facts: int
-    """Fields it has no place for: tool, TTL, reason, output tokens, status."""
+    """Fields that the preview does not have: tool, TTL, reason, output tokens, status."""
 
 
 def read_preview(path: Path) -> list[SchedulerEvent]:
-    """Events of a preview file, each program's in its order; turns are counted by arrivals.
+    """The events of a preview file, program by program. Turns are counted by arrivals.
 
     Raises:
-        RunDirError: naming the file, program and entry.
+        RunDirError: the message names file, program and entry.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
             turn += 1
         if event.event == "pin":
             pinned = turn
-        # a pin is handed over after the next arrival: its end belongs to the turn that was held
+        # a pin ends after the next arrival, but the event belongs to the turn that was pinned
         events.append(_with_turn(event, max(pinned if event.event == "unpin" else turn, 0)))
     return events
 

@@ -28,13 +28,13 @@ class ToolCall:
     name: str
     """Key of the tool: the program a shell command runs, or the function called."""
     duration_s: float | None = None
-    """Seconds the tool took; None where the source did not record it."""
+    """Seconds the tool took; None: the source did not record it."""
     start_s: float = 0.0
     """Seconds between the turn's finish and this tool's start: 0 for parallel calls, sums for serial ones."""
     command: str | None = None
-    """The command or the arguments, only where the user asked for text."""
+    """The command or the arguments; recorded only if the user asked for text."""
     digest: str | None = None
-    """A digest of the arguments, to tell equal calls from different ones without their text."""
+    """A digest of the arguments. Equal calls have equal digests."""
 
     @property
     def end_s(self) -> float:
@@ -47,8 +47,8 @@ class Turn:
     """One LLM request and the tools run after it.
 
     The prompt of turn i+1 is the prompt of turn i, then ``carried_tokens`` of turn i's output, then
-    ``new_input_tokens`` of turn i+1. Where an agent rewrote its history, ``kept_tokens`` says how many
-    leading tokens of that context survived.
+    ``new_input_tokens`` of turn i+1. If the agent rewrote its history, ``kept_tokens`` says how many leading
+    tokens of that context it kept.
     """
 
     new_input_tokens: int
@@ -63,7 +63,7 @@ class Turn:
     gap_overhead_s: float = 0.0
     """Seconds of the gap to the next turn that no tool accounts for (agent's own work, network)."""
     text: str | None = None
-    """The model's answer, only where the user asked for text."""
+    """The model's answer; recorded only if the user asked for text."""
     cached_tokens: int | None = None
     """Prompt tokens the recording server said it had cached."""
     ttft_s: float | None = None
@@ -92,7 +92,7 @@ class Program:
     program_id: str
     turns: tuple[Turn, ...]
     source: str = "unknown"
-    """Where it comes from: a dataset, a framework, a profile's name."""
+    """The program's origin: a dataset, a framework, or the name of a profile."""
     model: str | None = None
     """The model that answered in the recording."""
     synthetic: bool = False
@@ -116,8 +116,8 @@ class Program:
         return lengths
 
     def reusable_tokens(self) -> list[int]:
-        """Leading tokens of each turn's prompt that a cache of unlimited size would hold: what the turns before it, or
-        the prefix it shares, left there. A reply counts where it was carried whole, not where only its end was."""
+        """Leading tokens of each turn's prompt that a cache of unlimited size would hold, from earlier turns or the
+        shared prefix. An output counts if the next prompt repeats all of it, not if it repeats its end only."""
         reusable = [self.shared_prefix_tokens]
         for turn, after, prompt in zip(self.turns, self.turns[1:], self.prompt_tokens(), strict=False):
             common = prompt + (turn.output_tokens if turn.carried == turn.output_tokens else 0)
@@ -126,12 +126,12 @@ class Program:
 
     @property
     def final_context_tokens(self) -> int:
-        """Prompt plus output of the longest turn: the SPEC's "context" reading of tokens per program."""
+        """Prompt plus output of the longest turn: tokens per program in the "context" reading."""
         return max(p + t.output_tokens for p, t in zip(self.prompt_tokens(), self.turns, strict=True))
 
     @property
     def cumulative_tokens(self) -> int:
-        """Prompt plus output summed over turns: the "cumulative" reading."""
+        """Prompt plus output, summed over turns: tokens per program in the "cumulative" reading."""
         return sum(self.prompt_tokens()) + sum(turn.output_tokens for turn in self.turns)
 
 
@@ -140,30 +140,30 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a client says about one request. Every field is optional: absent means unknown."""
+    """What a client says about one request. Every field is optional; None means unknown."""
 
     program_id: str | None = None
-    """The program this request is a turn of; without one it is a program of its own, and nothing of it is held."""
+    """The program to which this turn belongs. A request without a program id is never pinned."""
     is_last_step: bool | None = None
-    """True: no turn follows."""
+    """True: this is the program's last turn."""
     pred_tool: str | None = None
     """Name of the tool expected to run after this turn."""
     pred_tool_s: float | None = None
     """Seconds that tool is expected to take."""
     pred_tool_p90_s: float | None = None
-    """Seconds within which it is expected to be back nine times of ten."""
+    """Seconds within which the tool is expected to return with a probability of 0.9."""
     last_func_call: str | None = None
     """Name of the tool that ran before this turn."""
     last_tool_duration_s: float | None = None
-    """Seconds it took, as the client measured them."""
+    """Seconds that tool took, measured by the client."""
     this_func_call: str | None = None
-    """Tool to assume for this turn's output: replay only, where the output is not the model's own."""
+    """The tool that this turn's output calls; for replays, whose output is not the model's own."""
     kv_ttl_s: float | None = None
     """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
     parent_id: str | None = None
     """The program that started this one."""
     turn_id: str | None = None
-    """The client's name for this turn: the same for every try of it, and for no other turn of the program."""
+    """The client's id of this turn: the same for every try of it, different for every other turn of the program."""
 
 
 # -------------------------------------------------------------------------------------------- records
@@ -176,7 +176,7 @@ EventKind = Literal[
     "unpin",  # the hold ended: reason
     "preempt",  # it lost its KV while running
     "resume",  # it was scheduled again: prompt_tokens, hit_tokens
-    "reload",  # KV was asked back from a lower tier, the start or resume after it has it: tokens, bytes
+    "reload",  # its KV is being loaded from a lower tier, before its start or resume: tokens, bytes
 ]
 
 UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
@@ -184,21 +184,21 @@ UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
 
 @dataclass(frozen=True, slots=True)
 class SchedulerEvent:
-    """One line of scheduler_timestamps.jsonl: a fact the scheduler saw, at ``t`` seconds on its own clock."""
+    """One line of scheduler_timestamps.jsonl: an event in the scheduler, at ``t`` seconds on the scheduler's clock."""
 
     t: float
     event: EventKind
     program_id: str
     turn: int
-    """Index of the turn within its program, from 0, in order of first arrival; every try of a turn has the same. For
-    unpin: the turn whose KV was held."""
+    """Index of the turn within its program, from 0, in order of first arrival. Every try of a turn has the same index.
+    For unpin: the turn whose KV was held."""
     request_id: str | None = None
     prompt_tokens: int | None = None
     hit_tokens: int | None = None
     """Prompt tokens found in the cache."""
     output_tokens: int | None = None
     tool: str | None = None
-    """Key of the tool the output calls."""
+    """Key of the tool that the output calls."""
     status: str | None = None
     """How a turn ended: stop, length, abort, error."""
     ttl_s: float | None = None
@@ -208,25 +208,25 @@ class SchedulerEvent:
     reason: UnpinReason | None = None
     bytes: int | None = None
     delay_estimate_s: float | None = None
-    """T of the TTL formula when the pin was decided: the queueing delay a return in time would spare."""
+    """T of the TTL formula when the pin was decided: the queueing delay that a return in time saves."""
     eta: float | None = None
     """eta of the TTL formula when the pin was decided."""
     replica: int | None = None
-    """Which of several engines behind a router saw it, from 0; ``turn`` then counts over all of them."""
+    """Number of the replica (from 0) in which the event happened; ``turn`` then counts over all replicas."""
     turn_id: str | None = None
-    """As the client sent it; never on unpin."""
+    """The turn id that the client sent; None for unpin."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One line of turns.jsonl: a turn as its client saw it. Times are seconds on the client's clock."""
+    """One line of turns.jsonl: a turn as its client saw it. Instants are seconds on the client's clock."""
 
     program_id: str
     turn: int
-    """Its number by the client's count: a load generator's in the order of the trace, the SDK's in the order in which
-    calls ended. The server counts in order of arrival; ``turn_id`` says which turn is which."""
+    """The turn's number in the client's record: a load generator counts in the order of the trace, the SDK in the order
+    in which calls end. The server counts in order of arrival; ``turn_id`` matches its turns with these."""
     due_s: float
-    """The instant the turn was meant to be sent; latencies count from here (no coordinated omission)."""
+    """The instant at which the turn should be sent. Latencies count from here (no coordinated omission)."""
     sent_s: float
     first_token_s: float | None = None
     finish_s: float | None = None
@@ -234,17 +234,17 @@ class TurnRecord:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reusable_tokens: int | None = None
-    """Prompt tokens that a cache of unlimited size would have held; known in replay only."""
+    """Prompt tokens that a cache of unlimited size would have held; known only in replays."""
     tools: tuple[str, ...] = ()
     gap_s: float | None = None
     """Seconds until the program's next turn is due; None after the last."""
     is_last: bool = False
     error: str | None = None
-    """Why the program went no further: a kind (http-429, connection, timeout ...), a colon, the details."""
+    """Why the program ended with this turn: a kind (http-429, connection, timeout ...), a colon, the details."""
     failed_tries: tuple[str, ...] = ()
-    """Kinds of the tries that failed, in order; more than one where it was tried again."""
+    """Kinds of error of the turn's failed tries, in order."""
     turn_id: str | None = None
-    """As it was sent to the server with every try."""
+    """The turn id that was sent to the server with every try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,25 +253,25 @@ class ArrivalRecord:
 
     program_id: str
     number: int
-    """Its place in the order of play, from 0."""
+    """The program's place in the order of play, from 0."""
     due_s: float
-    """The instant it was meant to arrive, on the client's clock."""
+    """The instant at which the program should arrive, on the client's clock."""
     counted: bool = True
-    """False in the warm-up and the cool-down: it is load, and in no metric."""
+    """False in the warm-up and the cool-down: the program is load, and no metric counts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a run directory was made from: enough to run it again. Written as manifest.json."""
+    """All that is needed to repeat a run. Written as manifest.json."""
 
     schema: str = RECORD_SCHEMA
     version: int = RECORD_VERSION
     created: str = ""
-    """UTC, ISO 8601; empty where the run must be byte-identical."""
+    """UTC, ISO 8601; empty if equal runs must write equal bytes."""
     command: tuple[str, ...] = ()
     continuum_version: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """Python, vLLM and other libraries whose behaviour is in the numbers."""
+    """Versions of Python, vLLM and other libraries that influence the results."""
     engine: str = ""
     """virtual, emulated, cpu, or the URL of a live server."""
     policy: str = ""
@@ -284,5 +284,5 @@ class Manifest:
     engine_options: dict[str, Any] = field(default_factory=dict)
     """max_num_seqs, chunk size, block size, and the like."""
     modelled: tuple[str, ...] = ()
-    """What was modelled rather than run, in words."""
+    """What was modelled and not run, in words."""
     notes: tuple[str, ...] = ()

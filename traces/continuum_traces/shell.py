@@ -1,7 +1,7 @@
-"""Which programs a shell command runs, in order. Never raises, linear in the command's length.
+"""Finds the programs that a shell command runs, in order. Never raises; the time is linear in the command's length.
 
-A lexer of what decides where a command ends (quotes, substitutions, here-documents, comments, redirections) and a few
-words that stand before a program's name. Not a shell: nothing is expanded.
+The lexer knows what decides where a command ends (quotes, substitutions, here-documents, comments, redirections), and a
+few words that precede a program's name. It expands nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 MAX_CHARS = 64
-"""Longest key."""
+"""Characters of the longest key."""
 _MAX_COMMAND = 200_000
 _NESTED = 3
-"""How deep ``bash -c '...'`` is followed."""
+"""So many levels of ``bash -c '...'`` are parsed."""
 
 # fmt: off
 _KEYWORDS = frozenset((
@@ -25,7 +25,7 @@ _SHELL_WORK = frozenset((
     "false", ":", "eval", "trap", "wait", "shift", "break", "continue",
 ))
 # fmt: on
-"""Words that run no program worth a key; the key falls back on the first of them where nothing else runs."""
+"""Words that make no useful key. If a command runs nothing else, the first of them is its key."""
 _WRAPPERS: dict[str, tuple[str, int]] = {
     "sudo": ("ugpChrtD", 0),
     "doas": ("uC", 0),
@@ -40,23 +40,23 @@ _WRAPPERS: dict[str, tuple[str, int]] = {
     "command": ("", 0),
     "builtin": ("", 0),
 }
-"""Programs that run another: their options that take a value, and how many words follow before the other's name."""
+"""Programs that run another program: their options that take a value, and the number of words before its name."""
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[\w./@+~\-][\w./@+~:%,\-]*$")
 
 
 def programs(command: str) -> tuple[str, ...]:
-    """Keys of the programs that a command line, or several lines, run: each once, in order."""
+    """The keys of the programs that one or several command lines run, each once, in order."""
     return tuple(dict.fromkeys(_programs(command, _NESTED)))
 
 
 def first_program(command: str, first_word: bool = False) -> str | None:
-    """The key of a command: its first real program; None where it is empty.
+    """The key of a command: the first program that it runs; None for an empty command.
 
     Args:
         command: one shell command line, or several.
-        first_word: the papers' key instead: the first word, whatever it is.
+        first_word: return the command's first word instead, as the papers do.
     """
     words = command[:_MAX_COMMAND].split(maxsplit=1)
     if first_word or not words:
@@ -81,7 +81,7 @@ def _programs(command: str, depth: int) -> Iterator[str]:
 
 
 def _without_wrappers(words: list[str]) -> list[str]:
-    """The words from the program's name on."""
+    """The words that begin with the program's name."""
     index = 0
     while index < len(words):
         word = words[index]
@@ -115,7 +115,7 @@ def _script(name: str, words: list[str]) -> str | None:
 
 
 def simple_commands(text: str) -> list[list[str]]:
-    """The words of every simple command, quotes removed, redirections and here-documents left out."""
+    """The words of every simple command, without quotes, redirections and here-documents."""
     return _Lexer(text[:_MAX_COMMAND]).run()
 
 
@@ -238,7 +238,7 @@ class _Lexer:
     _BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", re.DOTALL)
 
     def _skip_parentheses(self) -> None:
-        """Past the parenthesis that closes the one here; to the end where none does."""
+        """The position after the closing parenthesis; the end of the text if there is none."""
         depth = 0
         for match in self._BRACKETS.finditer(self._text, self._at):
             depth += {"(": 1, ")": -1}.get(match.group(), 0)

@@ -1,4 +1,4 @@
-"""What a set of programs looks like: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
+"""Statistics of a set of programs: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MeanStd:
 
 @dataclass(frozen=True, slots=True)
 class ToolStats:
-    """One tool's times, over calls whose duration is known. Milliseconds."""
+    """The times of one tool, over the calls with a known duration. Milliseconds."""
 
     name: str
     calls: int
@@ -30,7 +30,7 @@ class ToolStats:
     p90_ms: float
     p99_ms: float
     slowest_tenth_share: float
-    """Of this tool's time, held by its slowest tenth of calls."""
+    """Share of the tool's time that the slowest tenth of its calls takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TraceStats:
     synthetic: bool
     turns: MeanStd
     gap_ms: MeanStd
-    """Between turns: tools and overheads."""
+    """Time between turns: tools and overheads."""
     tokens_context: MeanStd
     """Per program, final context."""
     tokens_cumulative: MeanStd
@@ -48,16 +48,16 @@ class TraceStats:
     output_tokens: MeanStd
     """Per turn."""
     slowest_tenth_share: float
-    """Of all time between turns, held by the slowest tenth of the gaps."""
+    """Share of the time between turns that the slowest tenth of the gaps takes."""
     longest_context_tokens: int
     sharing_a_prefix: int
-    """Programs whose first prompt opens as that of another program."""
+    """Programs that share a prefix with another program."""
     shared_prefix_tokens: float
-    """Their shared tokens, on average; 0 where there are none."""
+    """Mean length of these prefixes; 0 if there are none."""
     unknown_durations: int
-    """Tool calls whose duration the source did not record; counted as 0 in gaps."""
+    """Tool calls with an unknown duration, which counts as 0 in gaps."""
     tools: tuple[ToolStats, ...]
-    """Most time first."""
+    """The tool with the most time is first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
 
 
 def _shared_tokens(programs: Sequence[Program]) -> list[int]:
-    """Tokens of each program's shared prefix, of those that do share it."""
+    """The length of each program's shared prefix, for the programs that share it with another one."""
     users = Counter(program.shared_prefix_id for program in programs)
     return [p.shared_prefix_tokens for p in programs if p.shared_prefix_tokens and users[p.shared_prefix_id] > 1]
 
 
 def slowest_tenth_share(values: Sequence[float]) -> float:
-    """Share of the sum that the largest tenth of the values holds; 0 for fewer than ten."""
+    """The largest tenth of the values as a share of their sum; 0 for fewer than ten values."""
     ordered = np.sort(np.asarray(values, dtype=float))
     total = float(ordered.sum())
     return float(ordered[len(ordered) - len(ordered) // 10 :].sum()) / total if total > 0 else 0.0

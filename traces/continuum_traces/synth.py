@@ -1,7 +1,7 @@
 """Synthetic programs from a profile: a small file of statistics, no text (docs/trace-format.md).
 
-Turns, tool times and tokens are drawn by stratified sampling (each of n equal slices of probability once, shuffled), so
-that a set of n programs has the profile's means and deviations, tails included, and not merely tends to them.
+Turns, tool times and tokens are drawn by stratified sampling: one value from each of n equal slices of probability, in
+random order. A set of n programs therefore has the profile's means and deviations, tails included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUNDLED = ("swebench", "bfcl")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation, kept between two limits."""
+    """A distribution: mean, standard deviation, and the limits that cut it."""
 
     mean: float
     std: float
@@ -40,11 +40,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ToolProfile:
-    """Times of one tool: a log-normal body and, for a share of the calls, a log-normal tail. Milliseconds."""
+    """The times of one tool: log-normal, and for a share of the calls (the tail) log-normal with another mean. ms."""
 
     name: str
     share: float
-    """Of all tool calls."""
+    """Share of all tool calls."""
     body_mean_ms: float
     body_std_ms: float
     tail_share: float = 0.0
@@ -54,30 +54,30 @@ class ToolProfile:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a workload looks like."""
+    """Statistics of a workload."""
 
     name: str
     source: str
     turns: Spread
     tokens: Spread
-    """Per program, in the reading asked for when programs are made."""
+    """Tokens per program, in the reading that ``synthesize`` is given."""
     tools: tuple[ToolProfile, ...]
     output_tokens: Spread
-    """Generated per turn, reasoning included."""
+    """Tokens generated per turn, reasoning included."""
     reasoning_share: float
-    """Of the generated tokens: not repeated in the next prompt."""
+    """Share of the generated tokens that the next prompt does not repeat."""
     first_prompt_weight: float
-    """Size of the first prompt in units of a later turn's mean new input."""
+    """The first prompt's length, as a multiple of a later turn's mean new input."""
     shared_prefix_tokens: int
-    """Leading tokens every program opens with (system prompt)."""
+    """Leading tokens that are the same in every program (a system prompt)."""
     assumptions: str = ""
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """A profile of ours by name, or one from a file.
+    """A bundled profile by name, or a profile from a file.
 
     Raises:
-        TraceError: no such profile, or a file that is none.
+        TraceError: there is no such profile, or the file is not a profile.
     """
     if name_or_path in PROFILES:
         text = (files("continuum_traces") / "profiles" / f"{name_or_path}.json").read_text(encoding="utf-8")
@@ -117,12 +117,12 @@ def bundled_path(name: str) -> Path:
 def synthesize(
     profile: Profile, num_programs: int, seed: int, reading: Reading = "context", length_scale: float = 1.0
 ) -> list[Program]:
-    """Programs drawn from a profile; equal arguments give equal programs.
+    """Draw programs from a profile. Equal arguments give equal programs.
 
     Args:
         profile: the statistics.
-        num_programs: how many.
-        seed: of the generator.
+        num_programs: number of programs.
+        seed: of the random numbers.
         reading: whether the profile's tokens per program mean the final context or the sum over turns.
         length_scale: every length times this (the papers scale BFCL by 0.4).
     """
@@ -172,10 +172,10 @@ def _program(
 def _fit_lengths(
     weights: Floats, outputs: Floats, target: float, profile: Profile, reading: Reading
 ) -> tuple[Floats, Floats]:
-    """New input and generated tokens of each turn so that the program has ``target`` tokens in that reading.
+    """The new input and the generated tokens of each turn, so that the program has ``target`` tokens in that reading.
 
-    Both readings are linear in the lengths. Inputs take what outputs and system prompt leave; where those alone are
-    most of the target, outputs shrink to half of it.
+    Both readings are linear in the lengths. Inputs get the tokens that outputs and system prompt leave. If these alone
+    are most of the target, outputs are reduced to half of it.
     """
     n = len(weights)
     later = np.arange(n, 0, -1) if reading == "cumulative" else np.ones(n)
@@ -209,7 +209,7 @@ def _lognormal_at(uniforms: Floats, mean: float, std: float) -> Floats:
 
 
 def _lognormal_within(rng: np.random.Generator, n: int, spread: Spread) -> Floats:
-    """Log-normal values that have the mean and deviation asked for after they were cut to the limits."""
+    """Log-normal values, cut to the limits, with the given mean and deviation after the cut."""
     if spread.std <= 0.0:
         return np.full(n, spread.mean)
     uniforms = _uniforms(rng, n)
@@ -223,7 +223,7 @@ def _lognormal_within(rng: np.random.Generator, n: int, spread: Spread) -> Float
 
 
 def _tool_calls(rng: np.random.Generator, profile: Profile, n: int) -> list[ToolCall]:
-    """n calls in random order, each tool with its share, its tail with its own."""
+    """n calls in random order. Each tool has its share of the calls, and the tail its share of the tool's calls."""
     counts = _shares(n, [tool.share for tool in profile.tools])
     calls: list[ToolCall] = []
     for tool, count in zip(profile.tools, counts, strict=True):
@@ -235,13 +235,13 @@ def _tool_calls(rng: np.random.Generator, profile: Profile, n: int) -> list[Tool
 
 
 def _shares(n: int, shares: Sequence[float]) -> list[int]:
-    """n split by shares, whole numbers, nothing lost."""
+    """Split n into whole numbers in proportion to the shares."""
     ends = [round(n * end) for end in np.cumsum(shares) / sum(shares)]
     return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def scale_turns(program: Program, k: int) -> Program:
-    """The program's turns k times over with lengths divided by k (SPEC 11): more turns, the same context."""
+    """Repeat the program's turns k times and divide their lengths by k (SPEC 11): more turns, the same context."""
     shorter = tuple(
         Turn(
             new_input_tokens=max(1, round(turn.new_input_tokens / k)),
@@ -263,9 +263,9 @@ def scale_turns(program: Program, k: int) -> Program:
 
 
 def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
-    """The same programs behind ``tokens`` more, the same for all of them.
+    """Put a prefix of ``tokens`` tokens, the same for all programs, before each program.
 
-    What they all shared before they share still; what only some of them shared counts as each one's own.
+    A prefix that all programs shared before stays shared. A prefix that only some shared is no longer shared.
     """
     all_shared = len({program.shared_prefix_id for program in programs}) == 1
 
@@ -286,7 +286,7 @@ def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
 
 
 def scale_lengths(program: Program, factor: float) -> Program:
-    """The same turns, every length in tokens times ``factor``."""
+    """Multiply every length of the program by ``factor``."""
 
     def some(tokens: int) -> int:
         return max(1, round(tokens * factor))
@@ -309,7 +309,7 @@ def scale_lengths(program: Program, factor: float) -> Program:
 
 
 def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> Profile:
-    """A profile of anyone's programs: statistics only, no text, no ids.
+    """Make a profile of the programs. It holds statistics, no text and no ids.
 
     Raises:
         TraceError: fewer than two programs.
@@ -341,7 +341,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def _fit_tools(programs: Sequence[Program], most: int = 12) -> tuple[ToolProfile, ...]:
-    """The most frequent tools by name, the others together; the slowest tenth of each is its tail."""
+    """The most frequent tools by name, all others as one. The slowest tenth of a tool's calls is its tail."""
     times: dict[str, list[float]] = {}
     for program in programs:
         for turn in program.turns[:-1]:

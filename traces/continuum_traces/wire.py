@@ -1,7 +1,7 @@
-"""Tags on the wire: ``vllm_xargs`` and headers, both directions on one page (SPEC 7).
+"""Write and read tags as ``vllm_xargs`` and as headers (SPEC 7).
 
-``vllm_xargs`` carries str, int and float only: booleans travel as 0/1 and unknown values stay out. Reading
-never fails: what cannot be understood is left out and named in ``rejected``.
+``vllm_xargs`` takes str, int and float only: booleans are written as 0 or 1, unknown values are left out. Reading never
+fails: a field that cannot be read is left out and named in ``rejected``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_TOOL_CHARS = 128
 MAX_HINT_S = 86_400.0
 
 PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
-"""xargs that name the program, first one present wins; ``job_id`` is the authors' preview's."""
+"""The xargs that may name the program; the first that is present counts. The papers' preview uses ``job_id``."""
 
 SESSION_HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID")
 FINAL_HEADER = "X-Dynamo-Session-Final"
@@ -30,11 +30,11 @@ TURN_HEADER = "X-Turn-ID"
 class ReadTags:
     tags: Tags
     rejected: tuple[str, ...] = ()
-    """Names of fields that were present and not understood."""
+    """Names of the fields that were present and could not be read."""
 
 
 def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
-    """The ``vllm_xargs`` body field for these tags; known values only."""
+    """The body field ``vllm_xargs`` for these tags, without unknown values."""
     xargs: dict[str, Scalar] = {}
     for name in _TAG_FIELDS:
         value = getattr(tags, name)
@@ -44,7 +44,7 @@ def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
 
 
 def tags_to_headers(tags: Tags) -> dict[str, str]:
-    """Headers legal against any OpenAI-compatible server."""
+    """Headers that every OpenAI-compatible server accepts."""
     headers: dict[str, str] = {}
     if tags.program_id is not None:
         headers.update(dict.fromkeys(SESSION_HEADERS, tags.program_id))
@@ -56,7 +56,7 @@ def tags_to_headers(tags: Tags) -> dict[str, str]:
 
 
 def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
-    """Tags of a request's headers; names match without case."""
+    """The tags in a request's headers. Upper and lower case are the same."""
     lower = {name.lower(): value for name, value in headers.items()}
     named = [lower[h.lower()] for h in SESSION_HEADERS if h.lower() in lower]
     final = lower.get(FINAL_HEADER.lower())
@@ -71,11 +71,11 @@ def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
 
 
 def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> ReadTags:
-    """Tags of a request's ``vllm_xargs``.
+    """The tags in a request's ``vllm_xargs``.
 
     Args:
-        xargs: the mapping as the server received it; keys that are not ours are ignored.
-        session_id: the engine's own session id (``session_id`` body field or ``X-Session-ID``), used where
+        xargs: the mapping as the server received it. Other keys are ignored.
+        session_id: the engine's own session id (``session_id`` body field or ``X-Session-ID``), used if
             the xargs name no program.
     """
     values: dict[str, Any] = {}
@@ -98,17 +98,17 @@ def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> 
 
 
 def read_program_id(raw: Any) -> str | None:
-    """A usable program id, or None: text or integer, printable, not empty, at most 256 characters."""
+    """The program id if it is valid (text or integer, printable, not empty, at most 256 characters), else None."""
     return _read_id(raw, MAX_PROGRAM_ID_CHARS)
 
 
 def read_turn_id(raw: Any) -> str | None:
-    """A usable turn id, or None: as a program id, at most 64 characters."""
+    """The turn id if it is valid (as a program id, at most 64 characters), else None."""
     return _read_id(raw, MAX_TURN_ID_CHARS)
 
 
 def _read_id(raw: Any, most_chars: int) -> str | None:
-    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 2**64:  # Python prints no endless integer
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 2**64:  # Python refuses to print huge integers
         raw = str(raw)
     if not isinstance(raw, str) or not 0 < len(raw) <= most_chars or not raw.isprintable():
         return None
@@ -151,5 +151,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 TAG_NAMES = tuple(_READERS)
-"""xargs that are tags, beside those that name the program."""
+"""The xargs that are tags, without those that name the program."""
 _TAG_FIELDS = tuple(field.name for field in fields(Tags))

@@ -184,8 +184,8 @@ def _open(run: _LiveRun, resumed: bool) -> None:
     """Make the directory, or check that it holds the run to resume.
 
     Raises:
-        RunDirError: a run is there already.
-        BenchError: a run to resume that was another one.
+        RunDirError: the directory holds a run already.
+        BenchError: the run to resume differs from this one.
     """
     if not resumed:
         write_run_manifest(create(run.out), run.manifest(next(iter(run.plans))))
@@ -230,7 +230,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
     if run.scheduler_records is not None:
-        time.sleep(1.0)  # the server's record is a quarter of a second behind
+        time.sleep(1.0)  # the server writes its record up to a quarter of a second late
         began_s = datetime.fromisoformat(manifest.created).timestamp()
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:

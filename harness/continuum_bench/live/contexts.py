@@ -1,6 +1,6 @@
-"""A program's context on a real server: token ids of exact length, or text of about that length.
+"""A program's context on a real server: token ids with exact lengths, or text with approximate lengths.
 
-No two plays share the new tokens they add, so prefixes match exactly where a real agent's would.
+No two plays share the new tokens that they add. Prefixes therefore match exactly where those of a real agent would.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from continuum_traces.schema import Program, Turn
 from continuum_bench.live.http import Reply
 
 LOWEST_ID, HIGHEST_ID = 1000, 8000
-"""Ids that are ordinary tokens in every vocabulary in use; special tokens lie outside. All have four digits."""
+"""Ids of ordinary tokens in all common vocabularies; special tokens lie outside. Every id has four digits."""
 
 _ID_TEXTS = np.array([b"%d," % token for token in range(LOWEST_ID, HIGHEST_ID)])
 
 
 class TokenContext:
-    """Exact lengths: prompts as token ids, for ``/v1/completions``.
+    """Prompts as token ids, with exact lengths, for ``/v1/completions``.
 
-    The prompt is kept as the text it is sent as (``"1234,5678,"``): a turn costs its new tokens and one copy, not an
-    encoding of the whole context.
+    The prompt is stored in the form in which it is sent (``"1234,5678,"``). So a turn encodes only its new tokens and
+    copies the rest.
 
     Args:
         program: the trace.
@@ -51,7 +51,7 @@ class TokenContext:
         self._prompt += _ids(f"{self._key}/{index}", tokens)
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
-        """What the model generated; where the server gives no ids, stand-ins of the same length."""
+        """Append what the model generated; if the server returned no ids, other ids of the same number."""
         if len(answer.token_ids) == turn.output_tokens:
             carried = answer.token_ids[turn.output_tokens - turn.carried :]
             self._prompt += b"".join(b"%d," % token for token in carried)
@@ -65,10 +65,10 @@ class TokenContext:
 
 
 class TextContext:
-    """Text for ``/v1/chat/completions``, where token ids are not taken: lengths are right to a few per cent.
+    """Prompts as text, for ``/v1/chat/completions``, which takes no token ids. Lengths are right to a few per cent.
 
-    Words are drawn from a list of common ones, most of which are one token in every vocabulary; the ratio is corrected
-    by what the server reports after each turn.
+    Words are drawn from a list of common words, most of which are one token in every vocabulary. The number of tokens
+    per word is corrected after each turn by the prompt length that the server reports.
     """
 
     path = "/chat/completions"
@@ -83,13 +83,13 @@ class TextContext:
             self._messages.append({"role": "system", "content": text})
 
     def keep(self, tokens: int) -> None:
-        """Text is never cut: how many tokens its words are is known roughly only."""
+        """Text is never cut, because the number of tokens of its words is not known exactly."""
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         self._messages.append({"role": "user", "content": self._words(f"{self._key}/{index}", max(1, tokens))})
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
-        """The whole answer, and what the server counted for the prompt."""
+        """Append the whole answer, and correct the tokens per word by the length that the server reports."""
         self._messages.append({"role": "assistant", "content": answer.text or "(no text)"})
         if answer.prompt_tokens:
             words = sum(len(message["content"].split()) for message in self._messages)
@@ -104,7 +104,7 @@ class TextContext:
 
 
 def _ids(key: str, count: int) -> bytes:
-    """``count`` ids drawn with ``key``, as JSON text: four digits and a comma each."""
+    """``count`` ids, drawn with ``key`` as seed, as JSON text: four digits and a comma each."""
     drawn = np.frombuffer(hashlib.shake_128(key.encode()).digest(2 * count), np.uint16)
     return _ID_TEXTS[drawn % len(_ID_TEXTS)].tobytes()
 

@@ -1,7 +1,7 @@
-"""The load generator: programs arrive as planned, each plays its turns in a closed loop, tool gaps are slept.
+"""The load generator. Programs arrive as planned; each plays its turns in a closed loop and waits for its tools.
 
-Latency counts from the instant a turn was due, not from when it was sent: a generator that falls behind shows as
-lateness, never as a faster server.
+Latency counts from the instant at which a turn was due, not from the instant at which it was sent. A generator that is
+late therefore shows as lateness and not as a faster server.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 KEEPALIVE_S = 4.0
-"""Idle connections are dropped before the server drops them (uvicorn, and so vLLM and SGLang: after 5 s)."""
+"""Idle connections are closed before the server closes them (uvicorn, and so vLLM and SGLang, after 5 s)."""
 
 PROBE_S = 0.02
-"""The event loop is asked this often whether it keeps up."""
+"""Interval at which the event loop's lag is measured."""
 
 MAX_RETRY_AFTER_S = 600.0
 EXACT_LENGTHS = ("vllm", "sglang")
-"""Dialects whose servers take ``ignore_eos`` and ``min_tokens`` in chat requests too."""
+"""Dialects whose servers accept ``ignore_eos`` and ``min_tokens`` in chat requests."""
 
 
 class Sink(Protocol):
-    """Where records go, as they come."""
+    """Receives the records of a run, each when it is known."""
 
     def arrived(self, record: ArrivalRecord) -> None: ...
 
@@ -51,18 +51,18 @@ class _UnderWay:
     context: TokenContext | TextContext
     conversation: Conversation[Reply]
     sent_s: float | None = None
-    """When the turn that is out was sent; None between turns."""
+    """The instant at which the present turn was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
-    """Of that turn."""
+    """Kinds of error of the present turn's failed tries."""
 
 
 class LoadDriver:
     """Plays programs against one endpoint.
 
     Args:
-        options: where and how.
-        sink: gets each program's arrival and each turn's end.
-        clock: seconds.
+        options: server and settings.
+        sink: receives a record when a program arrives and when a turn ends.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class LoadDriver:
         return self._clock() - self._zero_s
 
     async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, zero_s: float | None = None) -> None:
-        """Play everything. Cancelling it (Ctrl-C) records what was under way as unfinished.
+        """Play all programs. If it is cancelled (Ctrl-C), turns that are out are recorded as unfinished.
 
         Args:
-            plays: in order of arrival; with ``lanes`` their arrival times do not count.
-            lanes: None where programs arrive by themselves.
-            zero_s: the clock's reading at the run's instant 0; None: now.
+            plays: in order of arrival. With ``lanes`` their arrival times are ignored.
+            lanes: fixed concurrency; None: programs arrive at their arrival times.
+            zero_s: the clock's value at instant 0 of the run; None: now.
         """
         with _no_collection():
             await self._connected(plays, lanes, zero_s)
@@ -116,7 +116,7 @@ class LoadDriver:
                 await asyncio.gather(*(self._release(program_id) for program_id in self._abandoned))
 
     async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
-        """The first error ends everything and comes out."""
+        """Play all programs. The first error ends the run and is raised."""
         if lanes is None:
             played = [self._play(play, play.arrival_s) for play in plays]
         else:
@@ -133,7 +133,7 @@ class LoadDriver:
             await asyncio.gather(*along, *tasks, return_exceptions=True)
 
     async def _lane(self, waiting: Iterator[LivePlay], first_s: float) -> None:
-        """One place among the concurrent programs; all lanes take from one line."""
+        """Play one program after the other. All lanes take their programs from ``waiting``."""
         await self._sleep_until(first_s)
         due_s = first_s
         for play in waiting:
@@ -181,24 +181,24 @@ class LoadDriver:
             play.program_id,
             due_s,
             context,
-            lambda index: f"{index}-{salt[:8]}",  # another run against the same server has other turn ids
+            lambda index: f"{index}-{salt[:8]}",  # every run against a server has turn ids of its own
             kind.exact_lengths,
         )
         return _UnderWay(play, context, conversation)
 
     async def _converse(self, under_way: _UnderWay) -> bool:
-        """Carry out what the program's conversation wants. False where a turn got no answer."""
+        """Carry out the actions of the program's conversation. Returns False if a turn got no answer."""
         result: Answered[Reply] | Failed | None = None
-        while (want := go_on(under_way.conversation, result, self._sink.turn)) is not None:
-            if isinstance(want, Wait):
-                await self._sleep_until(want.until_s)
+        while (action := go_on(under_way.conversation, result, self._sink.turn)) is not None:
+            if isinstance(action, Wait):
+                await self._sleep_until(action.until_s)
                 result = None
             else:
-                result = await self._send(under_way, want)
+                result = await self._send(under_way, action)
         return not isinstance(result, Failed)
 
     def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:
-        """The program ends here, at a turn that is out or is still to be sent."""
+        """End the program at its present turn, or at the next one if no turn is out."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
         failed = Failed(sent_s, finish_s, error, under_way.failed_tries)
         go_on(under_way.conversation, failed, self._sink.turn)
@@ -224,7 +224,7 @@ class LoadDriver:
         return answered
 
     async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> Reply:
-        """One turn's request, tried again with the same ids where that may help."""
+        """Send one turn's request. A try that failed is repeated with the same ids if that may help."""
         options, path = self._options, under_way.context.path
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
         body = _lengths(body, options.dialect.name)
@@ -252,12 +252,12 @@ class LoadDriver:
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def _without_key(self, text: str) -> str:
-        """Some servers repeat the key they refuse."""
+        """Remove the key: some servers repeat the key that they refuse."""
         key = self._options.api_key
         return text if key is None else text.replace(key, "***")
 
     async def _release(self, program_id: str) -> None:
-        """Best effort: a server that is gone holds nothing either."""
+        """Ask the server to release what it holds for the program. Errors are only counted."""
         release = self._options.dialect.release(program_id) if self._options.release else None
         if release is None:
             return
@@ -270,15 +270,15 @@ class LoadDriver:
             self.counters.errors["release"] += 1
 
     async def _sleep_until(self, instant_s: float) -> None:
-        """Never early, and late by the event loop's resolution: timers may fire up to a millisecond early."""
+        """Sleep until the instant, never less: an event loop's timers may fire up to a millisecond early."""
         while (remaining := instant_s - self.now_s()) > 0:
             await asyncio.sleep(max(remaining, 0.001))
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the garbage collector: walking thousands of programs stops the event loop for 100 ms at a time, and a
-    request leaves no cycles behind (14,400 requests left none)."""
+    """Switch the garbage collector off. With thousands of programs a collection stops the event loop for 100 ms, and
+    requests leave no reference cycles (14,400 requests left none)."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -289,7 +289,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:
-    """The answer's length as the server takes it: exact where it can be, under OpenAI's newer name there."""
+    """Set the answer's length as the dialect allows: exact if possible; for OpenAI under its newer name."""
     if "messages" not in body:
         return body
     if dialect in EXACT_LENGTHS:

@@ -1,4 +1,4 @@
-"""What a server says about itself before the load starts."""
+"""Asks a server what it is, before the load starts."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answer
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that answers."""
+    """A server, as it describes itself."""
 
     base_url: str
     """Up to and including /v1."""
     models: tuple[str, ...]
     max_model_len: int | None = None
     vllm_version: str | None = None
-    """None: not vLLM, or it does not say."""
+    """None: the server is not vLLM, or does not say its version."""
     state: dict[str, Any] = field(default_factory=dict)
     """The first engine's Continuum state; empty without the plugin."""
     emulated: dict[str, Any] | None = None
-    """Settings of an emulated GPU; None where the server does not say that it has one."""
+    """Settings of the server's emulated GPU; None: the server reports none."""
     owner: str | None = None
     """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
     kv_capacity: dict[str, int] | None = None
-    """``tokens`` and ``block_size`` of its KV pool; None where its metrics do not say."""
+    """``tokens`` and ``block_size`` of the KV pool; None: the server's metrics do not say."""
 
     @property
     def root(self) -> str:
@@ -41,23 +41,23 @@ class Endpoint:
 
     @property
     def dialect(self) -> Dialect:
-        """By what the server is; headers alone where it is not known."""
+        """The dialect of this kind of server; headers only if the kind is unknown."""
         if self.vllm_version is not None:
             return DIALECTS["vllm"]
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
     @property
     def policy(self) -> str:
-        """Its scheduling policy; without the plugin ``vllm`` or, where it is not known to be vLLM, ``server``."""
+        """The scheduling policy. Without the plugin: ``vllm``, or ``server`` if the server may not be vLLM."""
         return str(self.state.get("policy") or ("vllm" if self.vllm_version is not None else "server"))
 
     @property
     def modelled(self) -> tuple[str, ...]:
-        """What of it is not real, for the manifest."""
+        """What is modelled, for the manifest."""
         return () if self.emulated is None else MODELLED
 
     def hardware(self, model: str) -> dict[str, Any]:
-        """For the manifest."""
+        """The hardware, for the manifest."""
         kv = {} if self.kv_capacity is None else {"kv_capacity": self.kv_capacity}
         if self.emulated is None:
             return {"endpoint": "a server; its hardware is not known to the client", "model": model, **kv}
@@ -68,7 +68,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     """Ask the server what it is.
 
     Raises:
-        BenchError: nothing answers there, it refuses the key, or it serves no model.
+        BenchError: no server answers, it refuses the key, or it serves no model.
     """
     if not base_url.startswith(("http://", "https://")):
         raise BenchError(f"--base-url {base_url}: expected http:// or https://")
@@ -108,7 +108,7 @@ def _get(url: str, api_key: str | None) -> Any:
 
 
 def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
-    """The JSON object there; empty where there is none."""
+    """The JSON object at that URL; empty if there is none."""
     try:
         found = _get(url, api_key)
     except (OSError, ValueError):
@@ -117,7 +117,7 @@ def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
 
 
 def kv_size(root: str) -> tuple[int | None, int | None]:
-    """(tokens, block size) of the KV pool, from vLLM's metrics; None where they do not say."""
+    """(tokens, block size) of the KV pool, from vLLM's metrics; None: the metrics do not say."""
     try:
         with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
             text = answer.read().decode("utf-8", "replace")

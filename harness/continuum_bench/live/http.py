@@ -1,7 +1,8 @@
-"""Streamed requests: bytes out, events in, as little work per chunk as possible.
+"""Streamed requests, with as little work per chunk as possible.
 
-Nothing hangs on a chunk between the first token and the end: those lie until the end, or until all streams are read
-through once in a while. Waking for each would make the event loop late for what it has to send.
+The instants of the chunks between the first token and the end do not matter. They stay in the buffer until the end, or
+until all streams are read, which happens every few seconds. Reading each chunk as it comes would delay requests that
+have to be sent.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ Clock = Callable[[], float]
 
 READ_EVERY_S = 5.0
 READ_BUFFER = 2**26
-"""Bytes of one answer that may lie unread before the server is held up."""
+"""Bytes of one answer that may stay unread before the server has to wait."""
 
 
 class RequestFailed(Exception):
-    """A request that got no whole answer.
+    """A request got no complete answer.
 
     Attributes:
         kind: http-429, http-500 ..., connection, timeout, stream, invalid-json.
-        again: whether trying again may help.
-        retry_after_s: seconds the server asked to wait before that; None where it did not.
+        again: whether another try may help.
+        retry_after_s: seconds that the server asks to wait before another try; None: it does not say.
     """
 
     def __init__(self, kind: str, message: str, again: bool, retry_after_s: float | None = None) -> None:
@@ -40,7 +41,7 @@ class RequestFailed(Exception):
 
 @dataclass(slots=True)
 class Reply:
-    """What a streamed request gave. Seconds on the driver's clock."""
+    """The answer to a streamed request. Instants are on the driver's clock."""
 
     first_token_s: float | None = None
     finish_s: float = 0.0
@@ -49,9 +50,9 @@ class Reply:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    """None where the server does not say."""
+    """None: the server does not say."""
     ended: bool = False
-    """The server said that this was all: a finish reason, or [DONE]."""
+    """The server sent a finish reason or [DONE]."""
 
 
 class _Details(msgspec.Struct):
@@ -87,12 +88,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamingClient:
-    """Posts requests whose answers are streamed, and times and reads these.
+    """Posts requests, and reads and times their streamed answers.
 
     Args:
-        session: to send with.
-        clock: seconds.
-        limit_s: a request that takes longer has failed with kind ``timeout``.
+        session: the connections.
+        clock: returns seconds.
+        limit_s: a request that takes longer fails with kind ``timeout``.
     """
 
     def __init__(self, session: aiohttp.ClientSession, clock: Clock, limit_s: float) -> None:
@@ -102,10 +103,10 @@ class StreamingClient:
         self._open: set[_Stream] = set()
 
     async def post(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """POST and read the stream to its last byte, not only to [DONE]: its connection can then be used again.
+        """POST, and read the stream to its last byte and not only to [DONE], so that the connection can be used again.
 
         Raises:
-            RequestFailed: no whole answer; ``kind`` says why.
+            RequestFailed: no complete answer; ``kind`` says why.
         """
         reply = Reply()
         try:
@@ -116,7 +117,7 @@ class StreamingClient:
                 if response.status != 200:
                     raise _refusal(response, await response.text(errors="replace"))
                 await self._read(_Stream(reply, response, self._clock))
-        except aiohttp.ClientError as error:  # first: a connection that took too long is a TimeoutError too
+        except aiohttp.ClientError as error:  # before TimeoutError, of which it is a subclass
             kind = "connection" if reply.first_token_s is None else "stream"
             raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
         except TimeoutError as error:
@@ -140,7 +141,8 @@ class StreamingClient:
             stream.reply.finish_s = self._clock()
 
     async def read_along(self) -> None:
-        """For ever, every ``READ_EVERY_S``: bytes of long answers do not pile up, and errors do not wait."""
+        """Read all streams every ``READ_EVERY_S``, until cancelled: long answers must not fill the buffer, and
+        errors are seen early."""
         while True:
             await asyncio.sleep(READ_EVERY_S)
             for stream in list(self._open):
@@ -149,7 +151,7 @@ class StreamingClient:
 
 
 class _Stream:
-    """One answer on its way."""
+    """The stream of one answer."""
 
     def __init__(self, reply: Reply, response: aiohttp.ClientResponse, clock: Clock) -> None:
         self.reply = reply
@@ -167,7 +169,7 @@ class _Stream:
 
     def read_along(self) -> None:
         if self.content.is_eof() or self.content.exception() is not None:
-            return  # it is about to be read to its end
+            return  # its end is being read
         try:
             self.take(self.content.read_nowait())
         except RequestFailed as error:
@@ -178,7 +180,7 @@ class _Stream:
         """Wait for the last byte.
 
         Raises:
-            RequestFailed: found while reading along.
+            RequestFailed: ``read_along`` found an error.
             aiohttp.ClientError: the connection broke.
         """
         try:
@@ -195,7 +197,7 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds a server asks to wait: ``Retry-After`` as a number, or as a date beside the server's own ``Date``.
+    """Seconds that a server asks to wait: ``Retry-After`` is a number, or a date compared with the server's ``Date``.
 
     >>> retry_after_s({"Retry-After": "2"})
     2.0

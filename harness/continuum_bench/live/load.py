@@ -1,4 +1,4 @@
-"""What a load generator is told, what it plays, and what it counts."""
+"""The load generator's settings, programs and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Prompts = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How to play."""
+    """Server and settings."""
 
     base_url: str
     """Up to and including /v1."""
@@ -26,38 +26,38 @@ class LoadOptions:
     prompts: Prompts = "tokens"
     api_key: str | None = field(default=None, repr=False)
     salt: str = ""
-    """Part of every fresh token's seed: runs with different salts share no prefix in the server's cache."""
+    """Part of the seed of every new token: runs with different salts share no prefix in the server's cache."""
     retries: int = LiveOptions.retries
     backoff_s: float = 0.5
-    """Before the first retry, doubled for each further one, up to a quarter more by chance; ``Retry-After`` counts
-    where it asks for more."""
+    """Wait before the first retry. It doubles for each further retry; up to a quarter is added at random. A longer
+    ``Retry-After`` replaces it."""
     request_limit_s: float = LiveOptions.request_limit_s
-    """A request that takes longer has failed with kind ``timeout``."""
+    """A request that takes longer fails with kind ``timeout``."""
     program_limit_s: float | None = None
     """A program that takes longer is given up and counted as failed."""
     time_limit_s: float | None = None
-    """After so long the run stops: programs under way stay unfinished, others do not start."""
+    """The run stops after so many seconds: running programs stay unfinished, further programs do not start."""
     release: bool = False
-    """Tell the server of programs that were given up, so that it holds nothing for them."""
+    """Tell the server which programs were given up, so that it releases their KV."""
 
 
 @dataclass(slots=True)
 class LoadCounters:
-    """What the generator did; written to engine.json."""
+    """Counters of the load generator; written to engine.json."""
 
     requests: int = 0
     retries: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """Failed tries by kind, the ones that a retry made good included; programs over a limit."""
+    """Failed tries by kind, including those with a successful retry; and programs over a limit."""
     programs_done: int = 0
     programs_failed: int = 0
     programs_stopped: int = 0
-    """Under way when the run was stopped."""
+    """Programs that were running when the run was stopped."""
     loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
-    """How late the event loop woke up, probed all along: answers are read that late at worst."""
+    """The event loop's lag at each probe: answers are read at most that late."""
 
     def add(self, other: LoadCounters) -> None:
-        """Another process's counts."""
+        """Add another process's counters."""
         for name in ("requests", "retries", "programs_done", "programs_failed", "programs_stopped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.errors += other.errors
@@ -66,16 +66,16 @@ class LoadCounters:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Fixed concurrency: so many programs at a time, the next starts when one ends."""
+    """Fixed concurrency: ``number`` programs at a time. A program starts when another one ends."""
 
     number: int
     ramp_s: float = 0.0
-    """The first programs start evenly over this time."""
+    """The first programs start at equal intervals over this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivePlay:
-    """One program on its way."""
+    """One program to play."""
 
     program: Program
     program_id: str
@@ -83,4 +83,4 @@ class LivePlay:
     number: int
     counted: bool = True
     again: bool = False
-    """A resumed run plays it anew: what the server holds of the first attempt is let go before the run starts."""
+    """A resumed run plays the program again. The server releases the KV of the first attempt before the run starts."""

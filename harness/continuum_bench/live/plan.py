@@ -1,4 +1,4 @@
-"""Which programs a live run plays, when, and which of them count."""
+"""Which programs a live run plays, when they arrive, and which of them metrics count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from continuum_bench.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Programs at the start and the end that are load only, by order of arrival: equal for all policies of a seed.
+    """The first and last programs, by order of arrival, that are load only. They are equal for all policies of a seed.
 
-    Each is a number of programs (``10``), or seconds (``60s``): those that arrive in the first, or before the last
-    arrival in the last, so many seconds. All programs are played to their ends either way.
+    Each field is a number of programs (``10``), or seconds (``60s``): the programs that arrive within so many seconds
+    of the start, or before the last arrival. These programs too are played to their end.
     """
 
     warm_up: str = "0"
@@ -24,26 +24,26 @@ class Window:
 
     @property
     def facts(self) -> dict[str, str]:
-        """For the manifest's workload; nothing where every program counts."""
+        """For the manifest's workload; empty if every program counts."""
         given = {"warm_up": self.warm_up, "cool_down": self.cool_down}
         return {name: value for name, value in given.items() if value != "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One seed's run."""
+    """What is played for one seed."""
 
     plays: tuple[LivePlay, ...]
     """In order of arrival."""
     lanes: Lanes | None
-    """Fixed concurrency; None where programs arrive by themselves."""
+    """Fixed concurrency; None: programs arrive at their arrival times."""
 
 
 def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
     """Equal arguments give equal plans.
 
     Raises:
-        BenchError: a window that cannot be, or leaves no program to count.
+        BenchError: the window is invalid, or no program is left to count.
     """
     found = lanes_of(workload.arrivals.arrivals)
     plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0) for job in workload.jobs(seed)]
@@ -56,7 +56,7 @@ def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
 
 
 def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple[int, int]:
-    """First program that counts, and the first after those."""
+    """The index of the first program that counts, and the index after the last one."""
     warm, warm_is_time = _amount("--warm-up", window.warm_up)
     cool, cool_is_time = _amount("--cool-down", window.cool_down)
     if (warm_is_time or cool_is_time) and not open_loop:
@@ -67,7 +67,7 @@ def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple
 
 
 def _amount(option: str, text: str) -> tuple[float, bool]:
-    """(number, whether it is seconds)."""
+    """(number, whether it means seconds)."""
     seconds = text.endswith("s")
     try:
         number = float(text[:-1]) if seconds else float(int(text))

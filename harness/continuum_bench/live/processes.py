@@ -1,7 +1,7 @@
-"""One run by several processes: programs are dealt out, the parent alone writes records.
+"""A live run in several processes. Each plays a share of the programs; only the parent writes records.
 
-All processes share one clock and one instant 0. With fixed concurrency each has its share of the lanes and of the
-programs. A process whose parent is gone stops.
+All processes share one clock and one instant 0. With fixed concurrency each process has a share of the lanes too. A
+process stops when its parent is gone.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan
 
 START_S = 0.2
-"""From the moment all are ready to instant 0."""
+"""Seconds between the moment when all processes are ready and instant 0."""
 STOP_S = 10.0
-"""A process told to stop has so long to say what was under way."""
+"""Seconds in which a process that is told to stop can report its unfinished turns."""
 
 
 def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
-    """Play it all.
+    """Play all programs.
 
     Args:
-        load: how.
-        plan: what.
-        sink: gets every record, in this process.
-        counters: added to.
-        processes: 1 plays in this one.
-        elapsed_s: instant of the run's clock at which this begins; above 0 where a run is resumed.
+        load: server and settings.
+        plan: the programs.
+        sink: receives every record, in this process.
+        counters: the counts are added to these.
+        processes: number of processes; 1: this process plays.
+        elapsed_s: the instant on the run's clock at which it begins; above 0 if a run is resumed.
 
     Returns:
-        False where Ctrl-C cut it short.
+        False if Ctrl-C interrupted it.
 
     Raises:
-        RunDirError: from the sink.
+        RunDirError: the sink cannot write.
         BenchError: a process died.
     """
     if processes == 1:
@@ -59,12 +59,12 @@ def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, proc
 
 
 def _clock() -> float:
-    """Shared by all processes of a machine."""
+    """A clock that all processes of a machine share."""
     return time.perf_counter()  # noqa: TID251 - a process edge
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where it is there: a fifth less CPU, and sends nearer to their instants."""
+    """Run it on uvloop if it is installed: it needs a fifth less CPU, and requests are sent more punctually."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -142,7 +142,7 @@ def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
 
 
 class _Pipe:
-    """The sink of a member: its parent."""
+    """The sink of a child process: sends the records to its parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -155,7 +155,7 @@ class _Pipe:
 
 
 def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, connection: Connection) -> None:
-    """Body of a process. Ctrl-C is its parent's business."""
+    """Body of a child process. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver = LoadDriver(load, _Pipe(connection))
     connection.send("ready")
@@ -171,7 +171,7 @@ def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, c
 async def _until_told(
     driver: LoadDriver, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float, connection: Connection
 ) -> None:
-    """A word of the parent, or its end, ends the run."""
+    """Play until the end, or until the parent sends a message or ends."""
     run, loop = asyncio.ensure_future(driver.run(plays, lanes, zero_s)), asyncio.get_running_loop()
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Measure a live server: prefill at growing lengths, decode steps at growing batches. Takes a few minutes."""
+"""Measures a live server: prefill at growing lengths, decode steps at growing batches. Takes a few minutes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BATCHES = (1, 4, 16, 64)
 DECODE_CONTEXTS = (512, 4096)
 REQUEST_LIMIT_S = 600.0
 MIN_DECODE_POINTS = 4
-"""One more than the fit has terms."""
+"""One point more than the fit has coefficients."""
 DECODE_ROUNDS = 3
-"""How often a disturbed server's point is measured before minutes of work are given up."""
+"""Tries to measure a point on a disturbed server, before the profile is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Measured:
 
 
 def measure(endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]) -> Measured:
-    """Prefill and decode points, medians of ``repeats``. The server should have nothing else to do.
+    """Measure prefill and decode points, each the median of ``repeats``. The server should have no other load.
 
     Raises:
-        BenchError: the server does not take token ids, or fails.
+        BenchError: the server accepts no token ids, or fails.
     """
     try:
         return asyncio.run(_Profiler(endpoint, model, api_key, repeats, say).run())
@@ -57,7 +57,7 @@ class _Profiler:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._clock = time.perf_counter  # noqa: TID251 - this command measures
-        self._random = random.Random(uuid.uuid4().hex)  # fresh prompts: nothing may be found in the server's cache
+        self._random = random.Random(uuid.uuid4().hex)  # every prompt is new, so that none is in the server's cache
         self._client: StreamingClient
 
     async def run(self) -> Measured:
@@ -66,7 +66,7 @@ class _Profiler:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=READ_BUFFER) as session:
             self._client = StreamingClient(session, self._clock, REQUEST_LIMIT_S)
-            await self._send(self._ids(256), 8)  # the first request of a server warms it up
+            await self._send(self._ids(256), 8)  # the first request warms the server up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
             grid = decode_grid(limit, kv_tokens or 2**20)
             decode = [await self._decode(batch, context) for batch, context in grid]
@@ -83,9 +83,10 @@ class _Profiler:
         return PrefillPoint(length, seconds)
 
     async def _decode(self, batch: int, context: int) -> DecodePoint:
-        """From what long answers take more than short ones, whole batches: a busy server may stream in bursts.
+        """Seconds of a decode step: the difference between batches with long and short answers. Streamed chunks are not
+        timed, because a busy server may send several at once.
 
-        All prompts are in the cache first, so that the requests start together and only decode.
+        All prompts are put into the cache first, so that the requests start together and only decode.
         """
         prompts = [self._ids(context) for _ in range(batch)]
         await self._together(prompts, 1)
@@ -106,7 +107,7 @@ class _Profiler:
         return DecodePoint(batch, context + DECODE_TOKENS // 2, seconds)
 
     async def _together(self, prompts: Sequence[Sequence[int]], output: int) -> float:
-        """Seconds until all are answered."""
+        """Seconds until all prompts are answered."""
         start_s = self._clock()
         await asyncio.gather(*(self._send(prompt, output) for prompt in prompts))
         return self._clock() - start_s
@@ -129,7 +130,7 @@ class _Profiler:
 
 
 def lengths_up_to(limit: int) -> list[int]:
-    """1K, 2K, 4K ... and the longest (SPEC 3); from 128 where the server takes less than 4K."""
+    """1K, 2K, 4K ... and the limit (SPEC 3); from 128 on if the limit is below 4K."""
     first = 1024 if limit >= 4096 else 128
     found = []
     while first < limit:
@@ -139,7 +140,8 @@ def lengths_up_to(limit: int) -> list[int]:
 
 
 def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
-    """(batch, context) to measure, at most half of the KV pool each; a coarser grid where that leaves under four."""
+    """The (batch, context) to measure, each at most half of the KV pool. If fewer than four fit, a grid of smaller
+    values."""
     for batches, contexts in ((BATCHES, DECODE_CONTEXTS), ((1, 2, 4, 8), (limit // 16, limit // 4))):
         grid = [
             (batch, context)

@@ -1,5 +1,4 @@
-"""A live run's directory while it runs: one writer, arrivals and turns on disk as they come, and what a resumed run
-finds there."""
+"""Writes the directory of a live run while it runs, and prepares the directory of a run that is resumed."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
 LOCK = ".lock"
 INTERRUPTED = "interrupted.jsonl"
-"""Turns of programs that a resumed run played again."""
+"""File with the turns of programs that a resumed run played again."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder``, made where it is not there, against every other live run; a killed holder's lock is gone.
+    """Lock ``folder`` against other live runs; the folder is made if it is missing. A killed process loses its lock.
 
     Raises:
         RunDirError: another run writes there, or nothing can be written.
@@ -52,14 +51,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class LiveRecorder:
-    """The sink of one run. Every record is on disk when its method returns.
+    """The sink of one run. A record is on disk when the method returns.
 
     Args:
-        folder: the run's.
-        on_progress: called with the number of programs that ended so far.
+        folder: the run's directory.
+        on_progress: called with the number of programs that have ended.
 
     Raises:
-        RunDirError: a file cannot be written; what was recorded before stays readable.
+        RunDirError: a file cannot be written. Earlier records stay readable.
     """
 
     def __init__(self, folder: Path, on_progress: Callable[[int], None]) -> None:
@@ -68,7 +67,7 @@ class LiveRecorder:
         self._on_progress = on_progress
         self.programs_ended = 0
         self.lateness_s: list[float] = []
-        """Sent - due of every turn."""
+        """Seconds between due and sent, of every turn."""
 
     def arrived(self, record: ArrivalRecord) -> None:
         self._arrivals.write(record)
@@ -91,20 +90,20 @@ class LiveRecorder:
 
 
 def finished_programs(folder: Path) -> frozenset[str]:
-    """Programs whose last turn got its whole answer."""
+    """The programs whose last turn got a complete answer."""
     if not (folder / TURNS).exists():
         return frozenset()
     return frozenset(record.program_id for record in read_turns(folder) if record.is_last and record.error is None)
 
 
 def keep_finished(folder: Path, finished: frozenset[str]) -> float:
-    """Leave only finished programs in the records; turns of others move to interrupted.jsonl.
+    """Keep only finished programs in the records; the turns of others are moved to interrupted.jsonl.
 
     Returns:
-        The last instant that was recorded, on the client's clock: the resumed run's clock goes on from there.
+        The last recorded instant on the client's clock. The resumed run's clock continues from there.
 
     Raises:
-        RunDirError: a fault in a file, or one that cannot be written.
+        RunDirError: a fault in a file, or a file that cannot be written.
     """
     last_s = 0.0
     if (folder / TURNS).exists():
@@ -120,7 +119,7 @@ def keep_finished(folder: Path, finished: frozenset[str]) -> float:
 
 
 def _replace(file: Path, rows: list[TurnRecord] | list[ArrivalRecord] | list[SchedulerEvent]) -> None:
-    """All of it or nothing."""
+    """Replace the file completely, or not at all."""
     temporary = file.with_name(file.name + ".tmp")
     temporary.unlink(missing_ok=True)
     write_rows(temporary, rows)
@@ -128,14 +127,14 @@ def _replace(file: Path, rows: list[TurnRecord] | list[ArrivalRecord] | list[Sch
 
 
 def take_scheduler_records(source: Path, folder: Path, began_s: float, resumed_s: float, kept: frozenset[str]) -> None:
-    """The server's own record of this run's programs, beside the client's.
+    """Copy the server's record of this run's programs into the run's directory.
 
     Args:
-        source: the server's record folder; of several replicas, their records as one.
-        folder: the run's.
-        began_s: server's (wall) clock when the run began; events before it are another run's.
-        resumed_s: the same when it was last resumed.
-        kept: programs that had finished before; of others only what came after ``resumed_s`` counts.
+        source: the server's record folder; with several replicas their records are merged.
+        folder: the run's directory.
+        began_s: wall clock when the run began; earlier events belong to other runs.
+        resumed_s: wall clock when the run was last resumed.
+        kept: programs that had finished before; of other programs only events after ``resumed_s`` count.
 
     Raises:
         RunDirError: a fault in a file.

@@ -1,4 +1,4 @@
-"""What a live run says at its end, and engine.json."""
+"""What a live run prints at its end, and the contents of engine.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continuum_bench.show import print_notice, print_summary
 
 
 def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
-    """Summary, report, table; what makes the numbers mean less than they seem."""
+    """Write summary and report; print the table, and warnings about conditions that make the numbers unreliable."""
     summary = write_summary(out)
     if report:
         from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
@@ -33,7 +33,7 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
 
 
 def client_side(arm: ArmSummary) -> str:
-    """One line of what the clients measured."""
+    """One line with the latencies that the clients measured."""
     known = [(label, value) for label, metric in _CLIENT_SIDE if (value := arm.mean(metric)) is not None]
     parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
     return "client's side: " + (", ".join(parts) or "no turn was answered")

@@ -12,7 +12,7 @@ from continuum_bench.virtual.pool import Report
 
 
 class Display:
-    """Live progress of an experiment's runs; plain lines where the output is not a terminal."""
+    """Live progress of an experiment's runs; plain lines if the output is not a terminal."""
 
     def __init__(self, experiment: Experiment, quiet: bool) -> None:
         self._live = ERR.is_terminal and not quiet

@@ -1,4 +1,4 @@
-"""Policies side by side: one process a run, the same arrivals for all, a directory of runs out."""
+"""Runs policies on the same arrivals, one process per run, and writes a directory of runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cell:
     """One run: a policy and a seed."""
 
     policy: str
-    """Of the arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
+    """The arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
     options: Mapping[str, Any]
     seed: int
 
@@ -46,10 +46,10 @@ class Experiment:
 
 
 def prepare(experiment: Experiment, description: Any) -> None:
-    """Make the directories and write every manifest before anything runs.
+    """Make the directories and write all manifests, before any run starts.
 
     Raises:
-        RunDirError: a directory that exists already or cannot be written.
+        RunDirError: a directory holds a run already, or cannot be written.
     """
     create(experiment.out)
     for cell in experiment.cells:
@@ -83,14 +83,14 @@ def manifest_of(
 
 
 def run(experiment: Experiment, on_report: Listener) -> Outcome:
-    """Run every cell, at most ``jobs`` at once. Ctrl-C stops what runs and keeps what is done."""
+    """Run every cell, at most ``jobs`` at once. Ctrl-C stops the cells that run; finished cells are kept."""
     tasks = [CellTask(experiment, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
     return play_here(tasks, experiment.jobs, on_report)
 
 
 @dataclass(frozen=True, slots=True)
 class CellTask:
-    """One cell of an experiment on its way into ``folder``."""
+    """One cell of an experiment, which is run into ``folder``."""
 
     experiment: Experiment
     cell: Cell
@@ -98,7 +98,7 @@ class CellTask:
     folder: Path
 
     def play(self, tell: Listener) -> None:
-        """Body of a run's process. Its own output goes to engine.log."""
+        """Body of a run's process. The process's output goes to engine.log."""
         log = os.open(self.folder / "engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -112,7 +112,7 @@ class CellTask:
             tell(Report(self.name, programs_done=total, programs_total=total, state="done"))
 
     def simulate(self, on_progress: Callable[[Any], None] | None = None) -> None:
-        """Play it in this process."""
+        """Run the cell in this process."""
         engine = import_module(ENGINE_MODULE)
         experiment, cell = self.experiment, self.cell
         jobs = experiment.workload.jobs(cell.seed)

@@ -1,4 +1,4 @@
-"""Runs in processes of their own on this machine: vLLM is imported once, in a fork server they all start from."""
+"""Runs tasks on this machine, each in its own process. A fork server imports vLLM once and starts them all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINE_MODULE = "continuum_server.virtual.engine"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """News of a cell, from its process."""
+    """A message about a cell from the cell's process."""
 
     cell: str
     virtual_s: float = 0.0
@@ -37,17 +37,17 @@ Listener = Callable[[Report], None]
 
 
 class Task(Protocol):
-    """One run. It is pickled on its way to its process."""
+    """One run. It is pickled and sent to its process."""
 
     @property
     def name(self) -> str: ...
 
     def play(self, tell: Listener) -> None:
-        """Run; tell how far it is, and at last that it is done or failed."""
+        """Run. Reports its progress, and at the end that it is done or failed."""
 
 
 Live = dict[Connection, tuple[Task, BaseProcess]]
-"""Runs under way, by where their reports come from."""
+"""The running tasks, by the connection of their reports."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
-    """Play every task, at most ``jobs`` at once. Ctrl-C stops what runs and keeps what is done."""
+    """Run every task, at most ``jobs`` at once. Ctrl-C stops the tasks that run; finished tasks are kept."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")
@@ -102,12 +102,12 @@ def _kill(live: Live) -> None:
 
 @contextmanager
 def _ctrl_c() -> Iterator[Connection]:
-    """Something to wait for: readable once Ctrl-C was pressed. Pressed again it is a KeyboardInterrupt: whatever keeps
-    us from looking may hang.
+    """A connection that becomes readable when Ctrl-C is pressed. Pressed again, it raises KeyboardInterrupt, in case the
+    process hangs.
 
-    An exception in the middle of whatever runs would be lost where it meets code that must not fail, and would leave
-    the fork server with half a request. Where Ctrl-C is not ours to hear it stays as it is: in another thread than the
-    main one, and where it is ignored (a shell's job in the background).
+    An exception could be raised inside code that must not fail, where it would be lost, and could leave the fork
+    server with half a request. Ctrl-C stays as it is in threads other than the main one, and if it is ignored (a job in
+    a shell's background).
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
@@ -129,7 +129,8 @@ def _ctrl_c() -> Iterator[Connection]:
 
 
 def _start_forkserver() -> None:
-    """With Ctrl-C blocked, which it inherits: stopping is our business, and a traceback of its own helps nobody."""
+    """Start the process with Ctrl-C blocked, which the process inherits. This process stops it; a traceback of its own
+    would help nobody."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()

@@ -1,6 +1,6 @@
-"""When programs arrive: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:FACTOR``, ``recorded``. Open loop, seeded.
+"""When programs arrive: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:FACTOR``, ``recorded`` (open loop, seeded).
 
-And ``concurrency:N``, a closed loop: when programs arrive is the server's doing.
+With ``concurrency:N`` (closed loop) a program arrives when another one ends.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def arrival_times(spec: str) -> Times:
     gamma:CV    gamma gaps of mean 1/jps and coefficient of variation CV; above 1 is burstier than poisson
     ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
     recorded    the trace's own offsets, scaled so that their mean rate is jps
-    recorded:S  the trace's own offsets, S times as fast; jps does not count
-    concurrency:N[:R]  all 0: N at a time, the next when one ends (``lanes_of``); jps does not count
+    recorded:S  the trace's own offsets, S times as fast; jps is ignored
+    concurrency:N[:R]  all 0: N at a time, a program starts when another ends (``lanes_of``); jps is ignored
 
     Raises:
-        BenchError: an unknown form, a number out of range; and for ``recorded``, at the call, a program without offset.
+        BenchError: an unknown form, or a number out of range. The returned function raises it for ``recorded`` if a
+            program has no offset.
     """
     name, _, value = spec.partition(":")
     if spec == "poisson":
@@ -56,10 +57,10 @@ def arrival_times(spec: str) -> Times:
 
 
 def lanes_of(spec: str) -> tuple[int, float] | None:
-    """(programs at a time, seconds over which the first ones start) of ``concurrency:N[:R]``; None for other forms.
+    """(programs at a time, seconds over which the first of them start) of ``concurrency:N[:R]``; None for other forms.
 
     Raises:
-        BenchError: not such numbers.
+        BenchError: the numbers are invalid.
     """
     name, *values = spec.split(":")
     if name != CLOSED:
@@ -74,12 +75,12 @@ def lanes_of(spec: str) -> tuple[int, float] | None:
 
 
 def uses_rate(spec: str) -> bool:
-    """Whether --jps counts."""
+    """Whether the form uses ``--jps``."""
     return not spec.startswith(("recorded:", CLOSED))
 
 
 def pace(spec: str, jps: float) -> str:
-    """In words."""
+    """The arrivals in words."""
     return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
 
 
@@ -107,7 +108,7 @@ def _recorded(rng: np.random.Generator, jps: float, programs: Sequence[Program])
 
 
 def _offsets(programs: Sequence[Program]) -> Seconds:
-    """Seconds after the first."""
+    """Seconds after the first arrival."""
     missing = next((program.program_id for program in programs if program.arrival_s is None), None)
     if missing is not None:
         raise BenchError(f"--arrivals recorded: program {missing!r} has no arrival_s in the trace")

@@ -1,4 +1,4 @@
-"""From a trace file, or a bundled set, to the programs of a run. Every file is read once per process."""
+"""Loads the programs of a run from a trace file or a bundled set. A process reads each file once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from continuum_bench.options.run import TraceOptions
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """The programs to play, without the instants at which they arrive."""
+    """The programs to play. Their arrivals are drawn later, for each seed."""
 
     programs: tuple[Program, ...]
     number: int
-    """Programs to play; the set is repeated where it holds fewer."""
+    """Number of programs to play. If ``programs`` has fewer, they are repeated."""
     skipped: tuple[TooLong, ...]
     facts: dict[str, Any]
     """For the manifest."""
@@ -72,7 +72,7 @@ def _load(name: str, options: TraceOptions, context_tokens: int, version: object
 
 
 def _version(path: Path | None) -> object:
-    """Differs once a file at or below ``path`` was written again."""
+    """A value that changes when a file at or below ``path`` is written."""
     files = [] if path is None else [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
     return tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
 
@@ -81,7 +81,7 @@ def _version(path: Path | None) -> object:
 def _read(
     name: str, traces: Path | None, form: str | None, reading: Reading, version: object
 ) -> tuple[tuple[Program, ...], str]:
-    """Programs and the SHA-256 of the file they were read from (where there is no one file: of themselves)."""
+    """The programs, and the SHA-256 of their file; if there is not exactly one file, that of the programs."""
     if traces is not None:
         programs = list(read_any(traces, form))
         content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()

@@ -1,7 +1,7 @@
-"""How long tools take: as the trace has it, or changed: ``constant``, ``bimodal``, ``shift``, ``hang``. Seeded.
+"""Changes the tool times of a workload: ``constant``, ``bimodal``, ``shift``, ``hang``. Seeded.
 
-A change is part of the workload. It rests on the programs, the order of their arrival and the seed alone, so that every
-policy is given the same.
+A change is part of the workload. It depends only on the programs, the order of their arrival and the seed, so it is the
+same for every policy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from continuum_traces.schema import Program, Turn
 from continuum_bench.errors import BenchError
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
-"""From a run's programs in the order of their arrival to the same programs with other tool times."""
+"""Takes a run's programs in the order of their arrival, and returns them with other tool times."""
 
 RECORDED = "recorded"
 HANG_S = 3600.0
@@ -29,7 +29,7 @@ FORMS = {
 
 
 def tool_times(spec: str) -> Change:
-    """What becomes of the tool times of a run's programs.
+    """The change of that form.
 
     recorded                   the trace's own
     constant:S                 the tools of every turn take S seconds
@@ -38,7 +38,7 @@ def tool_times(spec: str) -> Change:
     hang:SHARE[:S]             with probability SHARE a program has one tool call, any of its turns, that returns after
                                S seconds only (an hour where not given)
 
-    Tools keep their names; time between turns that no tool accounts for, and turns without tools, stay as they are.
+    Tools keep their names. Turns without tools stay as they are, and so does time between turns that is no tool's.
 
     Raises:
         BenchError: an unknown form, a number out of range.
@@ -69,7 +69,7 @@ _LIMITS = {
 
 
 def _numbers(spec: str, given: Sequence[str]) -> list[float]:
-    """Finite and at least 0."""
+    """The numbers, which must be finite and at least 0."""
     for text in given:
         try:
             number = float(text)
@@ -92,7 +92,7 @@ def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
 
 
 def _taking(turn: Turn, seconds: float) -> Turn:
-    """With one tool call of so many seconds, of the name of the one that was the last to end."""
+    """The turn with one tool call of so many seconds, named as the turn's slowest tool."""
     assert turn.slowest_tool is not None
     return replace(turn, tool_calls=(replace(turn.slowest_tool, start_s=0.0, duration_s=seconds),))
 
@@ -118,7 +118,7 @@ def _hanging(rng: random.Random, programs: Sequence[Program], share: float, seco
 
 
 def _hung(rng: random.Random, program: Program, seconds: float) -> Program:
-    """The same program, one tool call between two of its turns taking so many seconds."""
+    """The same program, but one tool call between two of its turns takes so many seconds."""
     between = [index for index, turn in enumerate(program.turns[:-1]) if turn.tool_calls]
     if not between:
         return program

@@ -19,7 +19,7 @@ from continuum_bench.workload.tool_times import RECORDED, tool_times
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is played; ``jobs`` draws it for a seed."""
+    """The programs and how they arrive. ``jobs`` draws the arrivals of a seed."""
 
     trace: LoadedTrace
     arrivals: ArrivalOptions
@@ -31,7 +31,7 @@ class Workload:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the manifest says."""
+        """The manifest's part about the workload."""
         given = self.arrivals
         return {
             **self.trace.facts,
@@ -43,7 +43,7 @@ class Workload:
         }
 
     def jobs(self, seed: int) -> list[Job]:
-        """The programs in a random order (recorded: their own); equal for all policies of a seed."""
+        """The programs in random order (``recorded``: in the trace's order), equal for all policies of a seed."""
         rng, programs = np.random.default_rng(seed), self.trace.programs
         order = [i % len(programs) for i in range(self.trace.number)]
         if not self.arrivals.arrivals.startswith("recorded"):
@@ -73,10 +73,10 @@ def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, co
             without tools.
         TraceError: a fault in the file.
     """
-    times = arrival_times(arrivals.arrivals)  # a wrong form is refused before a file is read
+    times = arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
     tool_times(arrivals.tool_times)
     trace = load_trace(name, options, context_tokens)
-    times(np.random.default_rng(0), arrivals.jps, trace.programs)  # so is a trace without the offsets asked for
+    times(np.random.default_rng(0), arrivals.jps, trace.programs)  # refuses a trace without recorded arrivals
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
     return Workload(trace, arrivals)

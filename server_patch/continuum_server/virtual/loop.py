@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.conversation import Answered, Conversation, Job, Send, Wait, Want, converse, go_on
+from continuum_traces.conversation import Action, Answered, Conversation, Job, Send, Wait, converse, go_on
 from continuum_traces.schema import TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
@@ -61,10 +61,10 @@ class Play:
     conversation: Conversation[list[bytes]]
     due_s: float
     """When its next turn arrives."""
-    want: Want | None = None
-    """What its conversation wants; a turn that is sent again is wanted still."""
+    action: Action | None = None
+    """The conversation's action; a turn that is sent again keeps it."""
     index: int = 0
-    """Of its present turn."""
+    """Of the present turn."""
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
@@ -92,7 +92,7 @@ def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
         if program.shared_prefix_id is not None:
             shared = prefixes.setdefault(program.shared_prefix_id, -1 - len(prefixes))
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
-        # program ids may repeat, turn ids (they are request ids too) may not
+        # program ids may repeat; turn ids are request ids too and may not
         conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format)
         plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
@@ -233,15 +233,15 @@ class VirtualLoop:
             self._send(play)
 
     def _send(self, play: Play) -> None:
-        while not isinstance(play.want, Send):
+        while not isinstance(play.action, Send):
             self._go_on(play, None)
-        tags = play.want.tags
+        tags = play.action.tags
         assert tags.turn_id is not None
         play.request = Request(
             request_id=tags.turn_id,
             prompt_token_ids=play.context.prompt,
             sampling_params=SamplingParams(
-                max_tokens=play.want.turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
+                max_tokens=play.action.turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
             ),
             pooling_params=None,
             arrival_time=self.now_s,
@@ -254,11 +254,11 @@ class VirtualLoop:
         self._scheduler.add_request(play.request)
 
     def _go_on(self, play: Play, result: Answered[list[bytes]] | None) -> None:
-        """Take the play to what its conversation wants next."""
-        play.want = go_on(play.conversation, result, self._on_turn)
-        play.index = play.want.index if play.want is not None else len(play.job.program.turns)
-        if isinstance(play.want, Wait):
-            play.due_s = play.want.until_s
+        """Take the play to its conversation's next action."""
+        play.action = go_on(play.conversation, result, self._on_turn)
+        play.index = play.action.index if play.action is not None else len(play.job.program.turns)
+        if isinstance(play.action, Wait):
+            play.due_s = play.action.until_s
 
     def _wait_for_something(self, output: SchedulerOutput) -> None:
         """Nothing could be scheduled, and nothing will be before a deadline, an arrival or the end of a transfer."""

@@ -1,7 +1,7 @@
 """BFCL result files (``BFCL_v4_*_result.json``, JSON lines): token counts and model latencies per step.
 
-They hold no tool durations: every call's is unknown, and ``traces stats`` says how many. ``tools`` (a list a step) is
-read where present, else the function names in ``result``.
+The files hold no tool durations; ``traces stats`` says how many are unknown. Tools are read from ``tools`` (a list per
+step) if it is present, otherwise from the function names in ``result``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from continuum_traces.schema import Program, ToolCall
 
 
 def read_bfcl(path: Path) -> Iterator[Program]:
-    """Programs of a result file.
+    """The programs of a result file.
 
     Raises:
         TraceError: naming file, line and field.
@@ -56,7 +56,7 @@ def _program(where: str, row: dict[str, Any]) -> Program | None:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    """The entry's id; with the file it came from where a collection names one, as ids repeat between models."""
+    """The entry's id. If a collection names the entry's file, the file is part of the id: ids repeat between models."""
     source = row.get("src")
     return f"{source}:{row['id']}" if isinstance(source, str) else str(row["id"])
 
@@ -68,7 +68,7 @@ def _tools(row: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _steps(result: Any) -> list[Any]:
-    """Steps of all turns: ``result`` is a list of turns, each a list of steps."""
+    """The steps of all turns: ``result`` is a list of turns, a turn is a list of steps."""
     if not isinstance(result, list):
         return []
     return [step for turn in result for step in (turn if isinstance(turn, list) else [turn])]

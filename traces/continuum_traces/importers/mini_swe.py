@@ -1,8 +1,8 @@
 """mini-swe-agent trajectories (``*.traj.json``), tool-calling and fenced-block style: a file, folder or tar archive.
 
-A turn is an assistant message; its usage is the server's own. The trajectory has the instant the answer was parsed
-and the instant each observation was formatted, so the time of a turn's tools is known together, not one by one.
-Older files without usage have lengths estimated from characters, and say so in ``source``.
+A turn is an assistant message; its token counts are the server's. The trajectory has the instants at which the answer
+was parsed and each observation was formatted: only the time of all tools of a turn together is known. Older files have
+no token counts; lengths are then estimated from characters, and ``source`` says so.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Message = dict[str, Any]
 
 
 def read_mini_swe(path: Path) -> Iterator[Program]:
-    """Programs of one trajectory, of a folder of them, or of an archive.
+    """The programs of a trajectory, of a folder of trajectories, or of an archive.
 
     Raises:
-        TraceError: naming the file and what it lacks.
+        TraceError: the message names the file and what it lacks.
     """
     opened, found = [], 0
     for name, text in _texts(path):
@@ -88,7 +88,7 @@ def _program(name: str, text: str) -> Opened | None:
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
-    """What the model read before its first answer."""
+    """The messages before the model's first answer."""
     asked = takewhile(lambda message: message.get("role") != "assistant", messages)
     return tuple(map(_text, asked))
 
@@ -127,7 +127,7 @@ def _usage(message: Message) -> Message:
 
 
 def _commands(message: Message) -> list[str]:
-    """The commands a message asks for: parsed actions, tool calls, exactly one fenced block, or Terminal-Bench's."""
+    """The commands of a message: parsed actions, tool calls, exactly one fenced block, or Terminal-Bench's commands."""
     actions = (message.get("extra") or {}).get("actions") or []
     commands = [action.get("command", "") for action in actions if isinstance(action, dict)]
     if not commands:
@@ -148,7 +148,7 @@ def _argument(call: Message) -> str:
 
 
 def _tool_seconds(message: Message, later: Sequence[Message]) -> float | None:
-    """From the parsed answer to the last observation before the next answer; None where not recorded."""
+    """Seconds from the parsed answer to the last observation before the next answer; None: not recorded."""
     start = (message.get("extra") or {}).get("timestamp")
     ends = []
     for observation in later:

@@ -1,7 +1,7 @@
-"""The numeric form: one JSON line a turn, token counts and seconds only.
+"""The numeric form: one JSON line per turn, with token counts and seconds only.
 
 Fields read: program_id, turn, prompt_tokens, new_input_tokens, output_tokens, tools_main or tools, tool_s, pack_s,
-cached_tokens, llm_s, model, src. Every prompt is reproduced to the token.
+cached_tokens, llm_s, model, src. Every prompt keeps its exact length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def read_numeric(path: Path) -> Iterator[Program]:
-    """Programs of a numeric file.
+    """The programs of a numeric file.
 
     Raises:
         TraceError: with file, line and field.

@@ -1,8 +1,8 @@
-"""OpenHands evaluation logs (``output.jsonl``): one JSON line a run, with its event history and token usages.
+"""OpenHands evaluation logs (``output.jsonl``): one JSON line per run, with its event history and token counts.
 
-A turn is one model response; its actions are the history's actions that carry the response's id, a tool's time is the
-instant of the observation minus that of the action that caused it. Events are those of OpenHands before 1.0, or those
-of its SDK, where the actions of one response run one after the other and are all stamped before the first runs.
+A turn is one model response. Its actions are the actions in the history with the response's id. A tool's time is the
+instant of the observation minus the instant of its action. Events are those of OpenHands before 1.0 or of its SDK. In
+the SDK the actions of a response run one after the other, and all have timestamps from before the first one runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Event = dict[str, Any]
 
 _ACTION = "ActionEvent"
 _SHELLS = ("terminal", "execute_bash", "bash")
-"""Names the SDK has given its terminal."""
+"""The SDK's names of the terminal tool."""
 
 
 def read_openhands(path: Path) -> Iterator[Program]:
-    """Programs of a log, plain, gzipped or xz-compressed.
+    """The programs of a log, which may be gzipped or xz-compressed.
 
     Raises:
         TraceError: naming file, line and field.
@@ -81,7 +81,7 @@ def _program(run: Mapping[str, Any]) -> Program | None:
 
 
 def _opening(events: Sequence[Event]) -> Iterator[str]:
-    """What the model read before its first answer: the system prompt, its tools, the task."""
+    """The prompt of the first answer: system prompt, tools, task."""
     for event in events:
         found = event.get("args")
         given: Event = found if isinstance(found, dict) else {}
@@ -95,7 +95,7 @@ def _opening(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _text(message: Any) -> str:
-    """Of ``{"content": "..."}``, of ``{"text": "..."}``, of a list of these."""
+    """The text of ``{"content": "..."}``, of ``{"text": "..."}``, or of a list of these."""
     if isinstance(message, list):
         return "".join(map(_text, message))
     if not isinstance(message, dict):
@@ -104,7 +104,7 @@ def _text(message: Any) -> str:
 
 
 def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
-    """Tools by the response that asked for them."""
+    """The tool calls, by the response that asked for them."""
     observations = {event["cause"]: event for event in events if event.get("cause") is not None}
     calls: dict[str, list[ToolCall]] = {}
     for event in events:
@@ -115,7 +115,7 @@ def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
 
 
 def _sdk_calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
-    """The same of the SDK's events; each call of a response begins when the one before it has ended."""
+    """The same for the SDK's events. A call begins when the call before it in the same response has ended."""
     answers = (event for event in events if event.get("tool_call_id") and event.get("kind") != _ACTION)
     observations = {event["tool_call_id"]: event for event in answers}
     calls: dict[str, list[ToolCall]] = {}

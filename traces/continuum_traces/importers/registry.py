@@ -1,4 +1,4 @@
-"""Trace files of any known format, by name or by looking."""
+"""Trace files of every known format. The format is named, or recognised from the file."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("mini-swe-agent", frozenset({"messages", "trajectory_format"})),
     ("mini-swe-agent", frozenset({"messages", "info"})),
 )
-"""Fields that give a format away, most telling first."""
+"""Fields by which a format is recognised, the most specific first."""
 
 
 def read_any(path: Path, form: str | None = None) -> Iterator[Program]:
-    """Programs of a file in any known format.
+    """The programs of a file in any known format.
 
     Args:
         path: the file or directory.
-        form: a key of ``READERS``; None: found out by looking.
+        form: a key of ``READERS``; None: recognise it.
 
     Raises:
         TraceError: unknown or unrecognised format, or a fault in the file.
@@ -69,7 +69,7 @@ def detect(path: Path) -> str:
     """The format of a file, from its kind and its first line.
 
     Raises:
-        TraceError: none fits.
+        TraceError: no format fits.
     """
     if path.is_dir() or (path.is_file() and _is_archive(path)):
         return "mini-swe-agent"
@@ -89,7 +89,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def _first_object(path: Path) -> Any:
-    """The first line as JSON, or the whole file where it is one object over many lines."""
+    """The first line as JSON; the whole file if it is one object on several lines."""
     for _, line in text_lines(path):
         if line.strip():
             try:

@@ -1,8 +1,8 @@
 """Formats of other load generators: Mooncake, agentic_mooncake, Weka, MLPerf-agentic. JSON lines, lengths only
 (MLPerf-agentic has text, whose lengths are estimated).
 
-None names tools: the gap between two requests becomes one call of a tool ``unknown`` where it is a tool's time, or
-``gap_overhead_s`` where the source cannot tell.
+None of them names tools. The gap between two requests becomes a call of the tool ``unknown`` if the source says that it
+is tool time, otherwise ``gap_overhead_s``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Row = dict[str, Any]
 
 
 def read_mooncake(path: Path) -> Iterator[Program]:
-    """``timestamp`` (ms), ``input_length``, ``output_length``; rows of one ``session_id`` are turns, else each is a
-    program of one turn. ``delay`` (ms) waits before the request."""
+    """``timestamp`` (ms), ``input_length``, ``output_length``. Rows with one ``session_id`` are turns of a program, a
+    row without it is a program of one turn. ``delay`` (ms) is the wait before the request."""
     for name, rows in _grouped(path, "session_id", "input_length", "output_length"):
         gaps = [float(number(where, row, "delay", 0)) / 1e3 for where, row in rows[1:]]
         yield _from_lengths(name, rows, gaps, "mooncake", [0.0] * len(gaps))
 
 
 def read_agentic_mooncake(path: Path) -> Iterator[Program]:
-    """Requests of a session in order; ``tool_wait_ms`` of it is tools, ``delay`` (ms) is anything else."""
+    """The requests of a session in order. ``tool_wait_ms`` is the tools' time, ``delay`` (ms) other time."""
     for name, rows in _grouped(path, "session_id", "request_id", "input_length", "output_length"):
         tools = [float(number(where, row, "tool_wait_ms", 0)) / 1e3 for where, row in rows[1:]]
         delays = [float(number(where, row, "delay", 0)) / 1e3 for where, row in rows[1:]]
@@ -67,7 +67,7 @@ def _from_lengths(
 
 
 def read_weka(path: Path) -> Iterator[Program]:
-    """One conversation a line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request)."""
+    """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request)."""
     for line_number, row in _rows(path):
         record(path, line_number, row, "requests")
         where = f"{path}:{line_number}"
@@ -89,9 +89,9 @@ def read_weka(path: Path) -> Iterator[Program]:
 
 
 def read_mlperf_agentic(path: Path, count_tokens: CountTokens = estimate_tokens) -> Iterator[Program]:
-    """Messages, one a line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``.
+    """One message per line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``.
 
-    Lengths come from ``count_tokens``; the default estimates, and the programs' source says so.
+    ``count_tokens`` gives the lengths. The default estimates them, and the programs' ``source`` says so.
     """
     yield from with_shared_prefixes(_mlperf_opened(path, count_tokens))
 

@@ -1,4 +1,4 @@
-"""Which programs of a source open with the same text, where the source has the text of their first prompts."""
+"""Finds the programs that begin with the same text, in sources that have the text of the first prompts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from continuum_traces.schema import Program
 
 PREFIX_ESTIMATED = "shared prefix estimated at 4 characters a token"
 HEAD_CHARS = 256
-"""First messages that differ are compared where they agree in so many characters: 16 tokens a block, four blocks."""
+"""Different first messages count as one template if they agree in so many characters (four blocks of 16 tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A program, and the messages of its first prompt in the order in which its model reads them."""
+    """A program and the messages of its first prompt, in the order of the prompt."""
 
     program: Program
     messages: tuple[str, ...]
 
 
 def with_shared_prefixes(opened: Iterable[Opened]) -> Iterator[Program]:
-    """The programs in their order, each with what it has in common with the others of its group.
+    """The programs in their order, each with the prefix that it shares with the others of its group.
 
-    A group has the same first message (a system prompt), or first messages with the same head (a template). Where all
-    of a group have the same first prompt its length is the source's own; a part of it is estimated, and ``source`` says
-    so.
+    The programs of a group have the same first message (a system prompt), or first messages that begin alike (a
+    template). If all have the same first prompt, the prefix has the length that the source says. The length of a part
+    of the prompt is estimated, and ``source`` says so.
     """
     kept = list(opened)
     alike = Counter(_first(one) for one in kept)
@@ -59,7 +59,7 @@ def _common(group: list[Opened]) -> _Prefix:
 
 
 def _common_head(one: str, other: str) -> str:
-    """Of the first and the last in the order of the alphabet it is that of all between."""
+    """The common prefix of two texts. Every text between them in alphabetical order has it too."""
     differs = (index for index, (ours, theirs) in enumerate(zip(one, other, strict=False)) if ours != theirs)
     return one[: next(differs, min(len(one), len(other)))]
 

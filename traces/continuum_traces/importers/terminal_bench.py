@@ -1,8 +1,8 @@
 """Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): a file, or a folder of runs.
 
-A turn is a step of the agent with token counts. Its commands are keystrokes typed into one shell one after the other:
-one tool, known by the first real program they run. Its time is how long the agent asked to wait for them, which is what
-its harness waits; other tools' times are not recorded.
+A turn is a step of the agent with token counts. Its commands are keystrokes that are typed into one shell: they are one
+tool, whose key is the first program that they run. The tool's time is the wait that the agent asked for; the harness
+waits so long. The times of other tools are not recorded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from continuum_traces.shell import first_program
 
 SHELL = "bash"
 MAX_WAIT_S = 60.0
-"""The harness waits no longer for one command, whatever was asked."""
+"""The harness waits at most so long for one command."""
 
 Object = Mapping[str, Any]
 
 
 def read_terminal_bench(path: Path) -> Iterator[Program]:
-    """Programs of one trajectory, or of a folder of them.
+    """The programs of a trajectory, or of a folder of trajectories.
 
     Raises:
         TraceError: naming file and field.
@@ -56,7 +56,7 @@ def _program(file: Path) -> Opened | None:
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
-    """What the model read before its first answer."""
+    """The messages before the model's first answer."""
     asked = takewhile(lambda step: step.get("source") != "agent", steps)
     return tuple(str(step.get("message") or "") for step in asked)
 
@@ -93,7 +93,7 @@ def _calls(step: Object) -> Iterator[ToolCall]:
 
 
 def keystrokes(commands: Sequence[Object]) -> str:
-    """What is typed, a line each."""
+    """The keystrokes, one line each."""
     return "".join(f"{command['keystrokes']}\n" for command in commands)
 
 

@@ -1,4 +1,4 @@
-"""From what servers report (prompt and completion tokens per request) to turns: shared by the importers."""
+"""Turns from the token counts that a server reports per request. Shared by the importers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from continuum_traces.schema import ToolCall, Turn
 
 CHARS_PER_TOKEN = 4
 UNKNOWN = "unknown"
-"""A tool whose source does not name it."""
+"""The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
 
 CountTokens = Callable[[str], int]
@@ -21,14 +21,14 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """One request as its server counted it."""
+    """The token counts of one request, as its server reported them."""
 
     prompt_tokens: int
     output_tokens: int
     reasoning_tokens: int = 0
-    """Part of the output that the next prompt does not repeat."""
+    """Tokens of the output that the next prompt does not repeat."""
     new_tokens_hint: int | None = None
-    """New prompt tokens as the source says, used where the history was rewritten."""
+    """New prompt tokens that the source reports; used if the history was rewritten."""
     tool_calls: tuple[ToolCall, ...] = ()
     gap_overhead_s: float = 0.0
     cached_tokens: int | None = None
@@ -36,10 +36,10 @@ class RequestUsage:
 
 
 def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
-    """Turns that reproduce every prompt to the token; requests without a prompt count are left out.
+    """Turns with the exact length of every prompt. Requests without a prompt count are left out.
 
-    A prompt shorter than the context before it means that the agent rewrote its history: its new part is what the
-    source says (at least 1), the rest is taken as the surviving head.
+    If a prompt is shorter than the context before it, the agent rewrote its history. The new part is then what the
+    source says (at least 1), and the rest is taken as the part that was kept.
     """
     context = 0
     for request in requests:
@@ -67,9 +67,9 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
 def calls_sharing_a_time(
     names: Iterable[str], seconds: float | None, digests: Iterable[str] = ()
 ) -> tuple[ToolCall, ...]:
-    """Calls of which one duration is known for all together: the first has it, the others 0.
+    """Calls of which only the common duration is known: the first call gets it, the others get 0.
 
-    An empty name is ``UNKNOWN``.
+    An empty name becomes ``UNKNOWN``.
     """
     marks = list(digests)
     return tuple(
@@ -83,7 +83,7 @@ def calls_sharing_a_time(
 
 
 def digest(text: str) -> str:
-    """Tells equal arguments from different ones without their text."""
+    """A digest of the arguments: equal arguments have equal digests."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
