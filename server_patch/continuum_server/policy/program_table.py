@@ -233,8 +233,8 @@ class ProgramTable:
         """The turn ended well. Returns how long to hold its KV; None: not at all.
 
         Args:
-            blocks: gives the identities of the blocks that a hold would keep; equal if two programs share a block. Called
-                only if the policy wants a hold.
+            blocks: gives the identities of the blocks that a hold would keep; equal if two programs share a block.
+                It is called only if the policy wants a hold.
         """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
