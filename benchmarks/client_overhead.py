@@ -1,12 +1,12 @@
-"""What the client SDK adds to a call, in microseconds, and to an import, in milliseconds.
+"""Measures what the client SDK adds to a call, in microseconds, and to an import, in milliseconds.
 
     python benchmarks/client_overhead.py [--pairs 3000] [--json FILE]
 
-Plain openai and ours call one local server (its own process, canned answers), alternating call by call in one run.
-Added time is the median over pairs of (ours - plain), with a 95% interval by resampling; P99 is the difference of the
-two 99th percentiles. A stream is timed to its last chunk. Import time is the median of alternating fresh processes.
-A recorded stream is asked for its token counts, one more chunk to read; in the arm "vllm, recorded, both ask" the
-plain client asks for them too.
+Plain openai and our client call one local server alternately, call by call in one run. The server is a process of its
+own and sends canned answers. The added time is the median over pairs of (ours - plain), with a 95% interval from
+resampling; the added P99 is the difference of the two 99th percentiles. A stream is timed to its last chunk. The import
+time is the median over new processes, alternately. The client asks for the token counts of a recorded stream, which is
+one more chunk to read; in the arm "vllm, recorded, both ask" the plain client asks for them too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Our `vllm` arm beside NVIDIA's aisimulate: the same trace, arrivals, KV blocks and step-time source.
+"""Compares our `vllm` arm with NVIDIA's aisimulate: the same trace, arrivals, KV blocks and source of step times.
 
     python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --jps 0.02 0.03 0.05 --seeds 5
     python benchmarks/cross_check.py TRACE --aisimulate PATH/TO/aisimulate --mechanics
     python benchmarks/cross_check.py TRACE --two-steps
 
-aisimulate (PyPI, --pre) belongs in an environment of its own. Prints the tables of docs/results/cross-check.md.
+Install aisimulate (PyPI, --pre) in an environment of its own. Prints the tables of docs/results/cross-check.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GPU, MODEL, BLOCK, CHUNK = "a100-80gb", "llama-3.1-8b", 16, 2048
 
 @dataclass(frozen=True)
 class Result:
-    """Means over programs: JCT and queueing seconds; hit ratio over all prompts; wall seconds."""
+    """Means over programs of JCT and queueing time in seconds; the hit ratio over all prompts."""
 
     jct_s: float
     bubble_s: float
@@ -98,7 +98,7 @@ def _end(row: dict[str, Any]) -> float:
 
 
 def mechanics(trace: Path, binary: str, folder: Path) -> None:
-    """Where the two differ, one mechanism at a time: decode alone, prefill alone, prefill beside decodes."""
+    """Compare single mechanisms: decode alone, prefill alone, prefill beside decodes."""
     times = load_step_times(GPU, MODEL, 1, 0.0)
     program = replace(load_trace("one", TraceOptions(traces=trace)).programs[0], arrival_s=0.0)
     decode, prefill = [], []
@@ -140,7 +140,7 @@ def ours(trace: Path, jps: float, seed: int, folder: Path) -> Result:
 
 
 def charge_two_steps() -> None:
-    """From now on a step with both prompt chunks and decodes takes as long as one of each, as in aisimulate."""
+    """Make a step with prompt chunks and decodes take as long as one step of each, as in aisimulate."""
     fused = TableStepTimes.step_s
 
     def step_s(self: Any, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
@@ -161,11 +161,11 @@ def line(name: str, results: Iterable[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--aisimulate", help="path of its program; without it only our arm is played")
+    parser.add_argument("--aisimulate", help="path of aisimulate; without it only our arm is run")
     parser.add_argument("--jps", type=float, nargs="+", default=[0.02, 0.03, 0.05])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--mechanics", action="store_true", help="single mechanisms instead of whole runs")
-    parser.add_argument("--two-steps", action="store_true", help="ours charges a chunk beside decodes as two steps")
+    parser.add_argument("--mechanics", action="store_true", help="compare single mechanisms instead of whole runs")
+    parser.add_argument("--two-steps", action="store_true", help="count a prompt chunk beside decodes as two steps")
     options = parser.parse_args()
     if options.mechanics and not options.aisimulate:
         parser.error("--mechanics needs --aisimulate")

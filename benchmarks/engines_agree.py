@@ -1,8 +1,8 @@
-"""The same programs, arrivals and policy through the virtual and the emulated engine: do they agree?
+"""Compares the virtual and the emulated engine on the same programs, arrivals and policy.
 
     python benchmarks/engines_agree.py TRACE --jps 0.5 --kv-blocks 1200 --seeds 3
 
-The emulated engine is a whole vLLM server that takes the modelled time for real: a run lasts as long as it says.
+The emulated engine is a vLLM server that sleeps for the modelled time, so a run takes as long as its modelled time.
 Prints the table of docs/results/engines.md.
 """
 
@@ -34,7 +34,8 @@ def summary(folder: Path, policy: str) -> dict[str, Any]:
 
 
 def emulated(trace: Path, policy: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A fresh server per seed, so that no policy starts with what it learned from the seed before."""
+    """Mean results over seeds. Each seed gets a new server, so that no policy keeps what it learned from an earlier
+    seed."""
     rows = []
     for seed in range(options.seeds):
         out = folder / f"emulated-{policy}-{seed}"

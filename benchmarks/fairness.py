@@ -1,11 +1,12 @@
-"""What other clients say about their requests, and how long honest programs take beside them.
+"""Measures how long honest programs take beside clients that send misleading tags or ids.
 
     python benchmarks/fairness.py [--policy working-set] [--rows fresh-id,own-old-id] [--limit-s 15] [--virtual]
 
-Forty clients send one request after the other, eight honest programs of two turns come beside them, to one emulated
-server: vLLM over HTTP, an A100's modelled step times taken for real, 1,200 KV blocks. ``--virtual`` plays the same on
-vLLM's scheduler in virtual time. The rows, ``fairness_rows.py``, differ in what the forty say. One server plays all
-rows of a run, with other ids and prompts in each: what its policy learned in one row it knows in the next.
+Forty clients send one request after the other. Beside them arrive eight honest programs of two turns. All use one
+emulated server: vLLM over HTTP, which sleeps for an A100's modelled step times and has 1,200 KV blocks. ``--virtual``
+runs the same on vLLM's scheduler in virtual time. The rows (``fairness_rows.py``) differ in the ids and tags of the
+forty clients. One server runs all rows in turn, with other ids and prompts in each row; its policy keeps what it
+learned in earlier rows.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from fairness_rows import (
 
 clock = time.perf_counter  # noqa: TID251
 Player = Callable[[str], list[float]]
-"""Plays the row of that name: seconds of each honest program that was over in time."""
+"""Runs the row with that name. Returns the seconds of each honest program that ended within the limit."""
 
 
 class OnServer:
-    """One row on a running server; ``mark`` keeps its ids and prompts apart from those of other rows."""
+    """Runs one row on a running server. ``mark`` makes its ids and prompts different from those of other rows."""
 
     def __init__(self, http: httpx.AsyncClient, model: str, mark: int) -> None:
         self._http, self._model, self._mark = http, model, mark
@@ -140,9 +141,9 @@ def table(names: list[str], play: Player, limit_s: float) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="working-set")
-    parser.add_argument("--rows", default=",".join(ROWS), help="names, separated by commas; default all")
-    parser.add_argument("--limit-s", type=float, default=15.0, help="a row's time after the first honest program came")
-    parser.add_argument("--virtual", action="store_true", help="in virtual time, without a server")
+    parser.add_argument("--rows", default=",".join(ROWS), help="names of rows, separated by commas; default: all")
+    parser.add_argument("--limit-s", type=float, default=15.0, help="seconds after the first honest program arrived")
+    parser.add_argument("--virtual", action="store_true", help="run in virtual time, without a server")
     options = parser.parse_args()
     names = options.rows.split(",")
     unknown = [name for name in names if name not in ROWS]

@@ -1,4 +1,5 @@
-"""The rows of ``fairness_rows`` in virtual time: vLLM's own scheduler, closed-loop clients, modelled step times."""
+"""Runs the rows of ``fairness_rows`` in virtual time: vLLM's own scheduler, closed-loop clients, modelled step
+times."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 Answered = Callable[[list[int]], None]
-"""Told of a request's answer."""
+"""Called with the answer to a request."""
 WORD = 7
-"""All that the model ever says."""
+"""The only token that the model generates."""
 
 
 class Engine:
-    """A scheduler, a clock, requests in flight, and what is to be done at which instant."""
+    """A scheduler, a clock, the requests that are running, and the functions to call at later times."""
 
     def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards) -> None:
         config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK)
@@ -72,7 +73,7 @@ class Engine:
         self.scheduler.add_request(request)
 
     def run(self, over: Callable[[], bool], limit_s: float) -> None:
-        """Go on until it is over, the clock is at its limit, or nothing will happen any more."""
+        """Run until ``done``, until the clock reaches the limit, or until nothing is left to do."""
         while not over() and self.now_s < limit_s:
             while self._due and self._due[0][0] <= self.now_s:
                 heapq.heappop(self._due)[2]()
@@ -80,7 +81,7 @@ class Engine:
                 return
 
     def _wait(self) -> bool:
-        """Nothing can be scheduled: let the clock run to what comes next; False where nothing does."""
+        """Nothing can be scheduled: advance the clock to the next event. False if there is none."""
         deadline_s = self.scheduler.table.next_deadline_s()
         instants = [self._due[0][0]] if self._due else []
         if deadline_s is not None:
@@ -89,7 +90,7 @@ class Engine:
         return bool(instants)
 
     def _step(self) -> bool:
-        """One step of the engine; False where nothing could be scheduled."""
+        """Run one step of the engine. False if nothing could be scheduled."""
         output = self.scheduler.schedule()
         order, batch, sampled = list(output.num_scheduled_tokens), Batch(), []
         for request_id, tokens in output.num_scheduled_tokens.items():
@@ -113,7 +114,7 @@ class Engine:
 
 
 def _client(engine: Engine, row: Row, client: int, number: int = 0) -> None:
-    """Send a round, and the next one when all of it is answered."""
+    """Send the requests of a round; send the next round when all are answered."""
     asks = row(client, number)
     left = len(asks)
 
@@ -128,7 +129,7 @@ def _client(engine: Engine, row: Row, client: int, number: int = 0) -> None:
 
 
 def _program(engine: Engine, program: int, times_s: dict[int, float]) -> None:
-    """Play an honest program; ``times_s`` gets how long it took."""
+    """Run an honest program and add its seconds to ``times_s``."""
     since_s, first = engine.now_s, honest(program, 0, ())
 
     def tool(reply: list[int]) -> None:
@@ -143,7 +144,7 @@ def _program(engine: Engine, program: int, times_s: dict[int, float]) -> None:
 def honest_times_s(
     row: Row, policy: str, options: Mapping[str, Any] | None = None, *, limit_s: float, guards: Guards | None = None
 ) -> list[float]:
-    """How long the honest programs took; one that was not over ``limit_s`` after the first of them came is missing."""
+    """The seconds of the honest programs that ended within ``limit_s`` after the first of them arrived."""
     engine = Engine(policy, options or {}, guards or Guards())
     times_s: dict[int, float] = {}
     for client in range(CLIENTS):

@@ -1,8 +1,8 @@
-"""Forty clients that send without a pause, beside eight honest programs: what the forty say about themselves.
+"""The requests of forty clients that send without a pause, and of eight honest programs beside them.
 
-A row is a function of a client's number and of the round it is in. It gives the requests that the client sends at once;
-the next round follows when all are answered. Ids, tags and prompts differ between rows, how much is asked for does not.
-``fairness_bench`` plays the rows in virtual time, ``fairness`` on a server.
+A row is a function of a client's number and of the number of its round. It returns the requests that the client sends
+together; the next round follows when all are answered. Rows differ in ids, tags and prompts, but not in the number of
+tokens. ``fairness_bench`` runs the rows in virtual time, ``fairness`` on a server.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from continuum_traces.schema import Tags
 
 GPU, KV_BLOCKS, BLOCK = "a100-80gb", 1200, 16
-"""The engine: modelled step times, and a KV pool of so many blocks of so many tokens."""
+"""The engine has modelled step times and this KV pool: blocks, and tokens of a block."""
 CLIENTS, PROGRAMS = 40, 8
 CROWD_PROMPT, CROWD_OUTPUT = 900, 32
-"""Tokens of a client's request, each a quarter more or less."""
+"""Tokens of a client's request; each request has up to a quarter more or fewer."""
 HONEST_PROMPT, HONEST_OUTPUT, HONEST_MORE = 2200, 40, 100
-"""Tokens of an honest program: its first prompt, each of its two answers, what its tool says."""
+"""Tokens of an honest program: its first prompt, each of its two answers, and the output of its tool."""
 TOOL_S = 0.5
 CLIENTS_APART_S = 0.01
 FIRST_PROGRAM_S, PROGRAMS_APART_S = 3.0, 0.25
@@ -36,7 +36,7 @@ HINTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: the token ids of its prompt, the length of its answer, what it says about itself."""
+    """One request: the token ids of its prompt, the length of its answer, and its ids and tags."""
 
     prompt: list[int]
     output: int
@@ -47,25 +47,26 @@ Row = Callable[[int, int], list[Ask]]
 
 
 def ids(name: str, count: int) -> list[int]:
-    """Token ids of no meaning. Texts of different names share no block; the shorter of one name opens the longer."""
+    """Arbitrary token ids. Texts with different names share no block; a shorter text is a prefix of a longer one of
+    its name."""
     return random.Random(name).choices(range(300, 8000), k=count)
 
 
 def honest(program: int, turn: int, before: Sequence[int]) -> Ask:
-    """A turn of an honest program; ``before`` is the prompt and the answer of its first."""
+    """A turn of an honest program; ``before`` is the prompt and the answer of the first turn."""
     prompt = [*before, *ids(f"tool {program}", HONEST_MORE)] if turn else ids(f"task {program}", HONEST_PROMPT)
     return Ask(prompt, HONEST_OUTPUT, Tags(program_id=f"honest-{program}", is_last_step=bool(turn)))
 
 
 def _ask(client: int, number: int, tags: Tags) -> list[Ask]:
-    """A request whose prompt is like no other."""
+    """A request whose prompt shares no block with another."""
     name = f"{client} {number}"
     prompt, output = _sizes(name)
     return [Ask(ids(name, prompt), output, tags)]
 
 
 def _sizes(name: str) -> tuple[int, int]:
-    """Requests of equal size would march in step."""
+    """Tokens of a request's prompt and answer. They vary, because requests of equal size would all end together."""
     chance = random.Random(f"sizes of {name}")
     return round(CROWD_PROMPT * chance.uniform(0.75, 1.25)), round(CROWD_OUTPUT * chance.uniform(0.75, 1.25))
 
@@ -95,7 +96,7 @@ def shared_old_id(client: int, number: int) -> list[Ask]:
 
 
 def child_of_old(client: int, number: int) -> list[Ask]:
-    """The very first request is the old program's."""
+    """The very first request belongs to the old program."""
     tags = Tags(_fresh(client, number), parent_id="old") if client or number else Tags("old")
     return _ask(client, number, tags)
 
@@ -105,7 +106,7 @@ def own_old_id(client: int, number: int) -> list[Ask]:
 
 
 def own_old_id_continued(client: int, number: int) -> list[Ask]:
-    """Each prompt is the one before and 16 tokens more."""
+    """Each prompt is the previous one and 16 more tokens."""
     prompt, output = _sizes(f"{client}")
     return [Ask(ids(f"{client}", prompt + 16 * number), output, Tags(_user(client)))]
 
@@ -132,13 +133,13 @@ def own_old_id_hints(client: int, number: int) -> list[Ask]:
 
 
 def burst(client: int, number: int) -> list[Ask]:
-    """Every other client; the second request of a burst has a prompt of its own."""
+    """Every second client sends two requests at once with different prompts; the others send nothing."""
     tags = Tags(_fresh(client, number))
     return [] if client % 2 else [*_ask(client, number, tags), *_ask(client + CLIENTS, number, tags)]
 
 
 FRESH = "fresh-id"
-"""The row that the others are held against."""
+"""The row with which the other rows are compared."""
 
 ROWS: dict[str, tuple[Row, str]] = {
     "idle": (idle, "nothing"),
@@ -155,4 +156,4 @@ ROWS: dict[str, tuple[Row, str]] = {
     "own-old-id-hints": (own_old_id_hints, "an old id per client, with hints"),
     "burst": (burst, "two requests at once under a fresh id, from half of the clients"),
 }
-"""By name: the function, and what the other clients send in words."""
+"""Rows by name: the function, and a description of what the clients send."""

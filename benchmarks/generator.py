@@ -1,18 +1,21 @@
-"""How much load one process makes, and how punctually; beside two other load generators.
+"""Measures how much load one process of the load generator makes, and how punctually, beside two other generators.
 
     python benchmarks/generator.py programs [--programs 2000] [--tokens 32] [--processes 1] [--runs 5]
     python benchmarks/generator.py requests [--guidellm PATH] [--aiperf PATH] [--runs 5]
     python benchmarks/generator.py json
 
-The server is ``light_server.py``, a process of its own on the last core; generators may use every core.
+The server is ``light_server.py``, in a process of its own on the last core. The generators may use every core.
 
-``programs``: fixed concurrency, synthetic programs of six turns (2,000 tokens, 500 more each turn), each turn
-streamed in ``--tokens`` chunks, 200 ms to the first and 40 ms between them; tools take 1 s on average, exponential.
-``requests``: single-turn chat requests, 128 tokens in, 16 out, as all three tools can make them; every tool in turn,
-several times. Requests/s: 64 at a time, answered at once, counted by the server between its first and last tenth.
-Lateness: a constant rate; the server notes when each request was there, and lateness is its distance from a grid of
-that rate, laid so that no request is early. PATHs are the tools' executables, each in an environment of its own.
-``json``: microseconds to read one streamed chunk and to write one long prompt, by library; orjson where installed.
+``programs``: fixed concurrency. The synthetic programs have six turns: 2,000 tokens at first, 500 more in each turn.
+Each answer is streamed in ``--tokens`` chunks, the first after 200 ms and the others 40 ms apart. Tools take 1 s on
+average, exponentially distributed.
+``requests``: single-turn chat requests with 128 prompt tokens and 16 output tokens, which all three tools can make. The
+tools run in turn, several times. Requests/s: 64 requests at a time, answered at once; the server counts the requests
+between its first and last tenth. Lateness: the tools send at a constant rate, and the server notes when each request
+arrives. The lateness of a request is its distance from a grid of that rate, placed so that no request is early. PATH
+is the executable of a tool, each in an environment of its own.
+``json``: microseconds to read one streamed chunk and to write one long prompt, for each JSON library; orjson if it is
+installed.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ CONCURRENCY, CLOSED_REQUESTS, RATE, RATE_S = 64, 3000, 100, 20
 
 @contextmanager
 def light_server(ttft_ms: float, tpot_ms: float) -> Iterator[str]:
-    """Its address, up to the port."""
+    """The server's address, up to the port."""
     last_core = str(max(os.sched_getaffinity(0)))
     command = [sys.executable, HERE / "light_server.py", "--ttft-ms", ttft_ms, "--tpot-ms", tpot_ms, "--cpu", last_core]
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
@@ -99,7 +102,7 @@ def agent_programs(count: int, tokens: int) -> list[Program]:
 
 
 def most_at_once(folder: Path) -> int:
-    """Programs under way, from the records."""
+    """The largest number of programs that ran at the same time, from the records."""
     starts = [(arrival.due_s, 1) for arrival in read_arrivals(folder)]
     ends = [(record.finish_s or 0.0, -1) for record in read_turns(folder) if record.is_last]
     steps = sorted([*starts, *ends], key=lambda step: (step[0], step[1]))
@@ -155,7 +158,7 @@ def spread(rows: Sequence[dict[str, float]], key: str) -> str:
 # ------------------------------------------------------------------------------------------------ requests
 
 Tool = Callable[[str, Path, bool], None]
-"""(server, empty folder, constant rate instead of fixed concurrency): runs to its end."""
+"""Runs a load generator to its end. Arguments: URL, empty folder, constant rate (False: fixed concurrency)."""
 
 
 def ours(url: str, out: Path, constant: bool) -> None:
@@ -261,7 +264,7 @@ def main() -> None:
     one = commands.add_parser("programs")
     one.set_defaults(work=programs)
     one.add_argument("--programs", type=int, default=2000)
-    one.add_argument("--rounds", type=float, default=1.5, help="programs played, in multiples of those at once")
+    one.add_argument("--rounds", type=float, default=1.5, help="number of programs, as a multiple of the concurrency")
     one.add_argument("--tokens", type=int, default=32)
     one.add_argument("--ramp-s", type=float, default=10.0)
     one.add_argument("--processes", type=int, default=1)

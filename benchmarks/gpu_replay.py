@@ -1,11 +1,12 @@
-"""Stock vLLM against the plugin on a real GPU, and how far the virtual engine is from it.
+"""Compares stock vLLM with the plugin on a real GPU, and the virtual engine with both.
 
     python benchmarks/gpu_replay.py TRACE --jps 0.5 --num-programs 40 --kv-blocks 27500 --out runs/gpu
     python benchmarks/gpu_replay.py TRACE --engine emulated ...     # the same without a GPU: tests the script
 
-Llama-3.1-8B's geometry with random weights (vLLM's dummy loader; a vocabulary of 8,192): lengths are exact and answers
-meaningless, which is all a scheduler sees. For each policy: a fresh server, the same arrivals. Then the server is
-profiled, and the virtual engine plays the same workload with the profile. Prints the tables of docs/results/gpu.md.
+The model has the geometry of Llama-3.1-8B, random weights (vLLM's dummy loader) and a vocabulary of 8,192. Its answers
+mean nothing, but their lengths are exact, and a scheduler sees only lengths. Each policy gets a new server and the same
+arrivals. Then the server is profiled, and the virtual engine runs the same workload with the profile. Prints the tables
+of docs/results/gpu.md.
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--engine", choices=("gpu", "emulated", "cpu"), default="gpu")
-    parser.add_argument("--gpu", default="h200-141gb", help="emulated: whose step times")
+    parser.add_argument("--gpu", default="h200-141gb", help="with --engine emulated: the GPU whose step times are used")
     parser.add_argument("--jps", type=float, default=0.5)
     parser.add_argument("--num-programs", type=int, default=40)
-    parser.add_argument("--kv-blocks", type=int, default=27_500, help="of 16 tokens; 27,500: an A100-80GB's")
+    parser.add_argument("--kv-blocks", type=int, default=27_500, help="KV blocks of 16 tokens; an A100-80GB has 27,500")
     parser.add_argument("--max-model-len", type=int, default=131_072)
     parser.add_argument("--policy", default="stock,continuum")
     parser.add_argument("--out", type=Path, required=True)

@@ -1,10 +1,11 @@
-"""A server that costs as little as it can, to measure load generators with: streams filler tokens on a timetable.
+"""A server that takes as little processor time as possible, to measure load generators: it streams filler tokens.
 
     python benchmarks/light_server.py --port 8100 --ttft-ms 200 --tpot-ms 40 [--cpu 1]
 
-OpenAI's completions and chat completions, streamed, one token a chunk; no model, no queue, no check of anything. With
-both times 0 the whole answer is one write. It notes when each request was complete: GET /arrivals gives the instants
-(seconds, this process's clock) and the CPU seconds it used, DELETE /arrivals forgets them.
+It answers OpenAI's completions and chat completions with a stream of one token a chunk. It has no model and no queue
+and checks nothing. If both times are 0, the whole answer is one write. It notes when each request had arrived
+completely: GET /arrivals returns these times (seconds on this process's clock) and the processor seconds that the
+server used; DELETE /arrivals clears them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _json(data: object) -> bytes:
 
 
 class Light(asyncio.Protocol):
-    """One connection."""
+    """One connection of a client."""
 
     ttft_s = 0.0
     tpot_s = 0.0

@@ -1,12 +1,13 @@
-"""What an order of programs can gain, on one server with all of them there at once: no memory, no arrivals, no batch.
+"""What the order of programs alone can gain, if all programs are present from the start on one server.
 
     python benchmarks/orders.py benchmarks/own_policy/cells_pressure.json --traces DIR [--only syn]
 
-Mean completion time to that of a random order (order of arrival, where sizes are unknown): shortest program first,
-which knows every size; the Gittins index by turns done, which knows the distribution of sizes and nothing of a program
-but its age, and is the best such order (Aalto, Ayesta, Righter 2009); and shortest first prompt first. A program's size
-is its engine time in a full batch: new prompt tokens by the prefill curve, of decode steps its context's share. The
-distribution is the sample's own, which flatters Gittins.
+The model has no memory limit, no arrivals and no batches. It prints the mean completion time relative to a random order
+(which equals the order of arrival if sizes are unknown) for three orders. Shortest program first knows every size. The
+Gittins index by turns done knows the distribution of sizes, but of a program only how many turns it has done; it is the
+best such order (Aalto, Ayesta, Righter 2009). The third is shortest first prompt first. The size of a program is its
+engine time in a full batch: its new prompt tokens by the prefill curve, and its context's share of the decode steps.
+The Gittins index uses the distribution of the sample itself, which flatters it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from continuum_traces.conversation import Job
 from own_policy import jobs_of, read_cells
 
 Sizes = list[list[float]]
-"""Seconds of each turn of each program."""
+"""The seconds of each turn of each program."""
 
 
 def sizes_of(jobs: list[Job], config: EngineConfig) -> Sizes:
@@ -45,7 +46,7 @@ def sizes_of(jobs: list[Job], config: EngineConfig) -> Sizes:
 
 
 def gittins(sizes: Sizes, done: int) -> float:
-    """Highest chance of finishing per second of further service, for a program with so many turns done."""
+    """The index of a program with so many turns done: the highest chance of finishing per second of further service."""
     alive = [turns[done:] for turns in sizes if len(turns) > done]
     further = range(1, max(map(len, alive)) + 1)
     return max(
@@ -54,7 +55,7 @@ def gittins(sizes: Sizes, done: int) -> float:
 
 
 def mean_completion_s(sizes: Sizes, index: list[float], order: np.ndarray) -> float:
-    """The highest ``index`` of turns done goes first, one turn at a time; among equals, ``order``."""
+    """Runs the program with the highest ``index`` of its turns done, one turn at a time; equal ones in ``order``."""
     waiting = [(-index[0], place, int(program), 0) for place, program in enumerate(order)]
     heapq.heapify(waiting)
     now_s, total_s = 0.0, 0.0

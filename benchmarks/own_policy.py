@@ -1,17 +1,19 @@
-"""``working-set`` beside the others: cells of (workload, GPU, rate) by arms of (policy, options), same arrivals.
+"""Compares ``working-set`` with other policies: cells of (workload, GPU, rate) by arms of (policy, options).
 
     python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
     python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
 
+All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
-"num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}: the options
-of ``continuum-bench`` ("length_scale" and "shared_prefix" too); "lengths_later": 2.5, all lengths times this of
-programs that arrive in the second half; "turns": [2, 4], programs that end with their second, third or fourth turn.
-ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}; the third, the limits on
-every policy, may be left out.
-One process, everything in memory: the same engine as ``continuum-bench``, without its files. What stands in
-docs/results/own-policy.md was made from the files in benchmarks/own_policy.
+"num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
+options of ``continuum-bench``, as are "length_scale" and "shared_prefix". Two more: "lengths_later": 2.5 multiplies the
+lengths of the programs that arrive in the second half; "turns": [2, 4] ends programs with their second, third or fourth
+turn.
+ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
+that hold for every policy, may be left out.
+It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
+docs/results/own-policy.md come from the files in benchmarks/own_policy.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
-    """What arrives when: equal for every arm."""
+    """The programs of a cell and their arrivals, which are equal for every arm."""
     programs = TraceOptions(
         traces=Path(cell["traces"]) if cell.get("traces") else None,
         skip_invalid=True,
@@ -62,7 +64,7 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
-    """The program as the cell wants it; ``later``: it is of the second half."""
+    """The program as the cell changes it; ``later``: it arrives in the second half."""
     lengths = cell.get("lengths_later", 1.0) if later else 1.0
     changed = program if lengths == 1 else scale_lengths(program, lengths)
     if "turns" not in cell:
@@ -73,7 +75,7 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
 
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
-    """One run; seconds."""
+    """One run of an arm. Times are in seconds."""
     cell_name, cell, label, (policy, options, *guards), seed = task
     config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
     settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
@@ -86,7 +88,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
 
 
 class _Events:
-    """Sums over scheduler events."""
+    """Sums over the events of a scheduler."""
 
     def __init__(self) -> None:
         self.hit = self.prompt = self.preemptions = self.pressure = 0
@@ -137,7 +139,7 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
-    """Per cell and arm: mean JCT and P95, and their ratios to the base's."""
+    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm."""
     yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
@@ -158,7 +160,8 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
 
 
 def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
-    """Of one arm beside each other: in how many cells it is faster or slower, beyond the interval, and where most."""
+    """Of one arm against each other arm: in how many cells it is faster or slower by more than the interval, and the
+    extremes."""
     yield f"| {arm} to | of | cells | geometric mean | faster, beyond interval | slower, beyond interval | slowest |"
     yield "|---|---|---|---|---|---|---|"
     for other in dict.fromkeys(other for arms in cells.values() for other in arms if other != arm):
@@ -180,7 +183,7 @@ def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Geometric mean over seeds, with its 95% t interval; of one seed: infinite."""
+    """Geometric mean over seeds, with its 95% t interval; the interval of one seed is infinite."""
 
     mean: float
     low: float = 0.0
@@ -191,7 +194,7 @@ class Ratio:
 
 
 def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
-    """Ratio on the seeds that both have; None: there are none."""
+    """The ratio over the seeds that both arms have; None: there are none."""
     seeds = sorted(set(runs) & set(base))
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
@@ -208,9 +211,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="?", type=Path)
     parser.add_argument("--arms", type=Path)
-    parser.add_argument("--arm", help="these arms only, separated by commas")
-    parser.add_argument("--traces", type=Path, default=Path(), help="where the cells' trace files are")
-    parser.add_argument("--only", default="", help="cells whose name holds this")
+    parser.add_argument("--arm", help="only these arms, separated by commas")
+    parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -233,10 +236,10 @@ def main() -> None:
 
 
 def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]:
-    """Cells by name, those whose name holds ``only``, their trace files found.
+    """The cells whose name contains ``only``, with the paths of their trace files.
 
     Raises:
-        BenchError: a word that no cell has, a trace that is not there.
+        BenchError: a cell has an unknown field, or its trace file is missing.
     """
     cells = {name: cell for name, cell in json.loads(path.read_text(encoding="utf-8")).items() if only in name}
     for name, cell in cells.items():
@@ -251,7 +254,7 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
 
 
 def run(given: argparse.Namespace) -> None:
-    """Seeds outermost, so that what is there after an interruption is paired."""
+    """The runs to do, by seed first, so that after an interruption the finished seeds have all arms."""
     arms = json.loads(given.arms.read_text())
     arms = {label: arm for label, arm in arms.items() if given.arm is None or label in given.arm.split(",")}
     chosen = read_cells(given.cells, given.only, given.traces)

@@ -1,10 +1,11 @@
-"""Cells drawn at random for own_policy.py: what somebody else might bring.
+"""Draws cells for own_policy.py at random, as workloads for which no policy was tuned.
 
     python benchmarks/own_policy_random.py --draw 2 --cells 48 > cells.json
 
-Bundled profiles with lengths of 0.1 to 0.5, 16 to 40 programs, pools for 1.4 to 12.6 programs of mean size (and always
-for the largest), rates from rest to overload, all kinds of tool times and arrivals. docs/results/own-policy.md has draw
-2, which was not looked at while the policy was made; the cells of cells_drawn.json, drawn alike, were.
+Cells use the bundled profiles with lengths scaled by 0.1 to 0.5, 16 to 40 programs, KV pools for 1.4 to 12.6 programs
+of mean size (and at least for the largest), rates from rest to overload, and all kinds of tool times and arrivals.
+docs/results/own-policy.md uses draw 2, which was not looked at while the policy was developed. The cells of
+cells_drawn.json were drawn in the same way and were used for development.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draw", type=int, default=2, help="seed of the dice")
+    parser.add_argument("--draw", type=int, default=2, help="seed of the random numbers")
     parser.add_argument("--cells", type=int, default=48)
     given = parser.parse_args()
     dice = random.Random(given.draw)

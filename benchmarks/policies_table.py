@@ -1,4 +1,4 @@
-"""Experiments as one Markdown table: the rows of docs/results/policies.md.
+"""Prints experiments as one Markdown table: the rows of docs/results/policies.md.
 
 python benchmarks/policies_table.py "name of the workload=runs/experiment" ...
 """

@@ -6,8 +6,7 @@
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
 the same work; time in vLLM's ``schedule`` and ``update_from_output``, the plugin included, beside vLLM's own class. A
 turn: programs come and go; time in the plugin and the policy for a turn's arrival, start, finish and pin. All arms in
-one process and one run, stepping in turn (A B C A B C ...). Second form: the TTL decision alone, against looking at
-every sample.
+one process and one run, stepping in turn (A B C A B C ...). Second form: the TTL decision alone.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PROMPT = 640
 STEP_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=4096, max_num_seqs=128)
 TURN_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=1 + RUNNING * 42, max_num_seqs=128)
 STILL = {"autellix": {"first_quantum_s": 1e9}}
-"""Options under which nobody is preempted: a step of the first table must be the same for all."""
+"""Options under which no request is preempted, because a step of the first table must be the same for all arms."""
 EVENTS = ("_arrived", "_started", "_finished", "_obey")
 
 
@@ -50,10 +49,10 @@ def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, An
 
 
 class Standing:
-    """One arm's engine, in which 32 requests decode and the first of those waiting never fits."""
+    """The engine of one arm, in which 32 requests decode and the first waiting request never fits."""
 
     def __init__(self, arm: str, waiting: int, steps: int) -> None:
-        tokens = max(4 * steps, 900)  # some 700 by the tenth second, when those that wait come, then one a step
+        tokens = max(4 * steps, 900)  # about 700 until second 10, when the waiting requests arrive, then one a step
         decoding = [Job(Program(f"r{i}", (Turn(PROMPT, tokens),)), 0.0) for i in range(RUNNING)]
         blocked = [Job(Program(f"w{i}", (Turn(PROMPT, 16),)), 10.0) for i in range(waiting)]
         self.scheduler, self.loop = build(arm, STEP_CONFIG, [*decoding, *blocked], STILL.get(arm, {}))
@@ -68,7 +67,7 @@ class Standing:
         self.seconds: list[float] = []
 
     def step(self) -> None:
-        while self._pool.get_num_free_blocks() < RUNNING:  # enough to decode on, too little for anybody's prompt
+        while self._pool.get_num_free_blocks() < RUNNING:  # enough blocks for decodes, too few for a prompt
             self._pool.free_blocks([self._stash.pop()])
         self.loop.advance()
 
@@ -84,7 +83,8 @@ class Standing:
 
 
 def steps_us(arms: list[str], waiting: int, steps: int) -> dict[str, float]:
-    """Median microseconds of a step. The arms step in turn, so that a slow moment of the machine hits all of them."""
+    """Median microseconds of a step. The arms step in turn, so that a slow moment of the machine affects all of
+    them."""
     standing = {arm: Standing(arm, waiting, steps) for arm in arms}
     gc.collect()
     gc.disable()
@@ -99,14 +99,14 @@ def steps_us(arms: list[str], waiting: int, steps: int) -> dict[str, float]:
 
 
 def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
-    """Microseconds in the plugin for one turn, while programs come and go."""
+    """Microseconds in the plugin for one turn while programs arrive and end."""
     call = (ToolCall("ls", 0.05),)
     made = (Turn(512, 16, tool_calls=call), *[Turn(32, 16, kept_tokens=512, tool_calls=call)] * 200)
     jobs = [Job(Program(f"p{i}", made), 0.0) for i in range(RUNNING + waiting)]
     scheduler, loop = build(arm, TURN_CONFIG, jobs, {})
     while loop.turns_done < turns // 3:
         loop.advance()
-    timed = Timed(scheduler, EVENTS, time.thread_time)  # of this thread: the machine's other work does not count
+    timed = Timed(scheduler, EVENTS, time.thread_time)  # this thread's processor time, not that of other processes
     before = loop.turns_done
     while loop.turns_done < before + turns:
         loop.advance()
@@ -114,7 +114,7 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
 
 
 def stepping(waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
-    """Microseconds of a step by how many requests wait, and by arm."""
+    """Microseconds of a step by the number of waiting requests and by arm."""
     return {count: steps_us(["stock", *POLICIES], count, steps) for count in waiting}
 
 
@@ -141,18 +141,8 @@ def _head(title: str, waiting: list[int]) -> None:
 # ---------------------------------------------------------------------------------------------- one decision
 
 
-def best_of_all(samples: list[float], gain_s: float) -> float:
-    """The same decision by looking at every sample: what it costs without the tree."""
-    per_sample, best_value, best_s = gain_s / len(samples), 0.0, 0.0
-    for rank, seconds in enumerate(samples, 1):
-        value = rank * per_sample - seconds
-        if value > best_value:
-            best_value, best_s = value, seconds
-    return best_s
-
-
 def micros(action: Callable[[float], object], values: list[float]) -> float:
-    """Of this thread's processor time: the machine's other work does not count."""
+    """Microseconds of this thread's processor time for one call, without the machine's other work."""
     start = time.thread_time()
     for value in values:
         action(value)
@@ -166,10 +156,7 @@ def deciding(sizes: list[int]) -> None:
     sys.stdout.write(
         "removes one. G: seconds that a return in time is worth; small: 10 times a tool time drawn anew.\n\n"
     )
-    sys.stdout.write(
-        "| samples | a sample | sample and decision, G = 30 s | the same, small G | looking at every sample |\n"
-    )
-    sys.stdout.write("|---|---|---|---|---|\n")
+    sys.stdout.write("| samples | a sample | sample and decision, G = 30 s | the same, small G |\n|---|---|---|---|\n")
     for size in sizes:
         draw = random.Random(1)
         fresh = [draw.lognormvariate(-1.0, 1.5) for _ in range(size + 6_000)]
@@ -187,18 +174,16 @@ def deciding(sizes: list[int]) -> None:
 
         batches = [fresh[size + at : size + at + 2_000] for at in (0, 2_000, 4_000)]
         cells = [micros(action, batch) for action, batch in zip((times.add, steady, small), batches, strict=True)]
-        ordered = sorted(times.recent())
-        plain = micros(lambda s, o=ordered: best_of_all(o, 10.0 * s), fresh[: max(5, 200_000 // size)])  # type: ignore[misc]
-        sys.stdout.write(f"| {size:,} | {cells[0]:.1f} | {cells[1]:.0f} | {cells[2]:.0f} | {plain:.0f} |\n")
+        sys.stdout.write(f"| {size:,} | {cells[0]:.1f} | {cells[1]:.0f} | {cells[2]:.0f} |\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--waiting", type=int, nargs="+", default=[10, 100, 1_000, 5_000])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--samples", type=int, nargs="+", help="measure the TTL decision alone, at so many samples")
-    parser.add_argument("--table", choices=["step", "turn"], help="one of the two tables only")
-    parser.add_argument("--json", action="store_true", help="the step table only: {waiting: {arm: us}}")
+    parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
+    parser.add_argument("--table", choices=["step", "turn"], help="only one of the two tables")
+    parser.add_argument("--json", action="store_true", help="only the step table, as JSON: {waiting: {arm: us}}")
     options = parser.parse_args()
     if options.json:
         json.dump(stepping(options.waiting, options.steps), sys.stdout)

@@ -1,7 +1,9 @@
-"""Seconds and megabytes of a report: python benchmarks/report_cost.py [--programs 1000] [--turns 11] [--policies 4]
+"""Measures the seconds and megabytes of a report.
 
-The records are made up (no engine runs): as many events a turn as a real run writes, waits, pins, hits and expiries.
-Prints one line for reading and measuring, one for the whole report as the command line makes it.
+    python benchmarks/report_cost.py [--programs 1000] [--turns 11] [--policies 4]
+
+The records are generated without an engine: as many events for each turn as a real run writes, waits, pins, hits and
+expiries. Prints one line for reading and measuring, and one for the whole report as the command line makes it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ E = SchedulerEvent
 
 
 def write_run(path: Path, policy: str, programs: int, turns: int) -> None:
-    """Records of a run as a virtual engine leaves them."""
+    """Records as a run of the virtual engine leaves them."""
     path.mkdir()
     hardware = {"gpu": "made up", "tensor_parallel": 1, "kv_capacity": {"tokens": POOL_TOKENS}}
     options = {"block_size": 16, "max_pinned_share": 0.95}

@@ -1,12 +1,13 @@
-"""Agents that behave beside clients that do not, for minutes, on a real vLLM server: what is lost?
+"""Runs honest agents beside hostile clients for minutes on a real vLLM server, and counts what is lost.
 
     python benchmarks/soak.py [--minutes 10] [--policy vllm,continuum] [--seed 0] [--folder DIR]
 
-One emulated server (vLLM's, the GPU modelled) per policy. Honest agents hold conversations of several turns; beside
-them hostile clients hang up in every phase, send ids and tags of every kind, ask for what is not theirs, stop reading.
-Half way the engine core is killed (``kill -9``), and the server starts again on the same record. At the end the clients
-leave, and what remains is counted. Prints the tables of docs/results/soak.md; the exit status is 1 where anything was
-lost. Everything stays on this machine; no process outlives the command.
+Each policy gets one emulated server (vLLM's own, with a modelled GPU). Honest agents hold conversations of several
+turns. Beside them hostile clients hang up at every stage of a request, send malformed ids and tags, use the ids of
+others, and stop reading. After half of the time the engine core is killed (``kill -9``), and the server is started
+again with the same record. At the end the clients leave, and what remains is counted. Prints the tables of
+docs/results/soak.md. Exit status 1: something was lost. Nothing leaves this machine, and no process outlives the
+command.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ from soak_clients import ACTS, Agent, Hostile, Seen, Site
 
 DEFAULT = "vllm,program-fcfs,static-ttl,continuum,working-set"
 MAX_TTL_S = 20.0
-"""The guard's: what clients ask to be held for a day is over soon after they leave."""
+"""The server's limit on TTLs. Hostile clients ask for a day; with this limit such pins end soon after the clients
+leave."""
 LEAVE_S = 150.0
-"""What agents get at the end to finish the programs they have begun."""
+"""Seconds that agents get at the end to finish the programs they have begun."""
 REST_S = MAX_TTL_S + 20.0
-"""What the server gets after that to come to rest."""
+"""Seconds that the server gets after that until nothing runs, waits or is pinned."""
 MOST_DEATHS = 3
-"""Of the engine, not asked for; then the run is given up."""
+"""Deaths of the engine that this command did not cause; after more of them the run is given up."""
 SAMPLE_S = 2.0
-"""Between two looks at the processes' memory."""
+"""Seconds between two samples of the processes' memory."""
 
 
 class SoakError(Exception):
-    """The run cannot go on."""
+    """The run cannot be continued."""
 
 
 def say(text: str) -> None:
@@ -64,7 +66,7 @@ def say(text: str) -> None:
 
 
 def engine_core(server: Server) -> int | None:
-    """Process id of the server's engine core."""
+    """The process id of the server's engine core."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError, KeyError):
             facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
@@ -82,7 +84,7 @@ def resident_mb(pid: int | None) -> float | None:
 
 @dataclass
 class Memory:
-    """Resident memory of each process the server was, sample after sample."""
+    """Samples of the resident memory of each process of the server."""
 
     samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
@@ -92,7 +94,7 @@ class Memory:
             self.samples.setdefault((name, pid), []).append(mb)
 
     def growth_mb(self, name: str) -> float:
-        """The most that one process of that name grew by, after the first quarter of its time."""
+        """The largest growth of one process with that name after the first quarter of its time."""
         grown = [0.0]
         for (found, _), values in self.samples.items():
             if found == name and len(values) > 4:
@@ -105,7 +107,7 @@ class Memory:
 
 @dataclass
 class Soak:
-    """One policy's run."""
+    """The run of one policy."""
 
     config: ServerConfig
     folder: Path
@@ -113,7 +115,7 @@ class Soak:
     memory: Memory = field(default_factory=Memory)
     kills: int = 0
     deaths: int = 0
-    """Of the engine, not asked for."""
+    """Deaths of the engine that this command did not cause."""
 
     def __post_init__(self) -> None:
         self.site = Site(model_name(self.config), int(self.config.max_model_len or 0))
@@ -131,18 +133,18 @@ class Soak:
         try:
             await asyncio.to_thread(self.server.wait_until_healthy)
         except BaseException:
-            self.server.kill()  # whoever waits in that thread sees it
+            self.server.kill()  # the thread that waits for the server then ends
             raise
         self.site.up(self.server.port)
 
     def stop(self) -> None:
-        """Whatever state it is in."""
+        """Stop the server, if there is one, in whatever state it is."""
         if self.server is not None:
             self.server.stop()
             self.server = None
 
     async def watch(self) -> None:
-        """See that the server runs: it is started again where it ended, and its memory is looked at."""
+        """Start the server again when it has ended, and sample its memory."""
         while True:
             assert self.server is not None
             if self.server.process.poll() is not None:
@@ -162,7 +164,7 @@ class Soak:
         await self.start()
 
     async def kill(self) -> None:
-        """``kill -9`` of the engine core; the API server ends by itself, or is ended after a minute."""
+        """``kill -9`` the engine core. The API server then ends by itself, or is killed after a minute."""
         assert self.server is not None
         core = engine_core(self.server)
         if core is None:
@@ -178,7 +180,7 @@ class Soak:
     # -------------------------------------------------------------------------------- its clients
 
     async def run(self, seconds: float, agents: int, hostile: int, seed: int) -> dict[str, Any]:
-        """The whole soak; the engine's state at rest."""
+        """Run the whole soak. Returns the engine's state at rest."""
         await self.start()
         watching = asyncio.ensure_future(self.watch())
         honest = [Agent(self.site, self.seen, f"{n}", seed + n).run() for n in range(agents)]
@@ -201,10 +203,10 @@ class Soak:
         self.site.is_over = True
 
     async def beside(self, watching: asyncio.Future[None], doing: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for something, and for no longer than somebody watches.
+        """Wait until ``doing`` is done or ``watching`` fails.
 
         Raises:
-            SoakError, ServerError: the server cannot be kept up.
+            SoakError, ServerError: the server cannot be kept running.
         """
         task = asyncio.ensure_future(doing)
         await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +223,7 @@ class Soak:
                 raise SoakError(f"a client of the soak failed: {each.exception()!r}") from each.exception()
 
     async def at_rest(self) -> dict[str, Any]:
-        """The engine's state once nothing runs, waits or is held, or ``REST_S`` have passed."""
+        """The engine's state when nothing runs, waits or is pinned, or after ``REST_S`` seconds."""
         clock = asyncio.get_running_loop().time
         until_s = clock() + REST_S
         while True:
@@ -247,7 +249,7 @@ async def ended(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """What the server's record says of the whole run, the kill included."""
+    """What the server's record contains of the whole run, including the kill."""
 
     events: int = 0
     unended: int = 0
@@ -255,7 +257,7 @@ class Record:
     aborted_waiting: int = 0
     aborted_running: int = 0
     fault: str | None = None
-    """Why it cannot be read."""
+    """Why the record cannot be read."""
 
 
 def read_record(folder: Path) -> Record:
@@ -279,11 +281,11 @@ def _unended(events: Sequence[SchedulerEvent]) -> int:
 
 OURS = "/continuum_server/"
 EXPECTED = ("could not be read and is ignored", "statistics from")
-"""Log lines that the plugin writes for tags it refuses: expected here."""
+"""Log lines that the plugin writes for tags that it refuses; they are expected here."""
 
 
 def plugin_errors(log: str) -> list[str]:
-    """Warnings and errors of the plugin's, and tracebacks that end in its code."""
+    """Warnings and errors of the plugin, and tracebacks that end in its code."""
     found, frame, in_traceback = [], "", False
     for raw in log.splitlines():
         line = re.sub(r"^\([^)]*\) (?:[A-Z]+ \S+ \S+ \[[^\]]*\] ?)?", "", raw)
@@ -305,7 +307,7 @@ def plugin_errors(log: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One fact of one policy's run."""
+    """One result of the run of one policy."""
 
     text: str
     is_loss: bool = False
@@ -378,15 +380,15 @@ def markdown(columns: Sequence[str], rows: Sequence[Rows]) -> str:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of traffic for each policy, starts not counted")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of traffic for each policy")
     parser.add_argument("--policy", default=DEFAULT, help=f"separated by commas; default {DEFAULT}")
-    parser.add_argument("--agents", type=int, default=6, help="honest ones at once")
-    parser.add_argument("--hostile", type=int, default=6, help="clients of the other kind at once")
+    parser.add_argument("--agents", type=int, default=6, help="honest agents at the same time")
+    parser.add_argument("--hostile", type=int, default=6, help="hostile clients at the same time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kv-blocks", type=int, default=1200, help="of 16 tokens")
-    parser.add_argument("--time-scale", type=float, default=2.0, help="modelled seconds per second")
-    parser.add_argument("--max-growth-mb", type=float, default=200.0, help="more than this counts as lost")
-    parser.add_argument("--folder", type=Path, help="keep logs and records there; it must not hold any yet")
+    parser.add_argument("--kv-blocks", type=int, default=1200, help="KV blocks of 16 tokens")
+    parser.add_argument("--time-scale", type=float, default=2.0, help="modelled seconds in each real second")
+    parser.add_argument("--max-growth-mb", type=float, default=200.0, help="growth of a process that counts as lost")
+    parser.add_argument("--folder", type=Path, help="keep logs and records in this folder; it must not contain any yet")
     return parser.parse_args()
 
 
@@ -405,7 +407,7 @@ def config_of(policy: str, options: argparse.Namespace, folder: Path) -> ServerC
 
 
 def soak_policy(policy: str, options: argparse.Namespace, folder: Path) -> tuple[Rows, Rows]:
-    """What was tried and what was lost."""
+    """Run one policy. Returns the tables of what was tried and of what was lost."""
     if (folder / "record" / EVENTS).exists():
         raise SoakError(f"{folder}: holds a record already")
     say(f"{policy}: {options.minutes:g} minutes of traffic; log {folder / 'server.log'}")
@@ -420,7 +422,7 @@ def soak_policy(policy: str, options: argparse.Namespace, folder: Path) -> tuple
 
 def main() -> int:
     options = read_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # asyncio ends its tasks at that one
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # on which asyncio cancels its tasks
     policies = [name.strip() for name in options.policy.split(",") if name.strip()]
     runs: dict[str, tuple[Rows, Rows]] = {}
     with tempfile.TemporaryDirectory(prefix="continuum-soak-") as temporary:

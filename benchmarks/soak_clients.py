@@ -1,7 +1,7 @@
-"""Clients of soak.py: agents that behave, and clients that do not.
+"""The clients of soak.py: honest agents and hostile clients.
 
-They speak HTTP over raw sockets, so that a client can go away at any moment: before its request is sent whole, in the
-queue, in the prefill, in the middle of an answer.
+They speak HTTP over raw sockets, so that a client can hang up at any moment: before its request is complete, in the
+queue, during the prefill, in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 REQUEST_S = 120.0
-"""How long an honest agent waits for one answer before it counts as failed."""
+"""Seconds that an honest agent waits for an answer before it counts as failed."""
 TURNS, FIRST_TOKENS, MORE_TOKENS, OUTPUT_TOKENS, TOOL_S = 4, 600, 150, 24, 0.3
-"""Every honest program, so that their times compare."""
+"""Turns of every honest program; equal, so that their times can be compared."""
 
 
 @dataclass
 class Site:
-    """The server as its clients see it: it may be down for a while, and come back at another port."""
+    """The server's address. The server may be down for a while and come back at another port."""
 
     model: str
     max_tokens: int
     host: str = "127.0.0.1"
     port: int = 0
     lives: int = 0
-    """How often it went down."""
+    """How often the server went down."""
     is_up: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
     """No new program is begun."""
@@ -49,20 +49,21 @@ class Site:
 
 @dataclass
 class Seen:
-    """What the clients did and what became of it."""
+    """Counts what the clients did and what came of it."""
 
     acts: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    """To hostile requests, by class of status; those that the server's death cut off are left out."""
+    """Answers to hostile requests by class of status, without those that the death of the server cut off."""
     turns: int = 0
     failures: list[str] = field(default_factory=list)
-    """Honest requests that failed while the server was meant to be up."""
+    """Honest requests that failed while the server should have been up."""
     retries: int = 0
-    """Honest requests sent again after the kill."""
+    """Honest requests that were sent again after the kill."""
     programs: int = 0
-    """Honest ones that came to their end."""
+    """Honest programs that ended."""
     programs_s: list[float] = field(default_factory=list)
-    """Theirs from the first arrival to the last answer; those that lived through the kill are left out."""
+    """Seconds of honest programs from the first arrival to the last answer, without those that lived through the
+    kill."""
 
 
 # ------------------------------------------------------------------------------------------------------ wire
@@ -76,7 +77,7 @@ def head_of(site: Site, path: str, length: int, headers: dict[str, str], method:
 
 @asynccontextmanager
 async def connection(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection that is torn down at the end, whatever is still on its way."""
+    """A connection that is aborted at the end, whatever is still being sent."""
     reader, writer = await asyncio.open_connection(site.host, site.port)
     try:
         yield reader, writer
@@ -88,7 +89,7 @@ async def connection(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, as
 async def sent(
     site: Site, path: str, body: bytes, headers: dict[str, str] | None = None
 ) -> AsyncIterator[asyncio.StreamReader]:
-    """A request that was sent whole; leaving the block hangs up."""
+    """Send a whole request; leaving the block hangs up."""
     async with connection(site) as (reader, writer):
         writer.write(head_of(site, path, len(body), headers or {}) + body)
         await writer.drain()
@@ -99,7 +100,7 @@ async def ask(site: Site, path: str, body: bytes, headers: dict[str, str] | None
     """Status and body of a whole answer.
 
     Raises:
-        OSError: there is none.
+        OSError: there was no answer.
     """
     async with sent(site, path, body, headers) as reader:
         answer = await reader.read(-1)
@@ -111,7 +112,7 @@ async def ask(site: Site, path: str, body: bytes, headers: dict[str, str] | None
 
 
 def tokens(count: int, chance: random.Random) -> list[int]:
-    """Ids without meaning."""
+    """Arbitrary token ids."""
     return chance.choices(range(300, 8000), k=count)
 
 
@@ -124,7 +125,8 @@ def completion(site: Site, prompt: list[int], output: int, xargs: Any = None, **
 
 
 class Agent:
-    """Programs one after the other, each a conversation that grows; a turn that the kill interrupts is asked again."""
+    """Runs programs one after the other. Each is a conversation that grows; a turn that the kill interrupts is sent
+    again."""
 
     def __init__(self, site: Site, seen: Seen, name: str, seed: int) -> None:
         self.site, self.seen, self.name, self.chance = site, seen, name, random.Random(seed)
@@ -151,7 +153,7 @@ class Agent:
             self.seen.programs_s.append(clock() - began_s)
 
     async def turn(self, program_id: str, prompt: list[int], is_last: bool) -> list[int] | None:
-        """The answer's tokens; None where it failed and nothing excuses that."""
+        """The tokens of the answer; None if the request failed and the server was up."""
         xargs = {"program_id": program_id, "is_last_step": int(is_last), "last_func_call": "ls"}
         body = completion(self.site, prompt, OUTPUT_TOKENS, xargs, return_token_ids=True)
         while True:
@@ -198,12 +200,12 @@ answer.read()
 
 
 class Hostile:
-    """One act after the other, drawn at random."""
+    """Runs one hostile act after the other, drawn at random."""
 
     def __init__(self, site: Site, seen: Seen, name: str, seed: int) -> None:
         self.site, self.seen, self.name, self.chance = site, seen, name, random.Random(seed)
         self.ids: list[str] = []
-        """Used before: ended, released, aborted."""
+        """Program ids that this client has used: ended, released, aborted."""
         self.number = 0
 
     async def run(self) -> None:
@@ -222,7 +224,7 @@ class Hostile:
         return name
 
     def old(self) -> str:
-        """An id of one's own, or an honest agent's, over or not."""
+        """A used id of this client or of an honest agent, whose program may have ended or not."""
         number = self.chance.randrange(20)
         return self.chance.choice([*self.ids, self.fresh(), f"honest-{number % 6}-{number}"])
 
@@ -230,7 +232,7 @@ class Hostile:
         return completion(self.site, tokens(prompt, self.chance), output, xargs, **fields)
 
     async def ask(self, body: bytes, headers: dict[str, str] | None = None, path: str = "/v1/completions") -> None:
-        """Ask, and count the answer's status where the server was up from the request to the answer."""
+        """Send a request, and count the status of its answer if the server was up all the time."""
         lives, was_up = self.site.lives, self.site.is_up.is_set()
         try:
             status, _ = await ask(self.site, path, body, headers)
@@ -259,7 +261,7 @@ class Hostile:
                 await reader.readline()
 
     async def gone_in_the_queue(self) -> None:
-        """More at once than the pool holds; all hang up when the first has begun to answer."""
+        """Send more requests at once than fit into the KV pool; all hang up when the first answer begins."""
 
         async def one(reader_of: Any) -> None:
             async with reader_of as reader:
@@ -276,7 +278,7 @@ class Hostile:
             await asyncio.gather(*asking, return_exceptions=True)
 
     async def stopped_process(self) -> None:
-        """A client that stops reading in mid-answer; then it goes on, or dies."""
+        """Let a client stop reading in the middle of an answer, and then continue or die."""
         body = self.body(100, 1500, {"program_id": self.fresh(), "kv_ttl_s": 60}, stream=True)
         command = [sys.executable, "-c", STALLED, self.site.host, str(self.site.port)]
         pipe, silent = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -327,13 +329,13 @@ class Hostile:
         await self.ask(self.body(self.chance.choice((20, 3000)), 16, xargs))
 
     async def parents(self) -> None:
-        """A program that is its own parent, a circle, a chain of many, an honest agent's child."""
+        """Name parents: a program that is its own parent, a circle, a long chain, an honest agent as parent."""
         one, two = self.fresh(), self.fresh()
         for child, parent in ((one, one), (one, two), (two, one), (self.fresh(), self.old()), (two, "honest-0-0")):
             await self.ask(self.body(50, 4, {"program_id": child, "parent_id": parent}))
 
     async def twins(self) -> None:
-        """Several requests of one program at once; one of them claims to be the last."""
+        """Send several requests of one program at once; one of them claims to be the last."""
         name = self.fresh()
         xargs = [{"program_id": name, "is_last_step": int(number == 1)} for number in range(4)]
         headers = {"X-Request-Id": f"same-{name}"}
@@ -344,7 +346,7 @@ class Hostile:
         await self.ask(b"", path=f"/continuum/programs/{name}/release")
 
     async def hog(self) -> None:
-        """A large context, to be held for a day, that nobody comes back for."""
+        """Send a large context with a TTL of a day, and never return."""
         await self.ask(self.body(self.site.max_tokens // 3, 200, {"program_id": self.fresh(), "kv_ttl_s": 86_400}))
 
 

@@ -1,8 +1,9 @@
-"""What copying a policy's tool statistics takes on the scheduler's thread (``serve --statistics``, every 30 s).
+"""Measures how long copying a policy's tool statistics takes on the scheduler's thread.
 
     python benchmarks/statistics_cost.py
 
-Every tool's window full. Prints a Markdown table: the copy, and the write that another thread makes of it.
+``serve --statistics`` makes such a copy every 30 s. Here the window of every tool is full. Prints a Markdown table: the
+copy, and the write of the copy by another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SIZES = ((10, 4096), (256, 4096), (10, 100_000))
 
 
 def learned(tools: int, window: int) -> Continuum:
-    """A policy that knows so many times of so many tools."""
+    """A policy whose statistics hold so many times for each of so many tools."""
     chance = random.Random(1)
     policy = Continuum(Machine(PrefillCurve(0.0, 1e-4, 0.0), 100_000), ContinuumOptions(sample_window=window))
     for number in range(tools * window):

@@ -1,11 +1,12 @@
-"""One trace, one policy, one seed through the virtual, the emulated and the cpu engine: what agrees, and how far?
+"""Compares the virtual, the emulated and the cpu engine on one trace, one policy and one seed.
 
     python benchmarks/three_engines.py [--policy static-ttl] [--jps 0.5] [--kv-blocks 400] [--seed 0]
 
-Synthetic programs, the same arrivals everywhere, blocks of 32 tokens (the cpu engine's). ``emulated`` is a vLLM server
-that takes an H100's modelled step times for real; ``cpu`` is a vLLM server that computes a tiny model with random
-weights. The cpu server is profiled (``continuum-bench profile --base-url``), and the profile gives the second virtual
-run its step times, so that times can be compared there too. Prints the tables of docs/results/engines.md.
+All engines serve the same synthetic programs with the same arrivals, in blocks of 32 tokens (the cpu engine's size).
+``emulated`` is a vLLM server that sleeps for an H100's modelled step times. ``cpu`` is a vLLM server that computes a
+tiny model with random weights. The cpu server is profiled (``continuum-bench profile --base-url``), and a second
+virtual run uses the profile's step times, so that times can be compared with the cpu engine's too. Prints the tables of
+docs/results/engines.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from continuum_traces.schema import Program, ToolCall, Turn
 
 BLOCK = 32
 OPTIONS = {"static-ttl": {"ttl_s": 4.0}}
-"""Longer than any tool here: every turn that is not the last is held until its program is back."""
+"""A TTL longer than any tool here: the KV of every turn but the last is held until the program returns."""
 Key = tuple[str, int]
 
 
@@ -42,7 +43,8 @@ def bench(*arguments: object) -> None:
 
 
 def small_programs(count: int) -> list[Program]:
-    """Four to seven turns, 300 to 900 tokens at first, 50 to 200 more a turn, tools of 1 s on average."""
+    """Programs with four to seven turns: 300 to 900 tokens at first, 50 to 200 more in each turn, tools of 1 s on
+    average."""
     chance = random.Random(3)
     programs = []
     for number in range(count):
@@ -61,7 +63,7 @@ def small_programs(count: int) -> list[Program]:
 
 @dataclass(frozen=True)
 class Played:
-    """One engine's run."""
+    """The programs as one engine ran them."""
 
     programs: tuple[ProgramTimes, ...]
 
@@ -86,7 +88,7 @@ class Played:
 
 
 def same_order(ours: Played, theirs: Played) -> float:
-    """Share of pairs of turns, of different programs, that were first scheduled in the same order in both."""
+    """The share of pairs of turns of different programs that both engines started in the same order."""
     at, other = ({key: turn.start_s or 0.0 for key, turn in played.turns.items()} for played in (ours, theirs))
     pairs = [(a, b) for a, b in combinations(at, 2) if a[0] != b[0]]
     return statistics.mean((at[a] < at[b]) == (other[a] < other[b]) for a, b in pairs)

@@ -1,14 +1,15 @@
-"""What the key is worth under which tool times are recorded: first word, first real program, or the client's name.
+"""Compares three keys under which tool times can be recorded: first word, first real program, the client's name.
 
     python benchmarks/tool_key.py TRACE [--jps 0.03] [--programs 50] [--seeds 3] [--gpu a100-80gb] [--no-jct]
 
 TRACE is a numeric file (docs/trace-format.md) whose lines have ``tools`` (first words) and ``tools_main`` (first real
-programs). The client's name of a shell agent's tool is the same for every turn: one key for all.
+programs). The client's name of a shell agent's tool is the same for every turn, so it is one key for all.
 
-Prediction: the turns in the order in which they were answered, each predicted from those before it, with the policy's
-own rule (a tool's times once there are more than K = 100, all tools' before). Pay-off: what a TTL is for, G where the
-next turn came within it, less the seconds held, as a share of what knowing the time would have earned. JCT: policy
-``continuum`` on the virtual engine, equal arrivals; only the names differ.
+Prediction: the turns in the order in which they were answered; each is predicted from the earlier ones with the
+policy's own rule (the times of the tool if there are more than K = 100, else those of all tools). Pay-off: a pin earns
+G if the next turn comes within the TTL, and costs the seconds that it is held; the table shows the share of what it
+would earn if the tool times were known. JCT: policy ``continuum`` on the virtual engine with equal arrivals; only the
+names differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast the virtual engine is, beside aisimulate, and what the plugin costs beside stock vLLM (64 programs).
+"""Measures the speed of the virtual engine beside aisimulate, and of the plugin beside stock vLLM (64 programs).
 
     python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
     python benchmarks/virtual_speed.py TRACE --shares
 
-Everything in one process and one run, in turn (A B A B ...), medians: machines drift.
+All arms run in turn (A B A B ...) in one process, because the speed of a machine changes over time. Prints medians.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--aisimulate")
     parser.add_argument("--jps", type=float, default=0.05)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--shares", action="store_true", help="where the time goes, instead of the table")
+    parser.add_argument("--shares", action="store_true", help="print where the time is spent instead of the table")
     options = parser.parse_args()
     jobs = load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
     if options.shares:

@@ -1,7 +1,8 @@
 """Reference pages written from the code: the command line, the file formats, the policies, the metrics.
 
 As a hook of mkdocs (``on_files``) it adds them to the site under ``reference/``, so that none can be out of date. Run
-as a program (``make docs``) it writes ``docs/metrics.md``, which is read outside the site too.
+as a program (``make docs``) it writes ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read
+outside the site too.
 """
 
 from __future__ import annotations
@@ -209,13 +210,33 @@ def policies() -> str:
         lines += [f"## {title}", ""]
         for name, policy in POLICIES.items():
             if policy.label == label:
-                page = f"{name}.md" if (DOCS / "policies" / f"{name}.md").exists() else "bounds.md"
                 says = _prose(policy).partition(PARAGRAPH)[0]
-                lines += [f"### {name}", "", says, "", f"[Its page](../policies/{page})", ""]
+                lines += [f"### {name}", "", says, "", f"[Its page](../policies/{_page_of(name)})", ""]
                 lines += (
                     [*_field_table(policy.options_type), ""] if fields(policy.options_type) else ["No options.", ""]
                 )
     return "\n".join(lines)
+
+
+def policy_overview() -> str:
+    """``docs/policies/README.md`` with a table of all policies, and one of all bounds, between their marks."""
+    page = (DOCS / "policies" / "README.md").read_text(encoding="utf-8")
+    for label in ("policy", "bound"):
+        rows = [
+            f"| [{name}]({_page_of(name)}) | {_cell(_prose(policy).partition(PARAGRAPH)[0])} |"
+            for name, policy in POLICIES.items()
+            if policy.label == label
+        ]
+        mark, end = f"<!-- {label}: written by make docs -->", "<!-- end -->"
+        head, _, rest = page.partition(mark)
+        table = "\n".join(["| name | rule |", "|---|---|", *rows])
+        page = f"{head}{mark}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def _page_of(policy: str) -> str:
+    """Bounds without a page of their own share one."""
+    return f"{policy}.md" if (DOCS / "policies" / f"{policy}.md").exists() else "bounds.md"
 
 
 # -------------------------------------------------------------------------------------------------- small
@@ -235,3 +256,4 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
+    (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")

@@ -1,7 +1,8 @@
-"""BFCL's web-search entries, tagged and timed: one program in one process, ``python -m continuum_agents.bfcl``.
+"""BFCL's web-search entries with tags and tool times: ``python -m continuum_agents.bfcl`` runs one program.
 
-Runs in bfcl-eval's own environment (``environments``). Its entries, its multi-turn loop, its tools and its scorer are
-its own; ours are a model handler that calls through our client, a clock around each tool, and the web (``bfcl_web``).
+It runs in bfcl-eval's own environment (``environments``). The entries, the multi-turn loop, the tools and the scorer
+are bfcl-eval's. We add a model handler that calls through our client, measure each tool, and choose the web
+(``bfcl_web``).
 """
 
 from __future__ import annotations
@@ -24,36 +25,37 @@ from continuum_traces.run_dir import write_json
 from continuum_agents.bfcl_benchmark import Benchmark, Handler
 from continuum_agents.bfcl_web import LIVE, use_web
 from continuum_agents.channel import Channel
-from continuum_agents.edge import MAX_NAME_CHARS, ending, recording_client, serve, turn_ended
-from continuum_agents.protocol import Done, Start, ToolEnded
+from continuum_agents.edge import MAX_NAME_CHARS, Turns, ending, recording_client, serve
+from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
-from continuum_client.program import Program
 
 MAX_RETRIES = 40
-"""Of the client, four to five minutes together: a server that restarts is waited for."""
+"""Retries of the client. They take four to five minutes, so that a program survives a restart of the server."""
 NAME = "continuum"
-"""Ours in BFCL's table of models, where FC in a name would be a choice of the tools API."""
+"""Our model's name in BFCL's table of models. BFCL would use the tools API for any name that contains FC."""
 NAMELESS = "tool"
 ANSWERED, STEP_LIMIT, NOT_DECODED, FAILED = "Answered", "StepLimit", "NotDecoded", "InferenceError"
-"""How a program ends: with an answer, at BFCL's step limit, with calls BFCL cannot read, with an error in its loop."""
+"""How a program can end: with an answer, at BFCL's step limit, with calls that BFCL cannot read, with an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the harness says in ``Start.config``, KEY=VALUE."""
+class BfclSettings:
+    """The KEY=VALUE pairs of ``Start.config``."""
 
     web: str = LIVE
     record_web: str | None = None
     data: str | None = None
-    """Folder of entries in BFCL's layout; None: bfcl-eval's own."""
+    """Folder with entries in BFCL's layout; None: bfcl-eval's own entries."""
     temperature: float = 0.001
     prompting: bool = False
-    """Functions in the prompt and calls in the text, instead of the tools API."""
+    """Put the functions into the prompt and read the calls from the text, instead of using the tools API."""
 
     @classmethod
-    def read(cls, config: tuple[str, ...]) -> Settings:
-        """Raises:
-        ValueError: a setting there is not.
+    def read(cls, config: tuple[str, ...]) -> BfclSettings:
+        """Read the pairs.
+
+        Raises:
+            ValueError: no setting has that name.
         """
         given = dict(part.partition("=")[::2] for part in config)
         unknown = given.keys() - cls.__dataclass_fields__.keys()
@@ -69,73 +71,56 @@ class Settings:
 
 
 class TaggedHandler(Handler):
-    """BFCL's handler of OpenAI-compatible servers, through our client.
+    """BFCL's handler of OpenAI-compatible servers, which sends its calls through our client.
 
-    Every query is a call of ``program``: the id, the tools that ran since the last call and their seconds go with it,
-    and it is recorded. Retries happen inside a query and tell the same again.
+    The client retries within a call, and every try carries the same tags.
     """
 
-    def __init__(
-        self, settings: Settings, model: str, client: OpenAI, program: Program, channel: Channel, step_limit: int
-    ) -> None:
+    def __init__(self, settings: BfclSettings, model: str, client: OpenAI, turns: Turns) -> None:
         super().__init__(model, settings.temperature, NAME, not settings.prompting)
-        self.model_name_underline_replaced = NAME  # BFCL makes a Python name of it; a model's may begin with a digit
+        self.model_name_underline_replaced = NAME  # BFCL uses it as a Python name; a model's may begin with a digit
         self.client = client
-        self._program = program
-        self._channel = channel
-        self._step_limit = step_limit
-        self.turns = 0
+        self.turns = turns
 
     def generate_with_backoff(self, **call: Any) -> Any:
-        """BFCL's call of the model, tagged. Gives the response and its seconds."""
-        if self.turns + 1 >= self._step_limit:
-            self._program.last_step()  # BFCL makes no further call, whatever the reply says
-        with self._program.active():
+        """BFCL's call of the model. Returns the response and its seconds."""
+        with self.turns.call():
             response, seconds = super().generate_with_backoff(**call)
-        self._channel.say(turn_ended(self.turns, response))
-        self.turns += 1
+        self.turns.answered(response)
         return response, seconds
 
 
 class TimedTools:
-    """BFCL's execution of a reply's calls, one after the other as it does, with a clock and a limit around each."""
+    """BFCL's execution of a reply's calls. It executes them one after the other, and measures and limits each."""
 
     def __init__(
-        self,
-        execute: Callable[..., tuple[list[str], dict[str, Any]]],
-        handler: TaggedHandler,
-        program: Program,
-        channel: Channel,
-        limit_s: float | None,
+        self, execute: Callable[..., tuple[list[str], dict[str, Any]]], turns: Turns, limit_s: float | None
     ) -> None:
         self._execute = execute
-        self._handler = handler
-        self._program = program
-        self._channel = channel
+        self._turns = turns
         self._limit_s = limit_s
 
     def __call__(self, calls: list[str], *context: Any, **options: Any) -> tuple[list[str], dict[str, Any]]:
-        """Results of all calls, and the instances they ran on, as BFCL's function gives them."""
+        """Execute the calls. Returns their results and the instances on which they ran, as BFCL's function does."""
         results, instances = self._execute([], *context, **options)
         for call in calls:
             results += self._timed(call, *context, **options)
         return results, instances
 
     def _timed(self, call: str, *context: Any, **options: Any) -> list[str]:
-        tool = self._program.tool(name_of(call))
+        tool = self._turns.program.tool(name_of(call))
         try:
             with tool, time_limit(self._limit_s):
                 return self._execute([call], *context, **options)[0]
-        except TimeoutError as error:  # BFCL's own words, where its code did not catch it
+        except TimeoutError as error:  # worded as BFCL words an error; mostly BFCL catches it itself
             return [f"Error during execution: {error}"]
         finally:
-            seconds = round(tool.seconds or 0.0, 6)
-            self._channel.say(ToolEnded(max(0, self._handler.turns - 1), tool.name, seconds))
+            self._turns.tool_ended(tool.name, round(tool.seconds or 0.0, 6))
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """``TimeoutError`` in the body when the time is up. In the main thread; None: no limit."""
+    """Raise ``TimeoutError`` in the body after so many seconds; None: no limit. It works in the main thread only."""
     if seconds is None:
         yield
         return
@@ -155,78 +140,71 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def name_of(call: str) -> str:
-    """The function of a call that BFCL is about to evaluate."""
+    """The name of the function in a call that BFCL is about to evaluate."""
     name = call.split("(", 1)[0].strip()[:MAX_NAME_CHARS]
     return name if name and name.isprintable() else NAMELESS
 
 
-def recorded_name(name: str, arguments: str) -> str:
-    """A tool is recorded under its function's name."""
-    return name
-
-
 def run(start: Start, channel: Channel) -> Done:
-    """The program, from its question to its answer. Whatever happens, its end is told to the server and recorded."""
-    settings = Settings.read(start.config)
+    """Run the program from its question to its answer."""
+    settings = BfclSettings.read(start.config)
     use_web(settings.web, settings.record_web)
     benchmark = Benchmark(None if settings.data is None else Path(settings.data))
     entry = benchmark.entry(start.instance_id)
     if start.step_limit is not None:
         base_handler.MAXIMUM_STEP_LIMIT = start.step_limit - 1
-    step_limit = base_handler.MAXIMUM_STEP_LIMIT + 1  # BFCL stops when it has made more than so many steps
-    client = recording_client(start, "bfcl-eval", recorded_name).with_options(max_retries=MAX_RETRIES)
+    step_limit = base_handler.MAXIMUM_STEP_LIMIT + 1  # BFCL stops after it has made more steps than its limit
+    client = recording_client(start, "bfcl-eval").with_options(max_retries=MAX_RETRIES)
     program = client.program(start.program_id)
     with ending(program):
-        handler = TaggedHandler(settings, start.model, client, program, channel, step_limit)
+        turns = Turns(program, channel, step_limit)
+        handler = TaggedHandler(settings, start.model, client, turns)
         execute = base_handler.execute_multi_turn_func_call
-        base_handler.execute_multi_turn_func_call = TimedTools(execute, handler, program, channel, start.tool_limit_s)
-        status, result = infer(handler, entry, step_limit)
-    write_json(made(Path(start.trajectory)), result)
-    return Done(status, answer_of(result), handler.turns, passed=benchmark.valid(handler, result))
+        base_handler.execute_multi_turn_func_call = TimedTools(execute, turns, start.tool_limit_s)
+        status, result = infer(handler, entry)
+    trajectory = Path(start.trajectory)
+    trajectory.parent.mkdir(parents=True, exist_ok=True)
+    write_json(trajectory, result)
+    return Done(status, answer_of(result), turns.count, passed=benchmark.valid(handler, result))
 
 
-def infer(handler: TaggedHandler, entry: dict[str, Any], step_limit: int) -> tuple[str, dict[str, Any]]:
-    """BFCL's loop; gives how it ended and the entry's result as BFCL writes it.
+def infer(handler: TaggedHandler, entry: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Run BFCL's loop. Returns how it ended, and the entry's result in BFCL's format.
 
     Raises:
-        openai.APIError: the server failed or was not there: that is not the program's own end.
+        openai.APIError: the server failed or could not be reached, which is no result of the program.
     """
     try:
         steps, metadata = handler.inference(entry, include_input_log=False, exclude_state_log=False)
     except Exception as error:
         if isinstance(error, openai.APIError) and not isinstance(error, openai.BadRequestError):
             raise
-        traceback.print_exc()  # as BFCL's own command does: the error is the entry's result
+        traceback.print_exc()  # as in BFCL's own command, the error is the entry's result
         told = {"result": f"Error during inference: {error}", "traceback": traceback.format_exc()}
         return FAILED, {"id": entry["id"], **told}
     result: dict[str, Any] = json.loads(json.dumps({"id": entry["id"], "result": steps, **metadata}, default=str))
-    return _ended(handler, result["result"][-1][-1], step_limit), result
+    return _ended(handler, result["result"][-1][-1]), result
 
 
-def _ended(handler: TaggedHandler, last: Any, step_limit: int) -> str:
+def _ended(handler: TaggedHandler, last: Any) -> str:
     try:
         calls = handler.decode_execute(last, has_tool_call_tag=False)
     except Exception:  # noqa: BLE001 - whatever BFCL cannot decode ends its turn
         return NOT_DECODED if isinstance(last, list) else ANSWERED
-    return STEP_LIMIT if calls and handler.turns >= step_limit else ANSWERED
+    return STEP_LIMIT if calls and handler.turns.count >= handler.turns.step_limit else ANSWERED
 
 
 def answer_of(result: dict[str, Any]) -> str:
-    """The last thing the model said in words; empty where it ended with calls or an error."""
+    """The model's last reply if it is text; empty if it consists of calls or is an error."""
     steps = result["result"]
     last = steps[-1][-1] if isinstance(steps, list) else ""
     return last if isinstance(last, str) else ""
 
 
-def made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def warm_up() -> None:
-    """Load what the client loads at its first call, so that no program pays for it."""
+    """Load what the client would load at its first call, so that this time is in no program."""
     client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0, implicit=False)
-    with suppress(openai.APIConnectionError):  # nobody answers there
+    with suppress(openai.APIConnectionError):  # no server listens there
         client.chat.completions.create(model="none", messages=[{"role": "user", "content": "."}])
 
 

@@ -1,7 +1,7 @@
-"""bfcl-eval's entries and its scorer, without the makers' SDKs that its table of models imports.
+"""bfcl-eval's entries and its scorer, without the SDKs of all model makers.
 
-``bfcl_eval.constants.model_config`` imports the handlers of all models there are, and with them torch and a dozen SDKs.
-All that the scorer wants of it is the table: here it is empty, put in place before the scorer is imported.
+``bfcl_eval.constants.model_config`` imports the handlers of all models, and with them torch and a dozen SDKs. The
+scorer needs only the table in that module. An empty table is put in its place before the scorer is imported.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ MODELS = ModuleType("bfcl_eval.constants.model_config")
 MODELS.MODEL_CONFIG_MAPPING = {}  # type: ignore[attr-defined]
 sys.modules.setdefault(MODELS.__name__, MODELS)
 
-from bfcl_eval.eval_checker import eval_runner  # noqa: E402 - needs the table
+from bfcl_eval.eval_checker import eval_runner  # noqa: E402 - imports the table
 
 ANSWERS = "possible_answer"
 
 
 class UnknownEntry(Exception):
-    """BFCL has no such entry."""
+    """BFCL has no entry with that id."""
 
 
 class Handler(OpenAICompletionsHandler):  # type: ignore[misc]
-    """BFCL's handler of OpenAI-compatible servers, without a client of its own."""
+    """BFCL's handler of OpenAI-compatible servers. It needs no API key, because our client replaces its client."""
 
     def _build_client_kwargs(self) -> dict[str, Any]:
         return {"api_key": "EMPTY"}
 
 
 class Benchmark:
-    """Entries and their answers.
+    """BFCL's entries and their answers.
 
     Args:
-        data: a folder laid out as bfcl-eval's own (``BFCL_v4_web_search.json``, ``possible_answer/`` beside it); None:
-            bfcl-eval's own.
+        data: a folder in bfcl-eval's layout: ``BFCL_v4_web_search.json``, and the answers in ``possible_answer/``.
+            None: bfcl-eval's own folder.
     """
 
     def __init__(self, data: Path | None = None) -> None:
@@ -48,10 +48,10 @@ class Benchmark:
             utils.POSSIBLE_ANSWER_PATH = data / ANSWERS
 
     def entry(self, entry_id: str) -> dict[str, Any]:
-        """An entry, ready for the loop: its question, functions and settings.
+        """An entry for BFCL's loop: its question, functions and settings.
 
         Raises:
-            UnknownEntry: there is none.
+            UnknownEntry: BFCL has no entry with that id.
         """
         (found,) = utils.populate_initial_settings_for_web_search_test_cases([self._find(entry_id)[1]])
         return dict(found)
@@ -61,18 +61,18 @@ class Benchmark:
         return answers.exists()
 
     def valid(self, handler: Handler, result: dict[str, Any]) -> bool | None:
-        """BFCL's verdict on an entry's result; None where there are no answers to compare with."""
+        """Whether an entry's result is right, by BFCL's scorer; None if the folder has no answers."""
         if not self.has_answers():
             return None
         number, entry = self._find(result["id"])
         category, name = category_of(entry["id"]), handler.registry_name
-        right = utils.load_ground_truth_entry(category)[number]["ground_truth"]  # in the same order as the entries
+        right = utils.load_ground_truth_entry(category)[number]["ground_truth"]  # in the entries' order
         judge = eval_runner._evaluate_single_agentic_entry
         judged = judge(handler, entry["id"], result["result"], right, entry, name, category)
         return bool(judged["valid"])
 
     def evaluate(self, handler: Handler, category: str, results: list[dict[str, Any]], scores: Path) -> None:
-        """BFCL's evaluation of some entries of a category; it writes their score below ``scores``."""
+        """Run BFCL's evaluation of some entries of a category, which writes their score below ``scores``."""
         folder = handler.registry_dir_name
         eval_runner.evaluate_task(category, None, scores, results, folder, handler, {}, allow_missing=True)
 

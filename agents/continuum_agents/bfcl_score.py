@@ -1,7 +1,8 @@
-"""A batch's results as BFCL writes them, judged by BFCL's own evaluator: ``python -m continuum_agents.bfcl_score``.
+"""Scores a batch with BFCL's own evaluator: ``python -m continuum_agents.bfcl_score``.
 
-Runs in bfcl-eval's environment. A JSON object on stdin says which batch; one on stdout says how many entries of each
-category are right. Written anew each time, from the entries' own records::
+It runs in bfcl-eval's environment. It reads a JSON object that describes the batch from stdin, and writes one with the
+score of each category to stdout. Results and scores are written in BFCL's layout, anew each time, from the records of
+the programs::
 
     OUT/result/MODEL/agentic/BFCL_v4_CATEGORY_result.json
     OUT/score/MODEL/agentic/BFCL_v4_CATEGORY_score.json
@@ -24,7 +25,7 @@ ANSWERS = "answers.json"
 
 
 def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Results of finished programs by category, in BFCL's order; one without a record of its own failed."""
+    """The results of ended programs by category, in BFCL's order. A program without a record counts as failed."""
     found: dict[str, list[dict[str, Any]]] = {}
     answers = read_json(out / ANSWERS) if (out / ANSWERS).exists() else {}
     for entry_id, answer in answers.items():
@@ -36,7 +37,7 @@ def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def score(out: Path, model: str, data: Path | None, prompting: bool) -> dict[str, Any]:
-    """Write results and scores; gives the head of each category's score."""
+    """Write results and scores. Returns the first line of each category's score file."""
     benchmark = Benchmark(data)
     handler = Handler(model, 0.0, model, not prompting)
     folder = handler.registry_dir_name
@@ -57,7 +58,7 @@ def score(out: Path, model: str, data: Path | None, prompting: bool) -> dict[str
 
 def main() -> None:
     said = os.dup(1)
-    os.dup2(2, 1)  # BFCL prints
+    os.dup2(2, 1)  # BFCL prints to stdout
     batch = json.load(sys.stdin)
     data = Path(batch["data"]) if batch["data"] else None
     heads = score(Path(batch["out"]), batch["model"], data, batch["prompting"])

@@ -1,7 +1,7 @@
-"""The web as BFCL's search tools see it: the live one, one that is recorded, or the live one while it is recorded.
+"""The web that BFCL's search tools see: the live web, a recorded web, or the live web while it is recorded.
 
-The seam is where BFCL's ``WebSearchAPI`` leaves its own code: SerpAPI's ``GoogleSearch`` and ``requests``. What it
-makes of their answers (snippets or none, Markdown, errors) is its own.
+We replace what BFCL's ``WebSearchAPI`` uses to reach the web: SerpAPI's ``GoogleSearch`` and ``requests``. How it
+processes their answers (snippets or not, Markdown, errors) is BFCL's own code.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Clock = Callable[[], float]
 
 
 def use_web(web: str, record: str | None = None) -> None:
-    """Let BFCL's tools see this web, for the rest of the process.
+    """Choose the web that BFCL's tools see for the rest of the process.
 
     Args:
-        web: ``live``, or a recorded one's file.
-        record: file to which the live web's answers are appended.
+        web: ``live``, or the file of a recorded web.
+        record: file to which the answers of the live web are appended.
 
     Raises:
-        RecordedWebError: the file is none.
+        RecordedWebError: the file is not a recorded web.
     """
     if web != LIVE:
         recorded = read_web(Path(web))
@@ -50,7 +50,7 @@ def use_web(web: str, record: str | None = None) -> None:
 
 
 class RecordedSearch:
-    """SerpAPI's client, answered from a recording."""
+    """Replaces SerpAPI's client and answers from a recorded web."""
 
     def __init__(self, web: RecordedWeb, params: dict[str, Any], sleep: Sleep = time.sleep) -> None:
         self._web = web
@@ -58,7 +58,7 @@ class RecordedSearch:
         self._sleep = sleep
 
     def get_dict(self) -> dict[str, Any]:
-        """Its response, after the time it took then."""
+        """The recorded response, after the recorded time."""
         answer = self._web.search(self._query)
         if answer is None:
             _say(f"not recorded: query {self._query!r}")
@@ -70,14 +70,14 @@ class RecordedSearch:
 
 
 class RecordedPages:
-    """What BFCL uses of ``requests``, answered from a recording."""
+    """Replaces the part of ``requests`` that BFCL uses, and answers from a recorded web."""
 
     def __init__(self, web: RecordedWeb, sleep: Sleep = time.sleep) -> None:
         self._web = web
         self._sleep = sleep
 
     def get(self, url: str, **options: Any) -> requests.Response:
-        """The page, after the time it took then; one that was not recorded is not found."""
+        """The recorded page, after the recorded time; status 404 if the page was not recorded."""
         answer = self._web.page(url)
         if answer is None:
             _say(f"not recorded: {url}")
@@ -97,9 +97,10 @@ def _response(url: str, answer: Answer) -> requests.Response:
 
 
 class LiveSearch:
-    """SerpAPI's client; its answers are recorded where that is wanted, but not those that BFCL asks for again.
+    """SerpAPI's client. Its answers are appended to ``lines``, except those after which BFCL repeats the search.
 
-    Errors quote the address, of which SerpAPI's key is a part, and BFCL shows them to the model: the key is taken out.
+    The text of an error contains the request's URL and thus SerpAPI's key, and BFCL shows the text to the model. So the
+    key is removed from the text.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class LiveSearch:
         start_s = self._clock()
         try:
             response: dict[str, Any] = self._search.get_dict()
-        except Exception as error:  # noqa: BLE001 - raised again
+        except Exception as error:  # noqa: BLE001 - raised again, without the key
             text = str(error).replace(self._key, "KEY") if self._key else str(error)
             self._keep(start_s, text, {"error": text})
             raise RuntimeError(text) from None
@@ -133,11 +134,11 @@ class LiveSearch:
 
 
 KEPT = ("error", "organic_results")
-"""What BFCL reads of SerpAPI's response."""
+"""The fields of SerpAPI's response that BFCL reads."""
 
 
 class LivePages:
-    """What BFCL uses of ``requests``, its answers recorded."""
+    """The part of ``requests`` that BFCL uses. Its answers are appended to ``lines``."""
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""The agent's end of the protocol: stdin and stdout taken away from the framework and its tools."""
+"""The agent's side of the protocol, over the process's stdin and stdout.
+
+The framework and its tools cannot use these two: they get an empty stdin, and their stdout goes to stderr.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from continuum_agents.protocol import Event, Start, read_start, to_line
 
 
 class Channel:
-    """Says events and waits for the start. Made once, before anything can print.
+    """Sends events to the harness and receives the start. Made once, before anything can print.
 
-    What the framework or a tool writes to stdout goes to stderr from here on, and their stdin is empty.
+    From then on, what the framework or a tool writes to stdout goes to stderr, and they get an empty stdin.
     """
 
     def __init__(self) -> None:
@@ -27,17 +30,17 @@ class Channel:
         self._lock = threading.Lock()
 
     def say(self, event: Event) -> None:
-        """One event. Nobody listening is no error: the process is about to be told to stop."""
+        """Send an event. If the harness has closed the pipe, the event is dropped: SIGTERM follows."""
         line = to_line(event).encode()
         with self._lock, suppress(OSError):
             while line:
                 line = line[os.write(self._out, line) :]
 
     def wait_for_start(self) -> Start | None:
-        """The program to run; None where this process is not needed.
+        """Wait for the program to run; None if the harness closed stdin because it needs no further program.
 
         Raises:
-            ProtocolError: something else was said.
+            ProtocolError: the line is not a start.
         """
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -50,7 +53,7 @@ class Channel:
         return start
 
     def _stop_with_harness(self) -> None:
-        """A closed stdin means that the harness is gone."""
+        """Stop this process when stdin is closed, which means that the harness has ended."""
         with suppress(OSError):
             while os.read(self._in, 4096):
                 pass

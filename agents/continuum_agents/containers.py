@@ -1,7 +1,7 @@
-"""Images and containers that mini-swe-agent leaves to others: ``python -m continuum_agents.containers``.
+"""Pulls images and removes containers for mini-swe-agent: ``python -m continuum_agents.containers``.
 
-Through the ``docker`` package, in mini-swe-agent's environment. ``pull IMAGE...``: those that are not here yet. ``clean
-[BATCH]``: remove the containers of one batch, or of all batches, running or not.
+It uses the ``docker`` package in mini-swe-agent's environment. ``pull IMAGE...`` pulls the images that are missing.
+``clean [BATCH]`` removes the containers of one batch, or of all batches, whether they run or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from continuum_agents.protocol import BATCH_LABEL
 
 
 def pull(client: docker.DockerClient, images: list[str]) -> None:
-    """Fetch the images that are not here yet, one after the other."""
+    """Pull the images that are missing on this machine, one after the other."""
     for image in images:
         try:
             client.images.get(image)
@@ -29,7 +29,7 @@ def pull(client: docker.DockerClient, images: list[str]) -> None:
 
 
 def clean(client: docker.DockerClient, batch: str | None) -> int:
-    """Remove containers that carry our label; gives how many."""
+    """Remove the containers with our label. Returns their number."""
     label = BATCH_LABEL if batch is None else f"{BATCH_LABEL}={batch}"
     removed = 0
     for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
@@ -39,13 +39,13 @@ def clean(client: docker.DockerClient, batch: str | None) -> int:
         except NotFound:
             continue
         except APIError as error:
-            if error.status_code != 409:  # somebody else is removing it
+            if error.status_code != 409:  # 409: another process is removing it
                 raise
     return removed
 
 
 def main(arguments: list[str]) -> int:
-    """0; 1 for what the daemon refuses, in a line on stderr."""
+    """The command. Exit status: 0; 1, Docker's daemon reports an error, which is one line on stderr."""
     try:
         client = docker.from_env()
         if arguments[:1] == ["pull"]:

@@ -1,4 +1,4 @@
-"""The edge of an agent's process, the same for every framework: ready, one program, its last word, out."""
+"""What an agent's process does in every framework: report that it is ready, run one program, report its end, exit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any, NoReturn
 from continuum_traces.shell import first_program
 
 from continuum_agents.channel import Channel
-from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, TurnEnded, read_start
+from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
 from continuum_client import OpenAI
 from continuum_client.program import Program
-from continuum_client.recorder import Recorder
+from continuum_client.recorder import Recorder, tool_as_named
 
 MAX_NAME_CHARS = 128
 
 
 class Stopped(KeyboardInterrupt):
-    """The harness wants this program to end. A KeyboardInterrupt: the one kind that no layer retries or swallows."""
+    """The harness has stopped this program. A KeyboardInterrupt, because no framework catches or retries that."""
 
 
 def serve(
@@ -33,23 +33,25 @@ def serve(
     run: Callable[[Start, Channel], Done],
     check: Callable[[Start], object] = lambda start: None,
 ) -> NoReturn:
-    """Be an agent's process. Its status: 0, over or not needed; 1, an error, told and on stderr; 130, stopped.
+    """Run an agent's process to its end.
+
+    Exit status: 0, the program has ended or none came; 1, an error, which is reported and on stderr; 130, stopped.
 
     Args:
         version: of the framework.
-        warm_up: loads what its first call would load, so that no program pays for it.
-        run: plays the program.
-        check: raises where the start's configuration cannot be used; what ``protocol.CHECK`` asks for.
+        warm_up: loads what the framework would load at its first call, so that this time is in no program.
+        run: runs the program.
+        check: raises if the start's configuration cannot be used; called instead of ``run`` with ``protocol.CHECK``.
     """
     if sys.argv[1:] == [CHECK]:
         sys.exit(_fault(check, read_start(sys.stdin.readline())))
     status = _serve(Channel(), version, warm_up, run)
     sys.stderr.flush()
-    os._exit(status)  # all is written; the libraries' own tidying takes seconds
+    os._exit(status)  # all is written; the clean-up of the libraries takes seconds
 
 
 def _fault(check: Callable[[Start], object], start: Start) -> str | None:
-    """In one line; None where there is none."""
+    """The fault of a configuration in one line; None if there is none."""
     try:
         check(start)
     except Exception as error:  # noqa: BLE001 - the edge of the process: files and frameworks fail in many ways
@@ -58,7 +60,7 @@ def _fault(check: Callable[[Start], object], start: Start) -> str | None:
 
 
 def _serve(channel: Channel, version: str, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness gets it and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness receives Ctrl-C too, and decides
     signal.signal(signal.SIGTERM, _stop)
     try:
         warm_up()
@@ -81,55 +83,86 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-def recording_client(start: Start, source: str, name: Callable[[str, str], str]) -> OpenAI:
-    """A client of the program's server that records into its directory; its key leaves this process's environment.
+def recording_client(start: Start, source: str, tool_key: Callable[[str, str], str] = tool_as_named) -> OpenAI:
+    """A client of the program's server that records to the program's directory.
 
-    Commands inherit that environment, and what they print is shown to the model and recorded.
+    It removes the API key from this process's environment. The agent's commands inherit the environment, and what they
+    print is shown to the model and recorded.
 
     Args:
-        start: the program.
-        source: the framework, for the trace.
-        name: from a function's name and arguments to the tool's.
+        start: of the program.
+        source: the framework; written to the trace.
+        tool_key: as for ``Recorder``.
     """
     content: Any = start.content
-    recorder = Recorder(start.run_dir, content=content, source=source, tool_key=name)
+    recorder = Recorder(start.run_dir, content=content, source=source, tool_key=tool_key)
     key = os.environ.pop("OPENAI_API_KEY", None) or "EMPTY"
     return OpenAI(base_url=start.base_url, api_key=key, dialect=start.dialect, record=recorder, implicit=False)
 
 
 @contextmanager
 def ending(program: Program) -> Iterator[None]:
-    """Whatever happens in the body, the program's end is told to the server and recorded."""
+    """Close the program after the body, also after an error: the release is sent and the record completed."""
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # undisturbed; who cannot wait sends SIGKILL
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # closing is not interrupted; SIGKILL still works
         program.close()
 
 
-def turn_ended(turn: int, response: Any) -> TurnEnded:
-    """The event of a reply, with its token counts where it has them."""
-    usage = getattr(response, "usage", None)
-    return TurnEnded(
-        turn,
-        prompt_tokens=getattr(usage, "prompt_tokens", None),
-        output_tokens=getattr(usage, "completion_tokens", None),
-        cached_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
-    )
+class Turns:
+    """Sends the calls and tools of one program to the server, and reports them to the harness as they end.
+
+    Args:
+        program: to which the calls belong.
+        channel: to the harness.
+        step_limit: calls that the framework makes at most; 0: unknown.
+    """
+
+    def __init__(self, program: Program, channel: Channel, step_limit: int = 0) -> None:
+        self.program = program
+        self.step_limit = step_limit
+        self.count = 0
+        """Calls that were answered."""
+        self._channel = channel
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """The call in this block belongs to the program. The call at the step limit is sent as the program's last."""
+        if self.step_limit and self.count + 1 >= self.step_limit:
+            self.program.last_step()
+        with self.program.active():
+            yield
+
+    def answered(self, response: Any) -> None:
+        """Report a reply, with its token counts if it has them."""
+        usage = getattr(response, "usage", None)
+        event = TurnEnded(
+            self.count,
+            prompt_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+            cached_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
+        )
+        self._channel.say(event)
+        self.count += 1
+
+    def tool_ended(self, name: str, seconds: float, returncode: int | None = None) -> None:
+        """Report a tool that ran after the latest reply."""
+        self._channel.say(ToolEnded(max(0, self.count - 1), name, seconds, returncode))
 
 
 def command_name(command: str, shell: str) -> str:
-    """The name a command is tagged and recorded under: the first real program it runs; ``shell`` where none is."""
+    """The tool name of a shell command: the first real program that it runs, or ``shell`` if it runs none."""
     return (first_program(command) or shell)[:MAX_NAME_CHARS]
 
 
 def tool_name(name: str) -> str:
-    """A function's name as it can be sent: models make up names of any kind."""
+    """A function's name without the characters that cannot be sent, because models invent names of any kind."""
     return "".join(filter(str.isprintable, name)).strip()[:MAX_NAME_CHARS] or "unknown"
 
 
 def kill_children() -> None:
-    """Kill commands that still run, each with its session."""
+    """Kill the commands that still run, each with all processes of its group."""
     with suppress(OSError):
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Each framework in an environment of its own, since their pins conflict: made by one command, every version pinned.
+"""Makes one Python environment for each agent framework, because their requirements conflict. All versions are pinned.
 
-Standard library only: this runs in the harness, the framework is never imported here.
+It uses the standard library only, because it runs in the harness, where no framework can be imported.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ VARIABLES = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Of the frameworks and LiteLLM: unknown models are no error, no banner, no download of prices."""
+"""Options of the frameworks and of LiteLLM: accept unknown models, print no banner, download no list of prices."""
 
 Say = Callable[[str], None]
 
 
 class AgentEnvironmentError(Exception):
-    """An environment that is missing or cannot be made; the message says what to do."""
+    """An environment is missing or cannot be made; the message says what to do."""
 
 
 class NoPython(AgentEnvironmentError):
-    """No Python on this machine that the framework runs on."""
+    """This machine has no Python on which the framework runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """An agent framework we run."""
+    """An agent framework that ``continuum-bench agent`` can run."""
 
     name: str
     runner: str
-    """Module that the harness starts in its environment."""
+    """The module that the harness starts in the framework's environment."""
     distribution: str
-    """Its package, for the version in the manifest."""
+    """The framework's package, whose version is in the manifest."""
     pythons: tuple[tuple[int, int], tuple[int, int]] = ((3, 10), (3, 15))
-    """The oldest Python it runs on, and the first it does not."""
+    """The oldest Python on which the framework runs, and the first newer one on which it does not."""
     config: tuple[str, ...] = ()
-    """Its configuration where the user names none."""
+    """The framework's configuration files if the user names none."""
 
     def variables(self) -> dict[str, str]:
-        """Environment its process needs: no questions, no look-ups, no files in the user's home."""
+        """Environment variables of its process: it asks no questions and writes no files to the user's home."""
         config = str(environments_folder() / f"{self.name}-config")
         return {
             "MSWEA_GLOBAL_CONFIG_DIR": config,
@@ -63,7 +63,7 @@ class Framework:
 
     @property
     def pins(self) -> Path:
-        """Requirements, every version pinned."""
+        """The requirements file; all versions are pinned."""
         return PINS / f"{self.name}.txt"
 
     @property
@@ -88,13 +88,13 @@ FRAMEWORKS = {
 
 
 def source_root() -> Path | None:
-    """The checkout this package is used from; None where it is installed as a wheel."""
+    """The checkout from which this package is used; None if the package was installed from a wheel."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
 
 def environments_folder() -> Path:
-    """Where environments are kept: $CONTINUUM_AGENTS_DIR, else .agents in the checkout, else the user's cache."""
+    """The folder of the environments: $CONTINUUM_AGENTS_DIR, else .agents in the checkout, else the user's cache."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
@@ -105,8 +105,10 @@ def environments_folder() -> Path:
 
 
 def find_framework(name: str) -> Framework:
-    """Raises:
-    AgentEnvironmentError: an unknown name.
+    """The framework with that name.
+
+    Raises:
+        AgentEnvironmentError: no framework has that name.
     """
     if name not in FRAMEWORKS:
         raise AgentEnvironmentError(f"no agent framework {name!r}; there are: {', '.join(FRAMEWORKS)}")
@@ -117,39 +119,39 @@ def python_of(framework: Framework) -> Path:
     """The interpreter of a framework's environment.
 
     Raises:
-        AgentEnvironmentError: it is not there, or was made from other versions; the message has the command.
+        AgentEnvironmentError: it is missing, or was made from other pins; the message contains the command to make it.
     """
     folder = environments_folder() / framework.name
     python = _python_in(folder)
     if not python.exists():
         raise AgentEnvironmentError(
-            f"no environment for {framework.name} in {folder}; make it: {framework.setup_command}"
+            f"no environment for {framework.name} in {folder}; make it with: {framework.setup_command}"
         )
     if not is_current(framework):
         raise AgentEnvironmentError(
-            f"{folder} was made from other versions than {framework.pins.name} has now; make it again: "
+            f"{folder} was made from other versions than {framework.pins.name} has now; make it again with: "
             f"{framework.setup_command}"
         )
     return python
 
 
 def is_current(framework: Framework) -> bool:
-    """Whether the environment is there and made from today's pins."""
+    """Whether the environment exists and was made from the current pins."""
     stamp = _stamp(environments_folder() / framework.name)
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == _wanted(framework)
 
 
 def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
-    """Make the environment; nothing to do where it is current. Gives its interpreter.
+    """Make a framework's environment, unless it is current. Returns its interpreter.
 
     Args:
-        framework: whose.
-        say: told what happens.
-        anew: make it even so.
+        framework: that the environment is for.
+        say: called with each line of progress.
+        anew: make the environment even if it is current.
 
     Raises:
-        AgentEnvironmentError: there is no Python for it (``NoPython``), or an installer failed; with the end of what it
-            said.
+        NoPython: this machine has no Python on which the framework runs.
+        AgentEnvironmentError: an installer failed; the message ends with its last lines of output.
     """
     folder = environments_folder() / framework.name
     if is_current(framework) and not anew:
@@ -163,7 +165,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
     uv = _uv()
     _run([*uv, "venv", "-q", "--python", base, str(folder)] if uv else [base, "-m", "venv", str(folder)])
     install = _installer(uv, _python_in(folder))
-    for wanted in (["-r", str(framework.pins)], _ourselves()):  # the pins are complete, or leave out what is not used
+    for wanted in (["-r", str(framework.pins)], _ourselves()):  # the pins list every dependency that is used
         _run([*install, *_links(), "--no-deps", *wanted])
     _stamp(folder).write_text(_wanted(framework), encoding="utf-8")
     say(f"{framework.name}: done")
@@ -171,10 +173,10 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
 
 
 def find_python(framework: Framework) -> str:
-    """An interpreter that the framework runs on: ours if it will do, else the oldest of PATH's, pyenv's and uv's.
+    """An interpreter on which the framework runs: this one if possible, else the oldest on PATH, in pyenv or in uv.
 
     Raises:
-        NoPython: there is none.
+        NoPython: this machine has no such interpreter.
     """
     oldest, too_new = framework.pythons
     if oldest <= sys.version_info[:2] < too_new:
@@ -192,7 +194,7 @@ def find_python(framework: Framework) -> str:
 
 
 def _installed(number: str) -> Iterator[str]:
-    """Interpreters of a version that may be there; a shim of pyenv's may not answer."""
+    """Paths at which an interpreter of a version may be. A shim of pyenv may exist without working."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         yield str(Path(folder) / f"python{number}")
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -206,7 +208,7 @@ def _installed(number: str) -> Iterator[str]:
 def _answers(python: str, number: str) -> bool:
     if not (python and os.access(python, os.X_OK)):
         return False
-    needs = "sys" if _uv() else "sys, ensurepip"  # uv makes environments without it
+    needs = "sys" if _uv() else "sys, ensurepip"  # uv does not need ensurepip
     say = f"import {needs}; print('%d.%d' % sys.version_info[:2])"
     try:
         asked = subprocess.run([python, "-I", "-c", say], capture_output=True, text=True, timeout=60)
@@ -228,7 +230,7 @@ def _wanted(framework: Framework) -> str:
 
 
 def _ourselves() -> list[str]:
-    """This project, without its dependencies: the checkout itself, else the version that runs."""
+    """pip's arguments for this project: the checkout if there is one, else the version that runs."""
     root = source_root()
     if root is not None:
         return ["-e", str(root)]
@@ -239,7 +241,7 @@ def _ourselves() -> list[str]:
 
 
 def _uv() -> list[str]:
-    """A uv that works: the user's, or the one ``make setup`` fetched; empty without."""
+    """The command of a uv that works: the user's, or the one that ``make setup`` downloaded; empty if there is none."""
     root = source_root()
     for found in (shutil.which("uv"), str(root / ".uv/bin/uv") if root else None):
         if found and Path(found).exists() and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
@@ -254,7 +256,7 @@ def _installer(uv: Sequence[str], python: Path) -> list[str]:
 
 
 def _links() -> list[str]:
-    """A folder of wheels, where one is named; uv does not read pip's variable by itself."""
+    """The option for pip's PIP_FIND_LINKS, a folder of wheels, because uv does not read that variable."""
     links = os.environ.get("PIP_FIND_LINKS")
     return ["--find-links", links] if links else []
 

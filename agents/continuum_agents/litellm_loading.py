@@ -1,4 +1,4 @@
-"""LiteLLM loads much of itself at its first call: done before a program arrives, so that none pays for it."""
+"""Loads the parts of LiteLLM that its first call would load, so that this time is in no program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TOOL = {"type": "function", "function": {"name": "none", "parameters": {"type":
 
 
 def warm_up() -> None:
-    """A call that is answered at once, and one that nobody answers."""
+    """Make a call that LiteLLM answers by itself, and a call to a port on which no server listens."""
     litellm.suppress_debug_info = True
     with suppress(Exception):
         ask: Any = {"messages": [{"role": "user", "content": "."}], "tools": [_TOOL]}
         litellm.completion(model="openai/none", mock_response=".", **ask)
         client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0, implicit=False)
-        litellm.completion(model="openai/none", client=client, **ask)  # nobody is there
+        litellm.completion(model="openai/none", client=client, **ask)  # fails: no server listens there

@@ -1,7 +1,8 @@
-"""mini-swe-agent, tagged and timed: one program in one process, ``python -m continuum_agents.mini_swe``.
+"""mini-swe-agent with tags and tool times: ``python -m continuum_agents.mini_swe`` runs one program.
 
-Runs in mini-swe-agent's own environment (``environments``). Its agent, its configuration files and its command
-execution are its own; ours are a model class that calls through our client and an environment class with a clock.
+It runs in mini-swe-agent's own environment (``environments``). The agent, its configuration files and its command
+execution are mini-swe-agent's. We add a model class that calls through our client, and environment classes that measure
+commands.
 """
 
 from __future__ import annotations
@@ -24,72 +25,60 @@ from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 from minisweagent.utils.serialize import recursive_merge
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import command_name, ending, kill_children, recording_client, serve, turn_ended
+from continuum_agents.edge import Turns, command_name, ending, kill_children, recording_client, serve
 from continuum_agents.litellm_loading import warm_up
-from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL, Done, Start, ToolEnded
+from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL, Done, Start
 from continuum_client import OpenAI
-from continuum_client.program import Program
 
 BASH = "bash"
-"""mini-swe-agent's one tool."""
+"""mini-swe-agent's only tool."""
 
 
 class Tagged:
-    """The part of a model that tags. Comes before mini-swe-agent's class in the order of bases.
+    """Makes a model's queries calls of the program. Comes before mini-swe-agent's class in the order of bases.
 
-    Every query is a call of ``program`` through our client: the id, the tools that ran since the last call and their
-    seconds go with it, and it is recorded. mini-swe-agent's retries happen inside a query and tell the same again.
+    mini-swe-agent retries within a query, and every try carries the same tags.
     """
 
-    def __init__(
-        self, *, client: OpenAI, program: Program, channel: Channel, step_limit: int = 0, **config: Any
-    ) -> None:
+    def __init__(self, *, client: OpenAI, turns: Turns, **config: Any) -> None:
         super().__init__(**config)
         self._client = client
-        self._program = program
-        self._channel = channel
-        self._step_limit = step_limit
-        self.turns = 0
+        self._turns = turns
 
     def query(self, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-        """mini-swe-agent's query, tagged."""
-        if self._step_limit and self.turns + 1 >= self._step_limit:
-            self._program.last_step()  # the agent makes no further call, whatever the reply says
-        with self._program.active():
+        """mini-swe-agent's query, sent through our client."""
+        with self._turns.call():
             message: dict[str, Any] = super().query(messages, client=self._client, **options)  # type: ignore[misc]
         return message
 
     def _query(self, messages: list[dict[str, Any]], **options: Any) -> Any:
         response = super()._query(messages, **options)  # type: ignore[misc]
-        self._channel.say(turn_ended(self.turns, response))
-        self.turns += 1
+        self._turns.answered(response)
         return response
 
 
 class TaggedModel(Tagged, LitellmModel):  # type: ignore[misc]
-    """mini-swe-agent's default model, by tool calls."""
+    """mini-swe-agent's default model class, which reads commands from tool calls."""
 
 
 class TaggedTextModel(Tagged, LitellmTextbasedModel):  # type: ignore[misc]
-    """Its model that finds the command in the text."""
+    """mini-swe-agent's model class that reads commands from the text of a reply."""
 
 
 MODELS = {"litellm": TaggedModel, "litellm_textbased": TaggedTextModel}
-"""By mini-swe-agent's own names for them (``model_class``)."""
+"""Our classes by mini-swe-agent's names (``model_class``)."""
 
 
 class Timed:
-    """The part of an environment that has a clock around each command. Comes before mini-swe-agent's class."""
+    """Measures the commands of an environment. Comes before mini-swe-agent's class in the order of bases."""
 
-    def __init__(self, *, program: Program, channel: Channel, model: Tagged, **config: Any) -> None:
-        self._program = program
-        self._channel = channel
-        self._model = model
+    def __init__(self, *, turns: Turns, **config: Any) -> None:
+        self._turns = turns
         super().__init__(**config)
 
     def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
-        """Run a command; its seconds go to the server with the next call."""
-        tool = self._program.tool(name_of(str(action.get("command", ""))))
+        """Run a command and measure it; the next call sends its time to the server."""
+        tool = self._turns.program.tool(name_of(str(action.get("command", ""))))
         returncode: int | None = None
         try:
             with tool:
@@ -103,31 +92,31 @@ class Timed:
             raise
         finally:
             seconds = round(tool.seconds or 0.0, 6)
-            self._channel.say(ToolEnded(max(0, self._model.turns - 1), tool.name, seconds, returncode))
+            self._turns.tool_ended(tool.name, seconds, returncode)
         output.setdefault("extra", {})["tool_time_s"] = seconds
         return output
 
     def cleanup(self) -> None:
-        """What the environment leaves outside this process."""
+        """Remove what the environment leaves outside this process."""
 
 
 class TimedLocal(Timed, LocalEnvironment):  # type: ignore[misc]
-    """Commands as they are, in the workspace."""
+    """Runs commands in the workspace, without a sandbox."""
 
 
 class TimedBubblewrap(Timed, BubblewrapEnvironment):  # type: ignore[misc]
-    """Commands in a sandbox that sees the system read-only and the workspace."""
+    """Runs commands in a sandbox that can write to the workspace and only read the rest of the system."""
 
     def cleanup(self) -> None:
-        """mini-swe-agent's own folder for it."""
+        """Remove the folder that mini-swe-agent makes for the sandbox."""
         BubblewrapEnvironment.cleanup(self)
 
 
 class TimedDocker(Timed, DockerEnvironment):  # type: ignore[misc]
-    """Commands in a container of the task's image."""
+    """Runs commands in a container of the task's image."""
 
     def cleanup(self) -> None:
-        """Remove the container, and wait for it: mini-swe-agent leaves that to a process of its own."""
+        """Remove the container and wait for it; mini-swe-agent would remove it in a background process."""
         container, self.container_id = getattr(self, "container_id", None), None
         if container is not None:
             remove = [self.config.executable, "rm", "-f", "-v", container]
@@ -137,17 +126,17 @@ class TimedDocker(Timed, DockerEnvironment):  # type: ignore[misc]
 
 ENVIRONMENTS = {LOCAL: TimedLocal, BUBBLEWRAP: TimedBubblewrap, DOCKER: TimedDocker}
 SANDBOX = ("--die-with-parent", "--unshare-pid")
-"""Of bubblewrap: a command killed at its limit takes its children along."""
+"""Options of bubblewrap with which a command that is killed at its limit takes its child processes along."""
 REMOVE_TIMEOUT_S = 60
 
 
 def name_of(command: str) -> str:
-    """The name a command is tagged and recorded under: the first real program it runs."""
+    """The tool name of a command: the first real program that it runs."""
     return command_name(command, BASH)
 
 
 def recorded_name(name: str, arguments: str) -> str:
-    """The same for a tool call as the model wrote it; the function's name where the arguments were not kept."""
+    """The tool name of a tool call: that of its command, or the function's name if the arguments are not recorded."""
     if name != BASH:
         return name
     try:
@@ -157,11 +146,11 @@ def recorded_name(name: str, arguments: str) -> str:
 
 
 def configuration(start: Start) -> dict[str, Any]:
-    """mini-swe-agent's configuration files merged, then what the harness was told.
+    """mini-swe-agent's configuration files, merged, with the options of the harness on top.
 
     Raises:
-        FileNotFoundError: a file mini-swe-agent does not find.
-        ValueError: a model class that we have no tagged form of.
+        FileNotFoundError: mini-swe-agent does not find a file.
+        ValueError: the model class is not one of ``MODELS``.
     """
     config: dict[str, Any] = recursive_merge(*(get_config_from_spec(spec) for spec in start.config))
     model, environment, agent = (dict(config.get(part) or {}) for part in ("model", "environment", "agent"))
@@ -179,7 +168,11 @@ def configuration(start: Start) -> dict[str, Any]:
 
 
 def check(start: Start) -> None:
-    """Raises: what ``configuration`` does; pydantic's ValidationError for the agent's part."""
+    """Check the configuration.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``configuration``; pydantic's ValidationError for the agent's part.
+    """
     AgentConfig(**configuration(start)["agent"])
 
 
@@ -199,30 +192,24 @@ def _in_a_container(start: Start, config: dict[str, Any]) -> dict[str, Any]:
 
 
 PLACES = {LOCAL: _in_the_workspace, BUBBLEWRAP: _in_a_sandbox, DOCKER: _in_a_container}
-"""An environment's configuration, for the program's place."""
+"""Functions that complete an environment's configuration, by where the commands run."""
 
 
 def run(start: Start, channel: Channel) -> Done:
-    """The program, from its task to its submission. Whatever happens, its end is told to the server and recorded."""
+    """Run the program from its task to its submission."""
     client = recording_client(start, "mini-swe-agent", recorded_name)
     config = configuration(start)
     program = client.program(start.program_id)
     with ending(program):
-        model = MODELS[config["model_class"]](
-            client=client,
-            program=program,
-            channel=channel,
-            step_limit=int(config["agent"].get("step_limit", 0)),
-            **config["model"],
-        )
-        timed = ENVIRONMENTS[start.environment]
-        environment = timed(program=program, channel=channel, model=model, **config["environment"])
+        turns = Turns(program, channel, int(config["agent"].get("step_limit", 0)))
+        model = MODELS[config["model_class"]](client=client, turns=turns, **config["model"])
+        environment = ENVIRONMENTS[start.environment](turns=turns, **config["environment"])
         try:
             agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
             info: dict[str, Any] = agent.run(start.task)
         finally:
             environment.cleanup()
-        return Done(str(info.get("exit_status")), str(info.get("submission") or ""), model.turns)
+        return Done(str(info.get("exit_status")), str(info.get("submission") or ""), turns.count)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""OpenHands, tagged and timed: one program in one process, ``python -m continuum_agents.openhands``.
+"""OpenHands with tags and tool times: ``python -m continuum_agents.openhands`` runs one program.
 
-Runs in OpenHands' own environment (``environments``). Its agent, prompt, tools, condenser and conversation loop are its
-own (openhands-sdk and openhands-tools, what ``openhands-ai`` 1.x is built on); ours are an LLM that calls through our
-client, a reader of its events, and a limit on a command's time.
+It runs in OpenHands' own environment (``environments``). The agent, prompt, tools, condenser and conversation loop are
+those of openhands-sdk and openhands-tools, on which ``openhands-ai`` 1.x is built. We add an LLM that calls through our
+client, a callback that reads tool times from events, and a time limit for commands.
 """
 
 from __future__ import annotations
@@ -25,53 +25,46 @@ from openhands.tools.preset.default import get_default_agent
 from pydantic import PrivateAttr
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import command_name, ending, recording_client, serve, tool_name, turn_ended
+from continuum_agents.edge import Turns, command_name, ending, recording_client, serve, tool_name
 from continuum_agents.litellm_loading import warm_up
-from continuum_agents.openhands_settings import Settings, settings_of
+from continuum_agents.openhands_settings import OpenHandsSettings, settings_of
 from continuum_agents.openhands_terminal import TERMINAL
-from continuum_agents.protocol import Done, Start, ToolEnded
+from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
-from continuum_client.program import Program
 
 CONDENSER = "condenser"
-"""``usage_id`` of the LLM that shortens a history."""
+"""``usage_id`` of the LLM with which OpenHands' condenser shortens a history."""
 
 
 class Calls:
-    """Makes the LLM's calls as calls of the program.
+    """Makes the LLM's calls calls of the program.
 
-    A condenser's call is a program of its own, a child that is over after one call: its prompt has nothing of the
-    conversation's prefix, and must not end the hold of the conversation's blocks.
+    A call of the condenser is a program of its own, a child that ends after this call. Its prompt shares no prefix with
+    the conversation, and it must not end the pin of the conversation's KV cache.
     """
 
-    def __init__(self, client: OpenAI, program: Program, channel: Channel, step_limit: int) -> None:
+    def __init__(self, client: OpenAI, turns: Turns) -> None:
         self._client = client
-        self._program = program
-        self._channel = channel
-        self._step_limit = step_limit
-        self.turns = 0
+        self._turns = turns
         self.metrics: dict[str, Any] = {}
-        """OpenHands' own count of the agent's calls."""
+        """OpenHands' own metrics of the agent's calls."""
 
     def agent(self, call: Callable[[OpenAI], Any]) -> Any:
-        """A step of the agent."""
-        if self.turns + 1 >= self._step_limit:
-            self._program.last_step()  # no further call, whatever the reply says
-        with self._program.active():
+        """Make a call of the agent."""
+        with self._turns.call():
             response = call(self._client)
-        self._channel.say(turn_ended(self.turns, response.raw_response))
-        self.turns += 1
+        self._turns.answered(response.raw_response)
         return response
 
     def condenser(self, call: Callable[[OpenAI], Any]) -> Any:
-        """A summary of the history."""
-        with self._program.child() as child:
+        """Make a call of the condenser."""
+        with self._turns.program.child() as child:
             child.last_step()
             return call(self._client)
 
 
 class TaggedLLM(LLM):  # type: ignore[misc]
-    """OpenHands' LLM; its retries happen inside a call and tell the same again. Copies make calls of one program."""
+    """OpenHands' LLM, sent through our client. OpenHands retries within a call, and every try carries the same tags."""
 
     _calls: Calls = PrivateAttr()
 
@@ -90,16 +83,13 @@ class TaggedLLM(LLM):  # type: ignore[misc]
 
 
 class ToolClock:
-    """Tool times from OpenHands' events: from an action's instant to its observation's.
+    """Reads tool times from OpenHands' events: from the action to its observation, in seconds of the wall clock.
 
-    Tools of one reply run one after the other: the second begins when the first has ended. Seconds of the wall clock,
-    as OpenHands stamps them.
+    The tools of one reply run one after the other, so a tool starts when the previous one has ended.
     """
 
-    def __init__(self, program: Program, channel: Channel, calls: Calls) -> None:
-        self._program = program
-        self._channel = channel
-        self._calls = calls
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
         self._under_way: dict[str, ActionEvent] = {}
         self._free_s = 0.0
 
@@ -112,7 +102,7 @@ class ToolClock:
                 self._ended(action, _instant_s(event), _returncode(event))
 
     def stop(self) -> None:
-        """The program ends here: what still runs has run until now."""
+        """The program ends: report the tools that still run."""
         now_s = datetime.now().timestamp()
         for action in list(self._under_way.values()):
             self._ended(action, now_s, None)
@@ -123,8 +113,8 @@ class ToolClock:
         self._free_s = end_s
         name = recorded_name(action.tool_call.name, action.tool_call.arguments)
         seconds = round(end_s - start_s, 6)
-        self._program.ran(name, seconds, ended_ago_s=max(0.0, datetime.now().timestamp() - end_s))
-        self._channel.say(ToolEnded(max(0, self._calls.turns - 1), name, seconds, returncode))
+        self._turns.program.ran(name, seconds, ended_ago_s=max(0.0, datetime.now().timestamp() - end_s))
+        self._turns.tool_ended(name, seconds, returncode)
 
 
 def _instant_s(event: Any) -> float:
@@ -137,7 +127,7 @@ def _returncode(event: Any) -> int | None:
 
 
 def recorded_name(name: str, arguments: str) -> str:
-    """The name a tool is tagged and recorded under: a terminal's is that of the program it runs."""
+    """The tool name of a tool call; for the terminal, the first real program that its command runs."""
     if name != TERMINAL:
         return tool_name(name)
     try:
@@ -147,13 +137,13 @@ def recorded_name(name: str, arguments: str) -> str:
 
 
 def run(start: Start, channel: Channel) -> Done:
-    """The program, from its task to its end. Whatever happens, its end is told to the server and recorded."""
+    """Run the program from its task to its end."""
     settings = settings_of(start)
     client = recording_client(start, "openhands", recorded_name)
     program = client.program(start.program_id)
     with ending(program):
-        calls = Calls(client, program, channel, settings.conversation["max_iteration_per_run"])
-        clock = ToolClock(program, channel, calls)
+        turns = Turns(program, channel, settings.conversation["max_iteration_per_run"])
+        calls, clock = Calls(client, turns), ToolClock(turns)
         base = _git(start.workspace, "rev-parse", "HEAD").strip()
         os.chdir(start.workspace)
         conversation = _conversation(start, settings, calls, clock)
@@ -161,14 +151,14 @@ def run(start: Start, channel: Channel) -> Done:
             conversation.send_message(settings.message(start))
             conversation.run()
             patch = _patch(start.workspace, base)
-            return Done(_status(conversation), patch, calls.turns)
+            return Done(_status(conversation), patch, turns.count)
         finally:
             clock.stop()
             conversation.close()
             _write_trajectory(start, conversation, calls.metrics)
 
 
-def _conversation(start: Start, settings: Settings, calls: Calls, clock: ToolClock) -> LocalConversation:
+def _conversation(start: Start, settings: OpenHandsSettings, calls: Calls, clock: ToolClock) -> LocalConversation:
     llm = TaggedLLM(**settings.llm)
     llm._calls = calls
     agent = get_default_agent(llm, cli_mode=True)
@@ -188,7 +178,7 @@ def _conversation(start: Start, settings: Settings, calls: Calls, clock: ToolClo
 
 
 def _status(conversation: LocalConversation) -> str:
-    """Finished, Stuck, or the name OpenHands gives an error (MaxIterationsReached)."""
+    """Finished, Stuck, or OpenHands' name of an error, such as MaxIterationsReached."""
     status = conversation.state.execution_status
     if status is ConversationExecutionStatus.ERROR:
         errors = [event.code for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
@@ -197,7 +187,7 @@ def _status(conversation: LocalConversation) -> str:
 
 
 def _patch(workspace: str, base: str) -> str:
-    """What differs from the code as given, committed or not."""
+    """The difference from the commit ``base``, with changes that are not committed."""
     _git(workspace, "add", "-A", "--", ".", ":(exclude,glob)**/__pycache__/**")
     return _git(workspace, "diff", "--cached", "--no-color", "--no-ext-diff", "--binary", base)
 
@@ -208,7 +198,7 @@ def _git(folder: str, *arguments: str) -> str:
 
 
 def _write_trajectory(start: Start, conversation: LocalConversation, metrics: dict[str, Any]) -> None:
-    """The events as one file, in the form of OpenHands' own evaluation logs."""
+    """Write the events to one file, in the format of OpenHands' evaluation logs."""
     history = [event.model_dump(mode="json") for event in conversation.state.events]
     file = Path(start.trajectory)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What of OpenHands can be configured: files and KEY=VALUE, merged in order, then what the harness was told."""
+"""The configuration of OpenHands: files and KEY=VALUE pairs, merged in order, then the options of the harness."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Work alone: nobody answers questions. When you are done, call finish.
 """
 
 LLM_OURS = frozenset(("model", "base_url", "api_key", "api_mode", "usage_id", "stream"))
-"""Of OpenHands' LLM fields, those that the harness decides."""
+"""Fields of OpenHands' LLM that the harness sets."""
 TERMINAL_OPTIONS = frozenset(("terminal_type", "no_change_timeout_seconds", "shell_path", "env", "username"))
 CONVERSATION_OPTIONS = frozenset(("max_iteration_per_run", "stuck_detection", "stuck_detection_thresholds"))
 CONDENSER_OPTIONS = frozenset(LLMSummarizingCondenser.model_fields) - {"llm"}
@@ -36,8 +36,8 @@ MAX_ITERATIONS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """OpenHands' parts, each as its constructor takes it."""
+class OpenHandsSettings:
+    """Arguments for the constructors of OpenHands' parts."""
 
     llm: dict[str, Any]
     terminal: dict[str, Any]
@@ -47,17 +47,17 @@ class Settings:
     tool_limit_s: int | None
 
     def message(self, start: Start) -> str:
-        """The agent's task."""
+        """The first message to the agent: the instruction with the task filled in."""
         text = self.instruction.replace("{workspace}", start.workspace)
         return text.replace("{problem_statement}", start.task)
 
 
-def settings_of(start: Start) -> Settings:
-    """The configuration, checked.
+def settings_of(start: Start) -> OpenHandsSettings:
+    """Read and check the configuration.
 
     Raises:
-        ValueError: naming what there is instead.
-        OSError: a file that cannot be read.
+        ValueError: a field does not exist; the message lists those that do.
+        OSError: a file cannot be read.
     """
     config: dict[str, Any] = {}
     for spec in start.config:
@@ -75,7 +75,7 @@ def settings_of(start: Start) -> Settings:
     conversation = {"max_iteration_per_run": MAX_ITERATIONS, **parts["conversation"]}
     if start.step_limit is not None:
         conversation["max_iteration_per_run"] = start.step_limit
-    return Settings(
+    return OpenHandsSettings(
         llm=_llm(start, parts["llm"]),
         terminal=parts["terminal"],
         conversation=conversation,
@@ -86,8 +86,11 @@ def settings_of(start: Start) -> Settings:
 
 
 def _llm(start: Start, given: Mapping[str, Any]) -> dict[str, Any]:
-    """No reasoning effort unless asked for: OpenHands sends one to every model, and not every server takes it. A price
-    of nothing: it warns where it knows none."""
+    """Arguments of OpenHands' LLM.
+
+    OpenHands sends a reasoning effort to every model, but some servers refuse it, so none is sent by default. The price
+    is set to 0, because OpenHands warns about unknown prices.
+    """
     return {
         **{"reasoning_effort": None, "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
         **given,

@@ -1,7 +1,7 @@
-"""OpenHands' terminal with a limit on a command's seconds, which it has not: its own time-outs leave a command running.
+"""OpenHands' terminal with a time limit for commands. OpenHands' own time-outs leave a command running.
 
-At the limit the command gets Ctrl-C, as OpenHands itself interrupts one; what is still there a little later is killed.
-Either way OpenHands sees the prompt come back and goes on.
+At the limit the command gets Ctrl-C, which is how OpenHands itself interrupts commands. If it still runs three seconds
+later, it is killed. In both cases OpenHands sees the prompt of the shell and continues.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from continuum_agents.protocol import MARK_VARIABLE
 
 TERMINAL = str(TerminalTool.name)
 GRACE_S = 3.0
-"""Seconds from Ctrl-C to the kill."""
+"""Seconds from Ctrl-C until the command is killed."""
 
 
 class LimitedExecutor(TerminalExecutor):  # type: ignore[misc]
-    """OpenHands' executor with a clock."""
+    """OpenHands' executor with a time limit."""
 
     def __init__(self, *, limit_s: float | None, **options: Any) -> None:
         super().__init__(**options)
@@ -48,13 +48,13 @@ class LimitedExecutor(TerminalExecutor):  # type: ignore[misc]
 
 
 class LimitedTerminal(TerminalTool):  # type: ignore[misc]
-    """OpenHands' terminal, with that executor."""
+    """OpenHands' terminal with a ``LimitedExecutor``."""
 
     name = TERMINAL
 
     @classmethod
     def create(cls, conv_state: Any, limit_s: float | None = None, **options: Any) -> Sequence[Any]:
-        """As OpenHands makes it. Options are those of its executor; ``limit_s``: seconds a command may take."""
+        """Make the terminal. ``limit_s``: seconds that a command may take; ``options``: of OpenHands' executor."""
         executor = LimitedExecutor(
             limit_s=limit_s,
             working_dir=conv_state.workspace.working_dir,
@@ -66,7 +66,7 @@ class LimitedTerminal(TerminalTool):  # type: ignore[misc]
 
 
 def kill_commands() -> None:
-    """Kill what runs in this process's terminals, their shells excepted. Linux; elsewhere nothing happens."""
+    """Kill the commands in this process's terminals, but not the shells. It works on Linux only."""
     mark = f"{MARK_VARIABLE}={os.environ.get(MARK_VARIABLE, '')}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)

@@ -1,8 +1,9 @@
-"""What the harness and an agent's process say to each other: JSON, one message a line, over stdin and stdout.
+"""The messages between the harness and an agent's process: JSON lines over the process's stdin and stdout.
 
-The harness says one ``start`` and nothing more; stdin closed before it means "not needed", after it "stop". The agent
-says ``ready`` once its framework is loaded, then ``turn`` and ``tool`` as they end, and ``done`` or ``error`` as its
-last word. SIGTERM asks it to stop: it kills its tool, ends its program and says ``done``. One process runs one program.
+The harness sends one ``start``. If it closes stdin before that, the process is not needed; if after that, the process
+shall stop. The process sends ``ready`` when its framework is loaded, ``turn`` and ``tool`` when a turn or a tool has
+ended, and ``done`` or ``error`` at the end. On SIGTERM it kills its tool, ends its program and sends ``done``. One
+process runs one program.
 """
 
 from __future__ import annotations
@@ -12,56 +13,57 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
-"""In the environment of the agent and of everything it starts: tools run in sessions of their own, and outlive it."""
+"""Environment variable of the agent and all its child processes. By it the harness can find tools that outlive the
+agent, because they run in sessions of their own."""
 
 CHECK = "--check"
-"""With this argument an agent's process says nothing and runs nothing: it reads a start, and ends with status 1 and one
-line on stderr where the framework cannot be configured so."""
+"""With this argument an agent's process runs no program. It reads a start, and exits with status 1 and one line on
+stderr if the framework cannot use the start's configuration."""
 
 LOCAL, BUBBLEWRAP, DOCKER = "local", "bubblewrap", "docker"
 
 BATCH_LABEL, PROGRAM_LABEL = "continuum.batch", "continuum.program"
-"""Labels of a program's container: by them strays are found after a crash."""
+"""Labels of a program's container, by which containers that are left after a crash can be removed."""
 
 
 class ProtocolError(Exception):
-    """A line that is none of these messages."""
+    """A line that is not one of these messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run this program."""
+    """From the harness: run this program."""
 
     kind: ClassVar[str] = "start"
     program_id: str
     task: str
-    """What the agent is asked to do."""
+    """The task in words."""
     workspace: str
-    """Folder its commands run in."""
+    """The folder in which the agent's commands run."""
     base_url: str
-    """Of the server, up to and with /v1."""
+    """The server's base URL, which ends with /v1."""
     model: str
     run_dir: str
-    """Directory to record to."""
+    """The directory to which the program is recorded."""
     trajectory: str
-    """File for the framework's own record."""
+    """The file to which the framework writes its own record."""
     instance_id: str = ""
-    """The task's name in its benchmark; a program that is tried again has another id."""
+    """The task's name in its benchmark. A second attempt at a task has the same name, but another program id."""
     dialect: str = "vllm"
     content: str = "digest"
     """How much text is recorded: none, digest, full."""
     config: tuple[str, ...] = ()
-    """The framework's own configuration: files, names of its own, KEY=VALUE."""
+    """The framework's configuration: files, names that the framework knows, or KEY=VALUE."""
     step_limit: int | None = None
-    """None: the configuration's."""
+    """Most calls of the model; None: as the configuration says."""
     tool_limit_s: int | None = None
-    """Seconds one tool may take; None: the configuration's."""
+    """Seconds that one tool may take; None: as the configuration says."""
     environment: str = LOCAL
-    """Where its commands run: local, bubblewrap, docker."""
+    """Where the agent's commands run: local, bubblewrap, docker."""
     image: str | None = None
     """The task's Docker image."""
     labels: tuple[str, ...] = ()
-    """NAME=VALUE, for its container."""
+    """Labels of the container, as NAME=VALUE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """A reply of the model has come."""
+    """The model has replied."""
 
     kind: ClassVar[str] = "turn"
     turn: int
@@ -96,19 +98,19 @@ class ToolEnded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The program is over, as the framework sees it."""
+    """The program has ended."""
 
     kind: ClassVar[str] = "done"
     exit_status: str
     submission: str = ""
     turns: int = 0
     passed: bool | None = None
-    """By the framework's own scorer; None where it has none, or it was not run."""
+    """The result of the framework's own scorer; None if it has none or was not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It could not go on."""
+    """The program failed with an error of the process."""
 
     kind: ClassVar[str] = "error"
     message: str
@@ -122,29 +124,33 @@ Message = TypeVar("Message", bound=Any)
 
 
 def to_line(message: Start | Event) -> str:
-    """A message as a line, with its end."""
+    """A message as a line of JSON, with its line end."""
     return json.dumps({"type": message.kind, **asdict(message)}, separators=(",", ":")) + "\n"
 
 
 def read_start(line: str) -> Start:
-    """Raises:
-    ProtocolError: anything but a start.
+    """The start in a line.
+
+    Raises:
+        ProtocolError: the line is not a start.
     """
     data = _object(line)
     if data.pop("type", None) != Start.kind:
-        raise ProtocolError(f"expected start: {line[:200]!r}")
+        raise ProtocolError(f"expected a start: {line[:200]!r}")
     lists = {name: tuple(data.get(name, ())) for name in ("config", "labels")}
     return _made(Start, {**data, **lists}, line)
 
 
 def read_event(line: str) -> Event:
-    """Raises:
-    ProtocolError: not an event.
+    """The event in a line.
+
+    Raises:
+        ProtocolError: the line is not an event.
     """
     data = _object(line)
     kind = _EVENTS.get(str(data.pop("type", None)))
     if kind is None:
-        raise ProtocolError(f"no such event: {line[:200]!r}")
+        raise ProtocolError(f"not a known event: {line[:200]!r}")
     return _made(kind, data, line)
 
 
@@ -154,7 +160,7 @@ def _object(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise ProtocolError(f"not JSON: {line[:200]!r}") from error
     if not isinstance(data, dict):
-        raise ProtocolError(f"expected an object: {line[:200]!r}")
+        raise ProtocolError(f"expected a JSON object: {line[:200]!r}")
     return data
 
 

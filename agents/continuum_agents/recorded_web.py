@@ -1,13 +1,13 @@
-"""A recorded web: what a search engine and pages answered, and how long they took. Standard library only.
+"""A recorded web: the answers of a search engine and of web pages, and how long they took. Standard library only.
 
-JSON lines, a search or a page each::
+The file has JSON lines. Each is a search or a page::
 
     {"query": "...", "response": {"organic_results": [{"title": ..., "link": ..., "snippet": ...}]}, "seconds": 0.8}
     {"url": "https://...", "text": "<html>...", "status": 200, "seconds": 0.4}
     {"url": "https://...", "error": "... Read timed out. (read timeout=20)", "seconds": 20.1}
 
-``response`` is SerpAPI's own, of which BFCL reads ``organic_results``. Where a query or an address is there twice, the
-later line counts.
+``response`` is SerpAPI's response; BFCL reads ``organic_results`` from it. If a query or a URL occurs twice, the later
+line counts.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import Any
 
 
 class RecordedWebError(Exception):
-    """A file that is no recorded web; names file, line and field."""
+    """A file that is not a recorded web; the message names file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, and after how long."""
+    """The answer to a search or to the request for a page, and the seconds it took."""
 
     seconds: float
     error: str | None = None
-    """The exception's text, where there was one."""
+    """The text of the exception, if the request failed."""
     response: Mapping[str, Any] = field(default_factory=dict)
-    """Of a search."""
+    """SerpAPI's response to a search."""
     text: str = ""
-    """Of a page."""
+    """The body of a page."""
     status: int = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWeb:
-    """Answers by query and by address."""
+    """Recorded answers by query and by URL."""
 
     searches: dict[str, Answer] = field(default_factory=dict)
     pages: dict[str, Answer] = field(default_factory=dict)
 
     def search(self, query: str) -> Answer | None:
-        """None where nobody asked that when it was recorded. Case and runs of blanks make no difference."""
+        """The answer to a query; None if it was not recorded. Queries are compared without case and repeated blanks."""
         return self.searches.get(query_key(query))
 
     def page(self, url: str) -> Answer | None:
@@ -57,8 +57,10 @@ def query_key(query: str) -> str:
 
 
 def read_web(path: Path) -> RecordedWeb:
-    """Raises:
-    RecordedWebError: naming file, line and field.
+    """Read a recorded web.
+
+    Raises:
+        RecordedWebError: the file cannot be read or is not a recorded web.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -98,7 +100,7 @@ def _answer(where: str, data: dict[str, Any], name: str) -> Answer:
         return Answer(float(seconds), error=error)
     if name == "query":
         if not isinstance(data.get("response"), dict):
-            raise RecordedWebError(f"{where}: response: expected SerpAPI's object")
+            raise RecordedWebError(f"{where}: response: expected SerpAPI's JSON object")
         return Answer(float(seconds), response=data["response"])
     status = data.get("status", 200)
     if not isinstance(status, int) or not 100 <= status <= 599:

@@ -1,4 +1,4 @@
-"""What is measured: one table of metrics, each with its unit and formula. ``docs/metrics.md`` is written from it."""
+"""The table of metrics, each with its unit and formula. ``docs/metrics.md`` is written from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of one run, and what else a report shows of it."""
+    """The metrics of one run and the records behind them."""
 
     values: dict[str, Value]
     pins_by_ending: dict[str, int]
@@ -55,12 +55,25 @@ def measure(facts: RunFacts) -> RunMetrics:
     )
 
 
-def _jct(statistic: Callable[[Any], Any]) -> Callable[[RunFacts], Value]:
-    return lambda facts: _number(statistic, [p.jct_s for p in facts.programs])
+Values = Callable[[RunFacts], Iterable[float | None]]
 
 
-def _percentile(q: float) -> Callable[[Any], Any]:
-    return lambda values: np.percentile(values, q)
+def _over(statistic: Callable[[Sequence[float]], Any], values: Values) -> Callable[[RunFacts], Value]:
+    """A statistic of the values that are known; None where none is."""
+
+    def compute(facts: RunFacts) -> Value:
+        known = [value for value in values(facts) if value is not None]
+        return float(statistic(known)) if known else None
+
+    return compute
+
+
+def _mean(values: Values) -> Callable[[RunFacts], Value]:
+    return _over(np.mean, values)
+
+
+def _percentile(q: float, values: Values) -> Callable[[RunFacts], Value]:
+    return _over(lambda known: np.percentile(known, q), values)
 
 
 def _jct_percentile(q: float) -> Callable[[RunFacts], Value]:
@@ -71,30 +84,14 @@ def _jct_percentile(q: float) -> Callable[[RunFacts], Value]:
         place = q / 100 * (len(times) - 1)
         if not times or times[ceil(place)] == inf:
             return None
-        return _at(times, place)
+        below = times[floor(place)]
+        return below + (place - floor(place)) * (times[ceil(place)] - below)
 
     return compute
 
 
-def _at(ordered: Sequence[float], place: float) -> float:
-    below = floor(place)
-    return ordered[below] + (place - below) * (ordered[ceil(place)] - ordered[below])
-
-
-def _number(statistic: Callable[[Any], Any], values: Sequence[float]) -> Value:
-    return float(statistic(values)) if len(values) else None
-
-
-def _per(amount: float, seconds: float) -> Value:
-    return amount / seconds if seconds > 0 else None
-
-
 def _ratio(part: float, whole: float) -> Value:
     return part / whole if whole else None
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def slowest_share(gaps: Sequence[float]) -> Value:
@@ -151,7 +148,7 @@ def _reloads(facts: RunFacts) -> list[TurnTimes]:
 
 
 def _reload_times(facts: RunFacts) -> list[float | None]:
-    """Of turns that were reloaded before their first start; a resumed one's reload is no part of its first wait."""
+    """Of turns whose KV was loaded before their first start: a later load is not part of the first wait."""
     spans = [(turn.reload_since_s, turn.start_s) for turn in _reloads(facts)]
     return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
 
@@ -161,7 +158,7 @@ def _reused(facts: RunFacts) -> Value:
 
 
 def _output(facts: RunFacts) -> Value:
-    """None where no turn says (the preview's files)."""
+    """None where no turn has a number of output tokens (the preview's files)."""
     return sum(t.output_tokens for t in facts.turns) or None
 
 
@@ -171,21 +168,17 @@ def _fresh(facts: RunFacts) -> Value:
 
 
 def _rate(amount: Callable[[RunFacts], Value], seconds: float = 1.0) -> Callable[[RunFacts], Value]:
-    """An amount per so many seconds of wall time."""
+    """An amount per ``seconds`` of wall time."""
 
     def compute(facts: RunFacts) -> Value:
         value = amount(facts)
-        return None if value is None else _per(seconds * value, facts.wall_s)
+        return None if value is None or facts.wall_s <= 0 else seconds * value / facts.wall_s
 
     return compute
 
 
-def _mean(values: Callable[[RunFacts], Iterable[float | None]]) -> Callable[[RunFacts], Value]:
-    return lambda facts: _number(np.mean, _known(values(facts)))
-
-
-def _high(values: Callable[[RunFacts], Iterable[float | None]], q: float = 95) -> Callable[[RunFacts], Value]:
-    return lambda facts: _number(_percentile(q), _known(values(facts)))
+def _jcts(facts: RunFacts) -> list[float | None]:
+    return [p.jct_s for p in facts.programs]
 
 
 def _waits(facts: RunFacts) -> list[float | None]:
@@ -210,7 +203,7 @@ METRICS: tuple[Metric, ...] = (
         "jct_mean_s",
         "s",
         "mean over finished programs of last turn's finish - first turn's arrival",
-        _jct(np.mean),
+        _mean(_jcts),
     ),
     Metric(
         "jct_p50_s",
@@ -221,8 +214,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("jct_p90_s", "s", "90th percentile of the same", _jct_percentile(90)),
     Metric("jct_p95_s", "s", "95th percentile of the same", _jct_percentile(95)),
     Metric("jct_p99_s", "s", "99th percentile of the same", _jct_percentile(99)),
-    Metric("jct_min_s", "s", "fastest finished program", _jct(np.min)),
-    Metric("jct_max_s", "s", "slowest finished program", _jct(np.max)),
+    Metric("jct_min_s", "s", "fastest finished program", _over(np.min, _jcts)),
+    Metric("jct_max_s", "s", "slowest finished program", _over(np.max, _jcts)),
     Metric("programs", "", "all programs: finished, failed and unfinished", lambda f: len(f.everyone)),
     Metric(
         "programs_finished_share",
@@ -234,13 +227,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "programs_unfinished",
         "",
-        "programs with a turn that did not end, or whose client was still to send one; in the denominators, in no time",
+        "programs with a turn that did not end or was still to come; counted in shares and percentiles, in no mean",
         lambda f: len(f.unfinished),
     ),
     Metric(
         "programs_failed",
         "",
-        "programs whose last turn ended in an abort or an error; in the denominators, in no time",
+        "programs whose last turn ended in an abort or an error; counted in shares and percentiles, in no mean",
         lambda f: len(f.failed),
     ),
     Metric(
@@ -289,7 +282,7 @@ METRICS: tuple[Metric, ...] = (
         "mean over turns of the queue wait: first scheduled - arrival, of all its tries",
         _mean(_waits),
     ),
-    Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _high(_waits)),
+    Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _percentile(95, _waits)),
     Metric(
         "requeue_mean_s",
         "s",
@@ -305,15 +298,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "prefix_hit_ratio_ideal",
         "",
-        "the same with a cache of unlimited size: what a replay says was there before, in whole blocks; elsewhere "
-        "the prompt of the turn before (replies left out), and never less than was found",
+        "the same with a cache of unlimited size, in whole blocks: tokens that a replay recorded as sent before; "
+        "elsewhere the prompt of the turn before, without the reply; never less than was found",
         _ideal_ratio,
     ),
     Metric(
         "returns_missed_share",
         "",
-        "turns after a program's first that did not find all they could have (to within a block) / those turns, of all "
-        "programs; causes under `analyze --misses`",
+        "turns after a program's first that found less in the cache than they could have (by more than a block) / all "
+        "turns after a program's first; causes under `analyze --misses`",
         _missed,
     ),
     Metric(
@@ -350,35 +343,35 @@ METRICS: tuple[Metric, ...] = (
         "mean time from pin to unpin",
         _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
     ),
-    Metric("preemptions", "", "times a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
-    Metric("reloads", "", "turns for which KV came back from a lower tier", lambda f: len(_reloads(f))),
+    Metric("preemptions", "", "how often a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
+    Metric("reloads", "", "turns for which KV was loaded from a lower tier", lambda f: len(_reloads(f))),
     Metric(
         "reload_bytes",
         "bytes",
-        "KV that came back for them; null where none did",
+        "KV loaded for them; null where none was",
         lambda f: sum(t.reload_bytes for t in _reloads(f)) or None,
     ),
     Metric(
         "reload_mean_s",
         "s",
-        "mean time from asking for that KV to the turn's first start; a part of its bubble",
+        "mean time from the request for that KV to the turn's first start; a part of its bubble",
         _mean(_reload_times),
     ),
     Metric(
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),
-    Metric("ttft_p50_s", "s", "median of the same", _high(_ttfts, 50)),
-    Metric("ttft_p95_s", "s", "95th percentile", _high(_ttfts)),
-    Metric("ttft_p99_s", "s", "99th percentile", _high(_ttfts, 99)),
+    Metric("ttft_p50_s", "s", "median of the same", _percentile(50, _ttfts)),
+    Metric("ttft_p95_s", "s", "95th percentile", _percentile(95, _ttfts)),
+    Metric("ttft_p99_s", "s", "99th percentile", _percentile(99, _ttfts)),
     Metric(
         "tpot_mean_s",
         "s",
         "mean over turns of (finish - first token) / (output tokens - 1), on the client's clock",
         _mean(_tpots),
     ),
-    Metric("tpot_p50_s", "s", "median of the same", _high(_tpots, 50)),
-    Metric("tpot_p95_s", "s", "95th percentile", _high(_tpots)),
-    Metric("tries_failed", "", "requests that failed, those that a retry made good included", _tries_failed),
+    Metric("tpot_p50_s", "s", "median of the same", _percentile(50, _tpots)),
+    Metric("tpot_p95_s", "s", "95th percentile", _percentile(95, _tpots)),
+    Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
     Metric(
         "send_lateness_p99_s",
         "s",

@@ -15,11 +15,19 @@ from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.compare.words import columns, summary_rows
 from continuum_analysis.records.misses import Return, cause_rows
-from continuum_analysis.records.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 
 Form = Literal["csv", "parquet", "json", "latex", "markdown"]
 FORMS: tuple[str, ...] = get_args(Form)
 
+SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
+"""Of ``TurnTimes``, over a program's turns."""
+TIMES = ("arrive_s", "start_s", "first_token_s", "finish_s", "wait_s", "ttft_s", "tpot_s")
+COUNTS = ("prompt_tokens", "hit_tokens", "output_tokens", "reload_bytes", "preemptions")
+TURN = (*TIMES, *COUNTS, "tool", "status")
+"""Attributes of ``TurnTimes`` that are columns."""
+PIN = ("turn", "since_s", "until_s", "ttl_s", "tokens", "reason", "delay_estimate_s", "eta")
+"""Attributes of ``PinTimes`` that are columns."""
 Summaries = Mapping[float | None, Summary]
 """Summaries by load (programs per second)."""
 
@@ -91,17 +99,14 @@ def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
 def _program(program: ProgramTimes) -> dict[str, Any]:
     finished, seen = program.finished, bool(program.turns)
     return {
-        "program_id": program.program_id,
-        "state": program.state,
+        **_columns(program, "program_id", "state"),
         "turns": len(program.turns),
         "arrive_s": program.arrive_s if seen else None,
         "jct_s": program.jct_s if finished else None,
         "bubble_s": program.bubble_s if seen else None,
         "requeue_s": program.requeue_s,
         "pins": len(program.pins),
-        "prompt_tokens": sum(turn.prompt_tokens for turn in program.turns),
-        "output_tokens": sum(turn.output_tokens for turn in program.turns),
-        "preemptions": sum(turn.preemptions for turn in program.turns),
+        **{name: sum(getattr(turn, name) for turn in program.turns) for name in SUMMED},
     }
 
 
@@ -113,41 +118,16 @@ def turns_table(runs: Sequence[Run]) -> pd.DataFrame:
         for program in run.metrics.facts.everyone:
             for turn in program.turns:
                 found = why.get((program.program_id, turn.index))
-                rows.append({**_key(run), "program_id": program.program_id, **_turn(turn), **_why(turn, found)})
+                key = {**_key(run), "program_id": program.program_id, "turn": turn.index}
+                rows.append({**key, **_columns(turn, *TURN), **_why(turn, found)})
     return pd.DataFrame(rows)
-
-
-def _turn(turn: TurnTimes) -> dict[str, Any]:
-    return {
-        "turn": turn.index,
-        "arrive_s": turn.arrive_s,
-        "start_s": turn.start_s,
-        "first_token_s": turn.first_token_s,
-        "finish_s": turn.finish_s,
-        "wait_s": turn.wait_s,
-        "ttft_s": turn.ttft_s,
-        "tpot_s": turn.tpot_s,
-        "prompt_tokens": turn.prompt_tokens,
-        "hit_tokens": turn.hit_tokens,
-        "output_tokens": turn.output_tokens,
-        "reload_bytes": turn.reload_bytes,
-        "preemptions": turn.preemptions,
-        "tool": turn.tool,
-        "status": turn.status,
-    }
 
 
 def _why(turn: TurnTimes, found: Return | None) -> dict[str, Any]:
     if found is None:
         cause = "first sight" if turn.index == 0 and turn.hit_tokens is not None else None
         return {"tool_before_s": None, "cause": cause, "reusable_tokens": None, "lost_tokens": None, "late_s": None}
-    return {
-        "tool_before_s": found.tool_s,
-        "cause": found.cause,
-        "reusable_tokens": found.reusable_tokens,
-        "lost_tokens": found.lost_tokens,
-        "late_s": found.late_s,
-    }
+    return {"tool_before_s": found.tool_s, **_columns(found, "cause", "reusable_tokens", "lost_tokens", "late_s")}
 
 
 def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -157,22 +137,14 @@ def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
         tools = {(found.program_id, found.before.index): found.tool_s for found in run.metrics.facts.returns}
         for program in run.metrics.facts.everyone:
             name = program.program_id
-            rows += [{**_key(run), **_pin(name, pin), "tool_s": tools.get((name, pin.turn))} for pin in program.pins]
+            key = {**_key(run), "program_id": name}
+            rows += [{**key, **_columns(pin, *PIN), "tool_s": tools.get((name, pin.turn))} for pin in program.pins]
     return pd.DataFrame(rows)
 
 
-def _pin(program_id: str, pin: PinTimes) -> dict[str, Any]:
-    return {
-        "program_id": program_id,
-        "turn": pin.turn,
-        "since_s": pin.since_s,
-        "until_s": pin.until_s,
-        "ttl_s": pin.ttl_s,
-        "tokens": pin.tokens,
-        "reason": pin.reason,
-        "delay_estimate_s": pin.delay_estimate_s,
-        "eta": pin.eta,
-    }
+def _columns(row: object, *names: str) -> dict[str, Any]:
+    """Columns that are named as the row's attributes."""
+    return {name: getattr(row, name) for name in names}
 
 
 def _key(run: Run) -> dict[str, Any]:

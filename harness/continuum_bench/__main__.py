@@ -7,7 +7,7 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Run the command line; one clear line where only the client SDK is installed."""
+    """Run the command line. If only the client SDK is installed, print one line that says so."""
     try:
         cli = import_module("continuum_bench.cli")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``doctor``: what works here."""
+"""``continuum-bench doctor``: what works on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Check:
     found: str
     advice: str = ""
     optional: bool = False
-    """Nothing else needs it: where it is not there, all is well."""
+    """Nothing else needs it, so its absence is no fault."""
 
 
 def checks() -> list[Check]:
@@ -108,7 +108,7 @@ def _report() -> Check:
 
 
 def _agents() -> list[Check]:
-    """The frameworks' environments, each made by a command of its own."""
+    """The environments of the agent frameworks. `continuum-bench agent setup` makes them."""
     return [_agent(framework) for framework in FRAMEWORKS.values()]
 
 

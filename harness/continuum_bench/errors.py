@@ -1,4 +1,4 @@
-"""The harness's own error; alone here, for every module of it raises one."""
+"""The error that the modules of the harness raise."""
 
 from __future__ import annotations
 

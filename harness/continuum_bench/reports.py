@@ -1,4 +1,4 @@
-"""``analyze``, ``report``, ``compare``: recorded files in, words, tables and pages out."""
+"""``analyze``, ``report``, ``compare``, ``selfcheck``: read recorded files, print tables, write pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
 
 
 def _runs(paths: Sequence[Path]) -> list[Run]:
-    """Every run there, whole or cut short, each read once."""
+    """All runs in these directories, complete or not. Each is read once."""
     folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
@@ -54,7 +54,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
-    """``passed``: of real agents, whose programs were tested, by program; empty for other runs."""
+    """``passed``, by program, for real agents whose programs were tested; empty for other runs."""
     verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
     return {"passed": verdicts} if verdicts else {}
 
@@ -79,7 +79,7 @@ def _print_metrics(run: Run) -> None:
 
 
 def show_misses(paths: Sequence[Path]) -> int:
-    """Why returning turns hit or missed, a table a run."""
+    """Why returning turns found their KV or not, a table for each run."""
     for run in _runs(paths):
         returns = run.metrics.facts.returns
         if returns:
@@ -99,7 +99,7 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
 
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
-    """A page for each directory, or one page of them all where ``out`` names it."""
+    """Write a page for each directory, or the page ``out`` about all of them."""
     from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
 
     written = [write_joint_report(paths, out)] if out is not None else [_report_of(path) for path in paths]
@@ -115,7 +115,7 @@ def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
 
 
 def _report_of(path: Path) -> Path:
-    """Of an experiment, or of a sweep with its tables and plot."""
+    """Writes the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
         from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
 
@@ -152,7 +152,7 @@ def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
 
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
-    """How often the comparison sees a difference where there is none."""
+    """Print how often the comparison sees a difference that does not exist."""
     rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
     if as_json:
         sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")

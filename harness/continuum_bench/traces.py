@@ -1,4 +1,4 @@
-"""``traces ...``: import, make, fit, look at, check, convert."""
+"""The commands of ``continuum-bench traces``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _tool_table(found: TraceStats) -> Table:
 
 
 def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
-    """Between formats; ``preview`` and ``native`` are the two forms of scheduler_timestamps."""
+    """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")

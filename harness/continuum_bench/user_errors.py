@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: shown as one line."""
+"""Errors that a user can correct. Each is shown as one line, without a traceback."""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ sys.exit(int(code))
 
 SHELL = {"for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit"}
 CLIENT_PAGE = "docs/how-to/openai-agent.md"
+POLICY_PAGE = "docs/how-to/my-policy.md"
 
 
 def commands(page: Path) -> list[str]:
@@ -207,6 +208,9 @@ def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
         write_programs(recorded / "trace.jsonl", synthesize(profile, 2, seed=2, length_scale=0.2))
         with JsonLines(recorded / TURNS) as turns:
             turns.write(TurnRecord("p", 0, 0.0, 0.0, 0.5, 1.0, 100, 10, is_last=True))
+    if name_of(page) == POLICY_PAGE:
+        code, _, _ = fenced(page, "python").partition("class Recompute(ProgramFcfs):\n    gauges")
+        (folder / "my_policy.py").write_text(code)
     if name_of(page) == CLIENT_PAGE:
         code, replies = (fenced(page, language) for language in ("python", "json"))
         code = code.replace("my-model", "llama-3.1-8b").replace("localhost:8000", f"localhost:{ports['8000']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -56,3 +57,8 @@ def test_a_page_opens_from_the_file_system_without_an_error(site: Path) -> None:
     done = subprocess.run([*command, (site / "concepts.html").as_uri()], capture_output=True, text=True, timeout=300)
     assert "Time to live" in done.stdout
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line] == []
+
+
+def test_the_tables_of_policies_are_up_to_date() -> None:
+    overview = runpy.run_path(str(REPO / "docs" / "generate.py"))["policy_overview"]()
+    assert (REPO / "docs" / "policies" / "README.md").read_text(encoding="utf-8") == overview, "run make docs"

@@ -71,15 +71,15 @@ class Comparison:
     difference_s: Interval
     """Baseline's mean JCT - this policy's."""
     ratio_within: Interval | None
-    """One seed only: from resampling programs. It speaks of this one arrival sequence, not of the next."""
+    """With one seed only, from resampling programs. It holds for this arrival sequence and for no other."""
     ratio_resampled: Interval | None
-    """Several seeds: from resampling them."""
+    """With several seeds, from resampling them."""
     effect: float | None
     """Hedges' g_z over seeds, above 0 where this policy is faster."""
     sooner: Interval
     """Share of programs that finished sooner under this policy, over seeds."""
     programs: tuple[int, int]
-    """Programs the times rest on (finished under both), and all that arrived, over the seeds."""
+    """Programs that finished under both policies, and all that arrived, summed over the seeds."""
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -95,9 +95,9 @@ def mean_interval(values: Sequence[float]) -> Interval:
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Mean of ``over`` / mean of ``under``, paired by position, with Fieller's interval.
 
-    It holds every ratio R for which a paired t test of over - R * under does not object: so it covers 1 exactly when
-    the interval of the difference covers 0, and the ratio the other way round has the reciprocal interval. A mean of
-    ratios has neither property. None where the data leave the ratio unbounded.
+    The interval holds every ratio R for which a paired t test does not reject over - R * under = 0. It covers 1 exactly
+    when the interval of the difference covers 0, and the inverse ratio has the reciprocal interval; a mean of ratios
+    has neither property. There is no interval where the data leave the ratio unbounded.
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     a, b = float(top.mean()), float(bottom.mean())
@@ -118,8 +118,8 @@ def _t(number: int) -> float:
 def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
     """The same ratio, its interval from resampling pairs (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
 
-    Of one seed's programs it speaks of that arrival sequence alone; of several seeds' means it is a second opinion on
-    ``ratio_interval``, too narrow where seeds are few (docs/results/self-check.md).
+    For the programs of one seed it holds for that arrival sequence alone. For the means of several seeds it is an
+    alternative to ``ratio_interval`` that is too narrow where seeds are few (docs/results/self-check.md).
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     estimate = float(top.mean() / bottom.mean())
@@ -193,7 +193,7 @@ def check_same_arrivals(
 
 
 def _from_first(due: dict[str, float | None]) -> dict[str, float]:
-    """Instants relative to the first, where the clients recorded them: two clients' clocks start apart."""
+    """Recorded instants relative to the first one, since the clocks of two clients do not start together."""
     known = {program_id: due_s for program_id, due_s in due.items() if due_s is not None}
     first = min(known.values(), default=0.0)
     return {program_id: due_s - first for program_id, due_s in known.items()}

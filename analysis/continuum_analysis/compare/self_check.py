@@ -1,9 +1,9 @@
-"""How often the comparison would cry wolf: a policy against itself, which must come out as no difference.
+"""How often the comparison finds a difference where there is none: a policy compared with itself.
 
-Two kinds of pairs have no true difference. *Other seeds*: runs of one policy are dealt into two groups at random and
-compared as if they were two policies. *A twin*: the same policy on the same arrivals in an experiment that differs in
-next to nothing (a ten-thousandth of a millisecond of step time), paired by seed as a real comparison is. Such a twin is
-truly slower by next to nothing, which a narrow interval rightly sees: there the claims count, not the alarms.
+Two kinds of pairs have no true difference. *Other seeds*: runs of one policy are dealt at random into two groups, which
+are compared as if they were two policies. *A twin*: the same policy on the same arrivals in an experiment whose step
+times are longer by a ten-thousandth of a millisecond, paired by seed as in a real comparison. A twin is truly slower by
+that little, and a narrow interval may rightly show it, so for twins the claims count and not the alarms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from continuum_analysis.compare.words import SAME_TO_THE_EYE
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400
-"""Random dealings of the runs into groups; their comparisons overlap, so that they sharpen the estimate only so far."""
+"""Random dealings of the runs into groups. Their comparisons share runs, so more dealings add little."""
 
 Pair = tuple[Run, Run]
 
@@ -43,11 +43,11 @@ class Rate:
     separate: int
     """Comparisons that share no run."""
     alarms: int
-    """Of these, intervals that leave out 1."""
+    """How many of these have an interval that leaves out 1."""
     rate: float
     """Share of alarms over all dealings."""
     claims: float
-    """Share of comparisons in which the verdict would name a difference: an alarm, and not all within 1%."""
+    """Share of comparisons in which the verdict would name a difference: alarms, except intervals within 1% of 1."""
     no_interval: float
     """Share of comparisons whose interval is unbounded; they raise no alarm."""
 
@@ -74,7 +74,7 @@ def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -
 
 
 def _orders(number: int) -> list[Sequence[int]]:
-    """As they come first, then at random."""
+    """The order as it is, then random ones."""
     random = np.random.default_rng(0)
     return [range(number), *(random.permutation(number).tolist() for _ in range(DEALS - 1))]
 
@@ -125,7 +125,7 @@ def _leaves_out_one(found: Interval) -> bool:
 
 
 def _equal_to_the_eye(found: Interval) -> bool:
-    """As the verdict has it."""
+    """The verdict's rule."""
     return max(abs((found.low or 0.0) - 1), abs((found.high or 0.0) - 1)) < SAME_TO_THE_EYE
 
 

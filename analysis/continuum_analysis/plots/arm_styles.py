@@ -9,7 +9,7 @@ OFFLOAD = "+offload"
 COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
 """Okabe and Ito's palette, grey first: told apart by colour-blind readers."""
 KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
-"""Policies that keep their colour and mark in every figure; others take what a figure leaves free."""
+"""These policies have the same colour and mark in every figure; other policies take those a figure leaves free."""
 MARKS = 8
 """Marks a drawing library must offer."""
 DASHES = 6
@@ -18,7 +18,7 @@ DASHES = 6
 
 @dataclass(frozen=True, slots=True)
 class ArmStyle:
-    """Of one arm in one figure. Up to 48 arms differ in colour and dash, and all these in colour, mark and fill."""
+    """How one arm looks in one figure. Up to 48 arms differ in colour and dash, and also in colour, mark and fill."""
 
     colour: str
     mark: int

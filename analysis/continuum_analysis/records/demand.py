@@ -1,4 +1,4 @@
-"""How much KV the live programs would fill, over time, against the pool: the distance to the knee."""
+"""How much KV the contexts of all live programs would fill over time, to be set beside the size of the KV pool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Demand:
 
     @property
     def mean_tokens(self) -> float:
-        """Weighted by time."""
+        """The mean over time."""
         spans = np.diff(self.times_s)
         return float(np.dot(self.tokens[:-1], spans) / spans.sum()) if spans.sum() > 0 else 0.0
 
@@ -35,8 +35,11 @@ class Demand:
 
 
 def demand(programs: Sequence[ProgramTimes]) -> Demand:
-    """A program counts from its first arrival to its last finish, tools included: with its prompt from each turn's
-    arrival and with its output too from the turn's finish."""
+    """The context of every live program, summed.
+
+    A program is live from its first arrival to its last finish, tool times included. Its context is the prompt from
+    each turn's arrival on, and the prompt and the output from the turn's finish on.
+    """
     changes: list[tuple[float, int]] = []
     for program in (program for program in programs if program.turns):
         held = 0

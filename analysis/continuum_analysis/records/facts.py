@@ -1,4 +1,4 @@
-"""A run's records sorted out once: which programs count, their turns, gaps, pins, and why each return hit or missed."""
+"""What all metrics of a run are computed from: its finished programs, their turns, gaps, pins and returns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from continuum_analysis.records.timeline import PinTimes, ProgramTimes, State, T
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run's records, sorted out once for all metrics."""
+    """A run's records, sorted once for all metrics."""
 
     programs: tuple[ProgramTimes, ...]
-    """Finished ones, in order of arrival."""
+    """Finished programs in order of arrival."""
     everyone: tuple[ProgramTimes, ...]
-    """Finished or not; without those of a warm-up or a cool-down."""
+    """All programs, finished or not, without those of a warm-up or a cool-down."""
     uncounted: tuple[ProgramTimes, ...]
-    """Those of a warm-up or a cool-down: load, in no metric."""
+    """Programs of a warm-up or a cool-down. They load the machine and are in no metric."""
     unfinished: tuple[str, ...]
     failed: tuple[str, ...]
     turns: tuple[TurnTimes, ...]
@@ -32,23 +32,23 @@ class RunFacts:
     """Seconds between a turn's finish and the next one's arrival, of finished programs; requests of one program that
     overlap have no gap."""
     returns: tuple[Return, ...]
-    """Turns of all programs after their first, each with why its KV was found or not."""
+    """Every turn after its program's first, with the reason why its KV was found or not."""
     block_tokens: int
     gpus: int | None
-    """GPUs of the engine, all replicas; None where no manifest says."""
+    """GPUs of all replicas; None where no manifest names them."""
     replicas: int = 1
-    """As the manifest has it, or as many as were seen."""
+    """The manifest's number, or the number seen in the records where that is larger."""
     scheduler_time: RecordedSchedulerTime | None = None
 
     @property
     def wall_s(self) -> float:
-        """Of all programs: those that never finished took the machine's time too."""
+        """First arrival to last event of all programs; programs that never finished took the machine's time too."""
         seen = [p for p in self.everyone if p.turns]
         return max(p.finish_s for p in seen) - min(p.arrive_s for p in seen) if seen else 0.0
 
     @property
     def machine(self) -> tuple[ProgramTimes, ...]:
-        """Every program whose turns the machine saw, in order of arrival."""
+        """Every program with a recorded turn, in order of arrival, warm-up and cool-down included."""
         return tuple(sorted((p for p in (*self.everyone, *self.uncounted) if p.turns), key=lambda p: p.arrive_s))
 
 
@@ -57,7 +57,7 @@ def facts_of(
     manifest: Manifest | None = None,
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
-    """Sort out a run's programs; without its manifest, hits are not rounded to blocks and GPUs not counted."""
+    """The facts of a run. Without its manifest, hits are not rounded to blocks and GPUs are not counted."""
     by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
     everyone = tuple(program for program in programs if program.counted)
     limits = limits_of(manifest)

@@ -1,4 +1,4 @@
-"""The load generator itself, from its own records: errors by kind, and whether it was late enough to matter."""
+"""What the load generator recorded of itself: errors by kind, and how late it sent requests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from continuum_traces.schema import TurnRecord
 from continuum_analysis.records.facts import RunFacts
 
 LATE_S = 0.010
-"""Sends later than this at the 99th percentile are named, with their share of the mean TTFT."""
+"""A warning is given where the 99th percentile of the lateness is above this."""
 
 
 def client_records(facts: RunFacts) -> list[TurnRecord]:
-    """Of every turn that was sent, the warm-up's and cool-down's too."""
+    """The client's record of every turn that was sent, warm-up and cool-down included."""
     return [turn.client for program in facts.machine for turn in program.turns if turn.client is not None]
 
 
 def errors_by_kind(facts: RunFacts) -> dict[str, int]:
-    """Failed tries of all turns, those that a retry made good included, and programs stopped at a limit."""
+    """Failed tries of all turns and programs stopped at a limit. A failed try counts also where a retry succeeded."""
     found: Counter[str] = Counter()
     for record in client_records(facts):
         found.update(record.failed_tries)
@@ -30,13 +30,13 @@ def errors_by_kind(facts: RunFacts) -> dict[str, int]:
 
 
 def send_lateness_s(facts: RunFacts, percentile: float) -> float | None:
-    """Sent - due over all turns; None without a client's records."""
+    """A percentile of (sent - due) over all turns; None without a client's records."""
     late = [record.sent_s - record.due_s for record in client_records(facts)]
     return float(np.percentile(late, percentile)) if late else None
 
 
 def lateness_warning(facts: RunFacts) -> str | None:
-    """A sentence where the generator was late enough to be seen in the numbers; None where not."""
+    """A sentence for a generator so late that it shows in the metrics; None for one that is not."""
     late_s = send_lateness_s(facts, 99)
     if late_s is None or late_s <= LATE_S:
         return None

@@ -1,4 +1,4 @@
-"""Why each returning turn found its KV, or did not: one cause a turn, from recorded facts alone."""
+"""Why each returning turn found its KV or did not: one cause a turn, from the records alone."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Cause = Literal[
 
 CAUSES: dict[Cause, str] = {
     "pinned": "hit: its pin was held until it was scheduled",
-    "cached": "hit: no pin held it then, but nobody had taken the blocks yet",
+    "cached": "hit: no pin held it then, but no other request had taken the blocks yet",
     "reloaded": "hit: its KV came back from a lower tier",
     "elsewhere": "miss: the turn before ran on another replica",
     "expired": "miss: its pin expired before it returned",
     "pressure": "miss: its pin was given up because another request needed the room",
-    "dropped": "miss: its pin ended otherwise before it was scheduled (a request aborted, a cache reset)",
-    "guard": "miss: not pinned, for the pinned share of the KV pool was at its limit",
+    "dropped": "miss: its pin ended in another way before it was scheduled (a request aborted, a cache reset)",
+    "guard": "miss: not pinned, because the pinned share of the KV pool was at its limit",
     "no tool": "miss: not pinned, and the turn before named no tool",
-    "ttl 0": "miss: not pinned, for the policy chose a TTL of 0 (or a limit the records do not show refused it)",
-    "no pins": "miss: nothing held it, for nothing is pinned in this run",
+    "ttl 0": "miss: not pinned, because the policy chose a TTL of 0 (or a limit that is not in the records refused it)",
+    "no pins": "miss: nothing held it, because this run pins nothing",
     "failed before": "miss: the turn before ended in an abort or an error, and such turns are not pinned",
     "overlap": "miss: it arrived while the turn before was still running",
     "rewritten": "miss: its prompt is shorter than the one before, so the history was rewritten",
@@ -55,17 +55,17 @@ HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded"})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the manifest says that an explanation needs; None where it does not."""
+    """Limits of the engine, from the manifest; None where it does not name them."""
 
     block_tokens: int = 1
-    """Tokens of a KV block: hits come in whole blocks."""
+    """Tokens of a KV block; hits come in whole blocks."""
     pinned_tokens: float | None = None
-    """Tokens that pins may hold at once; None also with several replicas, each of which has a limit of its own."""
+    """Tokens that pins may hold at once. Also None with several replicas, since each has its own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """One returning turn: what it could have found, what it found, and why."""
+    """One returning turn: the tokens it could have found in the cache, those it found, and the cause."""
 
     program_id: str
     turn: TurnTimes
@@ -75,7 +75,7 @@ class Return:
     reusable_tokens: int
     """Prompt tokens it would have found in a cache of unlimited size, in whole blocks."""
     late_s: float | None
-    """Expired: seconds between the pin's end and the return."""
+    """Cause ``expired``: seconds from the pin's end to the turn's arrival."""
 
     @property
     def hit(self) -> bool:
@@ -106,8 +106,9 @@ def limits_of(manifest: Manifest | None) -> Limits:
 def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int) -> int:
     """Prompt tokens a cache of unlimited size would have given the turn, in whole blocks.
 
-    Where the client did not say (it is no replay): the prompt of the turn before, unless this one is shorter and so
-    was rewritten; and never less than was found. A reply that the agent repeated is then left out.
+    A replay's client records the number. Elsewhere it is the prompt of the turn before, without the reply that the
+    agent repeats; a prompt shorter than that was rewritten, and only what was found counts. It is never less than
+    what was found.
     """
     found = turn.hit_tokens or 0
     known = turn.client.reusable_tokens if turn.client else None
@@ -186,7 +187,7 @@ _ENDINGS: dict[str, Cause] = {
     "last": "dropped",
     "hit": "rewritten",
 }
-"""By how the pin ended. One handed over whole, of which less was found than was there: the prompt had changed."""
+"""By how the pin ended. A turn that took over its pin and still found less than it held had changed its prompt."""
 
 
 class _PinnedTokens:
@@ -208,13 +209,13 @@ class _PinnedTokens:
         self._totals = list(accumulate(tokens for _, tokens in changes))
 
     def at(self, instant_s: float) -> int:
-        """Before anything that happens at that very instant."""
+        """Before the changes at that instant itself."""
         index = bisect_left(self._times, instant_s)
         return self._totals[index - 1] if index else 0
 
 
 def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
-    """How often each cause, in the order of ``CAUSES``; absent where never."""
+    """How often each cause occurs, in the order of ``CAUSES``; causes that do not occur are left out."""
     counts = Counter(found.cause for found in returns)
     return {cause: counts[cause] for cause in CAUSES if counts[cause]}
 

@@ -1,4 +1,4 @@
-"""What fills the KV pool over time: pins (recorded) and running turns (derived), the rest free or reusable."""
+"""What fills the KV pool over time: pins (recorded) and running turns (derived). The rest is free or reusable."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Occupancy:
 
     times_s: Array
     running: Array
-    """Of turns in the engine: their prompt as it is computed, then what they generate. Derived, not recorded."""
+    """Tokens of running turns: the part of the prompt already computed, then the output. Derived, not recorded."""
     pinned: Array
-    """In pins, as recorded."""
+    """Tokens in pins, as recorded."""
 
 
 def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occupancy:
@@ -39,7 +39,8 @@ def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occ
 
 
 def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> None:
-    """From what it found in the cache to its whole prompt at the first token (where recorded), then with its output."""
+    """Grows from the tokens found in the cache to the whole prompt at the first token (where that was recorded), then
+    to prompt and output at the finish."""
     if turn.start_s is None:
         return
     finish_s = end_s if turn.finish_s is None else turn.finish_s
@@ -50,7 +51,7 @@ def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> No
     if turn.first_token_s is not None:
         levels.insert(1, (turn.first_token_s, turn.prompt_tokens))
     held = np.interp(times[span], [t for t, _ in levels], [tokens for _, tokens in levels])
-    for since_s, until_s in turn.requeues:  # preempted: it holds nothing
+    for since_s, until_s in turn.requeues:  # a preempted turn holds nothing
         held[(times[span] >= since_s) & (times[span] < until_s)] = 0.0
     running[span] += held
 

@@ -1,4 +1,4 @@
-"""What the scheduler itself took, where the engine measured it."""
+"""The processor time that the scheduler took, where the engine measured it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RecordedSchedulerTime:
 
 
 def read_scheduler_time(path: Path) -> RecordedSchedulerTime | None:
-    """A run's; None where nobody measured it.
+    """The run's scheduler time; None where it was not measured.
 
     Raises:
         RunDirError: a fault in the file.

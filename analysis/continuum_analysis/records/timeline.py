@@ -23,7 +23,7 @@ from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 State = Literal["finished", "failed", "unfinished"]
 
 FAILED = ("abort", "error")
-"""Ends of a turn that gave its client no whole answer."""
+"""Statuses of a turn whose client got no complete answer."""
 
 
 class AnalysisError(Exception):
@@ -32,12 +32,12 @@ class AnalysisError(Exception):
 
 @dataclass(slots=True)
 class TurnTimes:
-    """One turn, whose tries may be several: what is said here is said of the last one where nothing else is written.
-    Seconds on the scheduler's clock, except where a name says client; None: not recorded."""
+    """One turn. A request that failed is sent again, so a turn may have several tries; fields are the last try's unless
+    they say otherwise. Times are seconds on the scheduler's clock; None means not recorded."""
 
     index: int
     arrive_s: float
-    """Of the first try."""
+    """Arrival of the first try."""
     start_s: float | None = None
     finish_s: float | None = None
     prompt_tokens: int = 0
@@ -47,24 +47,24 @@ class TurnTimes:
     status: str | None = None
     """How it ended: stop, length, abort, error."""
     preempted_s: list[float] = field(default_factory=list)
-    """Instants it lost its KV while running."""
+    """When the running turn lost its KV."""
     resumed_s: list[float] = field(default_factory=list)
-    """Instants it was scheduled again, one for each preemption that ended."""
+    """When the turn was scheduled again, one instant for each preemption that ended."""
     reload_bytes: int = 0
-    """KV that came back from a lower tier for it."""
+    """KV that was loaded from a lower tier for this turn."""
     reload_since_s: float | None = None
-    """When the first of it was asked for; the turn starts, or resumes, once it is there."""
+    """When the first such load was asked for; the turn starts, or resumes, once the KV is there."""
     client: TurnRecord | None = None
-    """The same turn on its client's clock."""
+    """The client's record of the turn, on the client's clock."""
     replica: int | None = None
-    """The one of several engines that ended it."""
+    """The engine that ended the turn, where there are several."""
     request_id: str | None = None
     turn_id: str | None = None
-    """The client's name for it, the same for every try."""
+    """The client's id of the turn, the same for every try."""
     again_s: float | None = None
     """Arrival of the last try; None where it is the first."""
     earlier: list[TurnTimes] = field(default_factory=list)
-    """Tries before the last: aborted, failed, at a replica that died, or answered and the answer lost on its way."""
+    """Tries before the last. They were aborted, failed, lost with their replica, or their answer did not arrive."""
 
     @property
     def attempts(self) -> int:
@@ -81,15 +81,15 @@ class TurnTimes:
 
     @property
     def wait_s(self) -> float | None:
-        """Arrival to first scheduled; of all tries together, without the time between them."""
+        """Arrival to first scheduled, summed over all tries, without the time between tries."""
         if self.start_s is None:
             return None
         return self.start_s - self.last_arrive_s + sum(until_s - since_s for since_s, until_s in self.earlier_waits)
 
     @property
     def earlier_waits(self) -> list[tuple[float, float]]:
-        """From, until: the first waits of the tries before the last, each until it was scheduled or ended, and at most
-        until the next try: its client had given it up."""
+        """The first wait of each try before the last, as (from, until). It lasts until the try was scheduled or ended,
+        and at most until the next try, since the client had then given it up."""
         if not self.earlier:
             return []
         following = [*(try_.arrive_s for try_ in self.earlier[1:]), self.last_arrive_s]
@@ -100,24 +100,24 @@ class TurnTimes:
 
     @property
     def requeues(self) -> list[tuple[float, float]]:
-        """The last try's waits after a preemption: from, until it was scheduled again, or ended."""
+        """The last try's waits after a preemption, as (from, until): until it was scheduled again or ended."""
         ends = self.resumed_s if self.finish_s is None else [*self.resumed_s, self.finish_s]
         return list(zip(self.preempted_s, ends, strict=False))
 
     @property
     def requeue_s(self) -> float:
-        """Waiting again after being preempted, in all tries."""
+        """Seconds of waiting after preemptions, over all tries."""
         own_s = sum(until_s - since_s for since_s, until_s in self.requeues) if self.preempted_s else 0.0
         return own_s + sum(try_.requeue_s for try_ in self.earlier)
 
     @property
     def preemptions(self) -> int:
-        """In all tries."""
+        """Times the turn lost its KV, over all tries."""
         return len(self.preempted_s) + sum(try_.preemptions for try_ in self.earlier)
 
     @property
     def first_token_s(self) -> float | None:
-        """The first token on the scheduler's clock: as long after the arrival as the client's is after its sending."""
+        """The first token on the scheduler's clock: arrival + (the client's first token - the client's sending)."""
         record = self.client
         if record is None or record.first_token_s is None or self.start_s is None:
             return None
@@ -126,7 +126,7 @@ class TurnTimes:
 
     @property
     def ttft_s(self) -> float | None:
-        """The instant the turn was due to its first token, both on the client's clock."""
+        """Seconds from the instant the turn was due to its first token, both on the client's clock."""
         if self.client is None or self.client.first_token_s is None:
             return None
         return self.client.first_token_s - self.client.due_s
@@ -151,8 +151,8 @@ class PinTimes:
     tokens: int = 0
     until_s: float | None = None
     reason: str = "held at the end"
-    """What ended it: hit, expired, last, pressure, abort, shutdown; "not recorded" in the preview's files where the
-    program's next turn did not find it held."""
+    """What ended the pin: hit, expired, last, pressure, abort or shutdown; "not recorded" in the preview's files where
+    no turn of the program arrived during the pin."""
     delay_estimate_s: float | None = None
     eta: float | None = None
 
@@ -163,13 +163,14 @@ class ProgramTimes:
     turns: list[TurnTimes] = field(default_factory=list)
     pins: list[PinTimes] = field(default_factory=list)
     counted: bool = True
-    """False in a run's warm-up and cool-down: load on the machine, in no metric."""
+    """False for programs of a warm-up or a cool-down: they load the machine and are in no metric."""
     due_from_arrival_s: float | None = None
-    """When its client meant to start it, where only its arrival was recorded."""
+    """When the client meant to start the program, from its arrival record, where no turn was recorded."""
 
     @property
     def state(self) -> State:
-        """Finished: every turn ended and its client waits for no further one. Failed: its last turn was aborted."""
+        """Finished: every turn ended, and the client was to send no other. Failed: the last turn ended in an abort
+        or an error."""
         if not self.turns or any(turn.finish_s is None for turn in self.turns) or self._cut_short():
             return "unfinished"
         return "failed" if self.turns[-1].status in FAILED else "finished"
@@ -179,7 +180,7 @@ class ProgramTimes:
         return self.state == "finished"
 
     def _cut_short(self) -> bool:
-        """The client's record of the last turn names a next one that never arrived: the run stopped in a tool call."""
+        """The client was to send another turn, which never arrived: the run stopped during a tool call."""
         record = self.turns[-1].client
         return record is not None and not record.is_last and record.gap_s is not None
 
@@ -189,7 +190,7 @@ class ProgramTimes:
 
     @property
     def finish_s(self) -> float:
-        """The last thing known of it."""
+        """The program's last recorded event."""
         return max(turn.arrive_s if turn.finish_s is None else turn.finish_s for turn in self.turns)
 
     @property
@@ -198,7 +199,7 @@ class ProgramTimes:
 
     @property
     def bubble_s(self) -> float | None:
-        """Seconds its turns waited, re-queueing included; None where a start was not recorded."""
+        """Seconds the program's turns waited in the queue, also after preemptions; None where a start is unknown."""
         waits = [turn.wait_s for turn in self.turns]
         known = [wait for wait in waits if wait is not None]
         return sum(known) + self.requeue_s if len(known) == len(waits) else None
@@ -209,15 +210,16 @@ class ProgramTimes:
 
     @property
     def due_s(self) -> float | None:
-        """When its client meant to send the first turn, on the client's clock."""
+        """When the client meant to send the first turn, on the client's clock."""
         record = self.turns[0].client if self.turns else None
         return record.due_s if record else self.due_from_arrival_s
 
 
 def read_run(path: Path) -> list[ProgramTimes]:
-    """Programs of a run directory in order of arrival: the scheduler's records, the preview's own file, or, from a
-    server that is not ours, the client's records alone. Programs that a load generator started and nobody saw again
-    come last.
+    """The programs of a run directory in order of arrival.
+
+    They are read from the scheduler's records, from the preview's file, or from the client's records alone (of a server
+    that is not ours). Programs of which only the load generator's start was recorded come last.
 
     Raises:
         AnalysisError: no records there.
@@ -236,7 +238,7 @@ def read_run(path: Path) -> list[ProgramTimes]:
 
 
 def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
-    """What a client's records say of the scheduler's events: when each turn arrived and left, nothing of its queue."""
+    """Scheduler events made from a client's records: each turn's arrival and finish. Queue waits are not known."""
     for record in sorted(records, key=lambda r: r.due_s):
         key, turn_id = (record.program_id, record.turn), record.turn_id
         yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens, turn_id=turn_id)
@@ -261,12 +263,12 @@ def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
 
 
 class _Program:
-    """A program's events put together."""
+    """Puts the events of one program together."""
 
     def __init__(self, times: ProgramTimes) -> None:
         self.times = times
         self._by_id: dict[str, int] = {}
-        """Places among the turns."""
+        """Indexes into the program's turns."""
         self._by_request: dict[tuple[str, int | None], TurnTimes] = {}
 
     def take(self, event: SchedulerEvent) -> None:
@@ -278,7 +280,7 @@ class _Program:
             _apply_to_turn(turn, event)
 
     def _arrive(self, event: SchedulerEvent) -> None:
-        """A turn is there; or is tried again."""
+        """Adds a turn, or a further try of a known turn."""
         turns = self.times.turns
         turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
         turn.request_id, turn.turn_id = event.request_id, event.turn_id
@@ -294,8 +296,11 @@ class _Program:
             self._by_request[event.request_id, event.replica] = turn
 
     def _place_of(self, event: SchedulerEvent) -> int | None:
-        """Where the turn is that arrives again: the client's id says which, else its number, where it has not ended
-        well. A turn number also repeats where a program of the same id has ended and another one began."""
+        """The index of the turn of which this arrival is a further try; None for a new turn.
+
+        The client's turn id decides. Without one the turn number does, if that turn has not ended well: the number also
+        repeats where a program ended and another program with the same id began.
+        """
         if event.turn_id is not None and event.turn_id in self._by_id:
             return self._by_id[event.turn_id]
         turns = self.times.turns
@@ -305,7 +310,7 @@ class _Program:
         return None if place is None or turns[place].ended_well else place
 
     def _try_of(self, event: SchedulerEvent) -> TurnTimes | None:
-        """The try that an event tells of: its request's, or the last of that number where requests have no ids."""
+        """The try an event belongs to: by request id, or, where there are none, the last try of that turn number."""
         if event.request_id is not None and (event.request_id, event.replica) in self._by_request:
             return self._by_request[event.request_id, event.replica]
         key = event.turn, event.replica
@@ -313,7 +318,7 @@ class _Program:
 
 
 def _tried_again(before: TurnTimes, turn: TurnTimes) -> TurnTimes:
-    """``turn`` as the last try of what was there before."""
+    """``turn``, with ``before`` among its earlier tries."""
     turn.index, turn.arrive_s, turn.again_s = before.index, before.arrive_s, turn.arrive_s
     turn.turn_id = turn.turn_id or before.turn_id
     turn.earlier = [*before.earlier, before]
@@ -359,7 +364,7 @@ def _name_endings(program: ProgramTimes) -> None:
 
 
 def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
-    """The programs, each turn with its client's record; a failure that only the client saw counts too.
+    """The programs, each turn with its client's record. A failure that only the client recorded counts too.
 
     A record and a turn belong together by the client's turn id where both have one, else by their number.
     """
@@ -381,7 +386,7 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
 
 
 def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]) -> list[ProgramTimes]:
-    """The programs, those outside the measured window marked; and programs that left no other trace."""
+    """The programs, with those outside the measured window marked, and then the programs without a recorded turn."""
     by_id = {program.program_id: program for program in programs}
     lost = []
     for arrival in arrivals:

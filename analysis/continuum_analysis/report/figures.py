@@ -23,7 +23,7 @@ ENDINGS = {
     "held at the end": ("#999999", "\\"),
     "not recorded": ("#999999", "|"),
 }
-"""Colour (Tol's muted set, none of a policy's) and pattern of each way a pin ends."""
+"""Colour (of Tol's muted set, none that a policy has) and pattern of each way a pin ends."""
 
 
 def jct_figure(groups: Groups) -> Figure:

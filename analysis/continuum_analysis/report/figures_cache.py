@@ -19,7 +19,7 @@ from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, 
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
 SHORTEST_S = 1e-3
-"""Log axes start here: shorter times are drawn there."""
+"""Where log axes start; shorter times are drawn at this value."""
 TOOLS_SHOWN = 6
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
@@ -40,7 +40,7 @@ CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
     "rewritten": ("#BBBBBB", "/"),
     "unknown": ("#DDDDDD", "."),
 }
-"""Colour (Tol's muted set, and kin) and pattern of each cause."""
+"""Colour (mostly of Tol's muted set) and pattern of each cause."""
 
 
 def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
@@ -67,7 +67,7 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
         "What fills the KV pool",
         "Share of the pool in pins (recorded) and in running turns (derived: from what a turn found cached to its "
         "prompt at its first token, then growing with its output). The rest, up to the dashed line, is free or holds "
-        "KV that nobody guards. A prefix that programs share counts once for each, so that sums can pass 100%."
+        "KV that nothing holds. A prefix that programs share counts once for each, so that sums can pass 100%."
         + seed_note(groups),
         panels,
         TextTable(headings, rows),
@@ -137,7 +137,7 @@ def _ttl_cells(ttls: np.ndarray, tools: np.ndarray) -> list[str]:
 
 
 def tails_figure(groups: Groups) -> Figure:
-    """The same workload under every policy: the first one's shown run stands for all."""
+    """From one policy's run: the workload is the same under every policy."""
     run = next((run for policy in groups if (run := shown_run(groups, policy))), None)
     by_tool = _gaps_by_tool(run) if run else {}
     total_s = sum(sum(gaps) for gaps in by_tool.values())

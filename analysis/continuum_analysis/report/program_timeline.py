@@ -1,4 +1,4 @@
-"""Programs on a time axis: queue, prefill, decode, tool, pin. Data for the page's own drawing, and a still of it."""
+"""Programs on a time axis: queue, prefill, decode, tool, pin. Data for report.js, and stills for images."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ KINDS: dict[str, tuple[str, float, float]] = {
     "prefill": ("#0072B2", -0.28, 0.56),
     "decode": ("#009E73", -0.28, 0.56),
 }
-"""Colour of each kind of time, where its bar starts from the middle of the row, and how high it is: told apart by
-place and height too."""
+"""Of each kind of time: its colour, where its bar starts relative to the middle of the row, and the bar's height. Place
+and height also tell the kinds apart."""
 
 MOST_TURNS = 60_000
-"""In the page, over all policies; beyond that only every second, third ... program is in it, and the page says so."""
+"""At most this many turns of all policies are in the page. Beyond that it has every second, third ... program only, and
+says so."""
 STILL_ROWS = 20
 
 
@@ -86,7 +87,8 @@ def _turns(
 
 
 def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
-    """First arrival from the program's, then the last try's queue, prefill and decode; -1 where not recorded."""
+    """The turn's first arrival, counted from the program's, then the last try's queue, prefill and decode time; -1
+    where not recorded."""
     first_s, finish_s = turn.first_token_s, turn.finish_s
     start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
     wait_s = None if turn.start_s is None else start_s - turn.last_arrive_s
@@ -117,8 +119,10 @@ def timeline_json(groups: Groups) -> str:
 
 
 def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
-    """A program's time: kind, from, to, on the scheduler's clock. Waits after a preemption are queue, over decode; of a
-    try before the last only its waits are shown."""
+    """A program's time as (kind, from, to) on the scheduler's clock.
+
+    Waits after a preemption are ``queue`` and overlap ``decode``. Of tries before the last only the waits are shown.
+    """
     for turn, after in zip(program.turns, [*program.turns[1:], None], strict=True):
         start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
         first_s = start_s if turn.first_token_s is None else turn.first_token_s

@@ -1,4 +1,4 @@
-"""Figures that look into single runs of a sweep: waiting by program, eta and T over time; and tool times of traces."""
+"""Figures of a sweep's single runs (waiting by program; eta and T over time), and of the tool times in traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS_SHOWN = 6
 
 
 def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
-    """Seconds each program waited, in order of arrival; runs of the lowest seed. The table is of all seeds."""
+    """Seconds each program waited, in order of arrival. The lines show the lowest seed, the table all seeds."""
     panels = []
     for group, runs in _first_seed(sweep):
         lines = []
@@ -41,7 +41,7 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 
 def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
-    """What the TTL model believed at each pin: T (mean queueing delay of evicted turns) and eta, by time."""
+    """The TTL model's estimates at each pin, by time: T (mean queueing delay of evicted turns) and eta."""
     delay, eta, rows = [], [], []
     for group, runs in _first_seed(sweep):
         for run in runs:
@@ -99,7 +99,7 @@ def _tool_row(workload: str, tool: str, times: Sequence[float], everything: Sequ
 
 
 def _distribution(tool: str, times: Sequence[float]) -> Line:
-    ordered = np.maximum(np.sort(times), 1e-3)  # the axis is logarithmic
+    ordered = np.maximum(np.sort(times), 1e-3)  # a logarithmic axis has no 0
     return _plain(tool, ordered.tolist(), (np.arange(1, len(ordered) + 1) / len(ordered)).tolist())
 
 

@@ -1,4 +1,4 @@
-"""Goodput found by search: per point and policy the mean over seeds, and its ratio to vllm's, paired by seed."""
+"""Goodput per point and policy: the mean over seeds, and its ratio to vllm's goodput, paired by seed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from continuum_analysis.sweep.tables import point_text
 
 READING = (
     "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
-    "the mean over seeds and what they range over. Limit: a multiple of vllm's mean JCT with nobody else there. Ratio: "
-    "this policy's goodput over vllm's; above 1 is better."
+    "the mean over seeds and their range. Limit: a multiple of vllm's mean JCT with no other program on the machine. "
+    "Ratio: this policy's goodput over vllm's; above 1 is better."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One search: the highest rate under the limit, of one policy, point and seed."""
+    """The result of one search: the highest rate within the limit, for one policy, point and seed."""
 
     axes: Mapping[str, Any]
     policy: str
@@ -38,10 +38,10 @@ class Goodput:
     axes: Mapping[str, Any]
     policy: str
     jps: Interval | None
-    """None: in some seed no rate reached the limit."""
+    """None if in some seed no rate reached the limit."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
-    """None: in some seed no rate reached the limit, or vllm's was 0, as no rate kept within it."""
+    """None if in some seed no rate reached the limit, or vllm's goodput was 0 because no rate kept within it."""
     to_vllm_by_seed: tuple[float, ...]
     """Empty where ``to_vllm`` is None."""
     limit_s: float

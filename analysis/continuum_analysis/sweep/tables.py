@@ -1,4 +1,4 @@
-"""A sweep's cells as one table: groups of runs that may stand side by side, each summarised as any experiment is."""
+"""A sweep read from its files: groups of comparable runs, each with a summary, and tables of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GroupSummary:
     folder: str
     axes: Mapping[str, Any]
     asked: int
-    """Cells of the grid here."""
+    """How many cells the grid has at this point."""
     summary: Summary | None
     """Of the complete runs; None where there is none."""
     cells: tuple[Cell, ...]
@@ -70,7 +70,7 @@ class Sweep:
     """In the order of the grid."""
 
     def varying(self) -> list[str]:
-        """Axes on which the groups differ."""
+        """The axes on which the groups differ."""
         names = list(dict.fromkeys(name for group in self.groups for name in group.axes))
         return [name for name in names if len({str(group.axes.get(name)) for group in self.groups}) > 1]
 

@@ -1,8 +1,8 @@
-"""Programs of a real framework: they arrive by themselves, each in a process of its own, at most N at once.
+"""Runs programs of a real framework, each in a process of its own, at most N at the same time.
 
-A worker has its next program's process loaded and its workspace laid out before the program arrives; one that arrives
-while all workers are busy waits for the first that is free, and for its process to load. The clock starts when the
-first workers are ready.
+A worker loads the process of its next program and prepares its workspace before the program arrives. A program that
+arrives while all workers are busy waits for a worker and for its process to load. The clock starts when the first
+workers are ready.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIED = "AgentDied"
 ERROR = "Error"
 INTERRUPTED = "Interrupted"
 UNFINISHED = (DIED, ERROR, INTERRUPTED)
-"""Not the agent's own ends: such programs have no prediction, and are run again when the batch is resumed."""
+"""Statuses of programs that did not end by themselves. They have no prediction and are run again on resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class Batch:
     module: str
     environment: Mapping[str, str]
     start: Start
-    """Filled in for each program."""
+    """Completed for each program."""
     out: Path
     workers: int
     time_limit_s: float
     answers: bool = False
-    """Programs end in an answer that their framework scores; they have no folder of code and no test."""
+    """True: programs end in an answer that their framework scores, and have no folder of code and no test."""
 
     @property
     def in_folders(self) -> bool:
-        """Programs work in folders of this machine; else in their images, or on no code."""
+        """Whether programs work in folders of this machine, and not in Docker images or without code."""
         return not self.answers and self.start.environment != DOCKER
 
 
@@ -61,27 +61,27 @@ class Arrival:
     task: Task
     program_id: str
     at_s: float | None
-    """None: when a worker is free for it and its process has loaded (fixed concurrency)."""
+    """None: the program arrives when a worker is free and its process is loaded (fixed concurrency)."""
 
 
 @dataclass(slots=True)
 class ProgramRecord:
-    """One line of programs.jsonl. Seconds since the directory was begun, as in turns.jsonl."""
+    """One line of programs.jsonl. Times are seconds since the directory was created, as in turns.jsonl."""
 
     instance_id: str
     program_id: str
     arrival_s: float
     start_s: float | None = None
-    """Its agent was given the task; later than its arrival where all workers were busy."""
+    """When the agent was given its task; later than the arrival if all workers were busy."""
     end_s: float | None = None
     status: str = ERROR
-    """The framework's own word (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
+    """The framework's status (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
     turns: int = 0
     tools: tuple[str, ...] = ()
     tool_s: float = 0.0
     """Seconds of all tools together."""
     passed: bool | None = None
-    """By the task's own test or the framework's scorer; None where it has none, or the program did not finish."""
+    """Result of the task's test or of the framework's scorer; None: no test, or the program did not finish."""
     error: str | None = None
     submission: str = field(default="", repr=False)
 
@@ -91,22 +91,22 @@ class ProgramRecord:
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """Receives the records."""
 
     def offset_s(self) -> float:
-        """Seconds since the directory was begun."""
+        """Seconds since the directory was created."""
 
     def ended(self, record: ProgramRecord) -> None:
-        """A program is over."""
+        """Called when a program ended."""
 
 
 def batch_label(out: Path) -> str:
-    """A batch's name on its containers: that of its directory, whenever it runs."""
+    """The label of a batch's containers. It depends on the directory only, so a resumed batch has the same label."""
     return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
 
 
 class Runner:
-    """Plays one batch. ``run`` once."""
+    """Plays one batch. ``run`` may be called once."""
 
     def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> None:
         self._batch = batch
@@ -121,7 +121,7 @@ class Runner:
         self._processes: set[AgentProcess] = set()
 
     async def run(self) -> None:
-        """All programs, to their ends. Cancelled, it ends those that run and leaves no process behind."""
+        """Play all programs. If cancelled, end the running ones and leave no process behind."""
         workers = [asyncio.create_task(self._work(self._left)) for _ in range(self._workers)]
         try:
             await asyncio.gather(*workers)
@@ -131,13 +131,13 @@ class Runner:
             await asyncio.gather(*workers, return_exceptions=True)
 
     def kill(self) -> None:
-        """At once: every process of every program."""
+        """Kill every process of every program at once."""
         for process in list(self._processes):
             process.kill()
 
     async def _work(self, arrivals: Iterator[Arrival]) -> None:
         first = True
-        for arrival in arrivals:  # one iterator for all workers: first come, first served
+        for arrival in arrivals:  # all workers share one iterator
             record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s or 0.0)
             try:
                 await self._play(arrival, record, first)
@@ -154,7 +154,7 @@ class Runner:
         self._sink.ended(record)
 
     async def _play(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
-        """From before its arrival to its end; what goes wrong is in the record."""
+        """Prepare a program, wait for its arrival, and play it. Faults go into the record."""
         process: AgentProcess | None = None
         try:
             try:
@@ -191,7 +191,7 @@ class Runner:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
     def _labels(self, arrival: Arrival) -> Iterator[tuple[str, str]]:
-        """Of its container."""
+        """Labels of the program's container."""
         yield BATCH_LABEL, batch_label(self._batch.out)
         yield PROGRAM_LABEL, arrival.program_id
 
@@ -202,7 +202,7 @@ class Runner:
             self._began.set()
 
     async def _until(self, arrival: Arrival, record: ProgramRecord) -> None:
-        """Its arrival."""
+        """Wait until the program arrives."""
         await self._began.wait()
         now_s = self._sink.offset_s()
         record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
@@ -229,14 +229,14 @@ class Runner:
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
             record.passed = False if self._batch.answers else None
         finally:
-            record.end_s = self._sink.offset_s()  # its process takes a moment longer to go
+            record.end_s = self._sink.offset_s()  # before its process ends, which takes a moment
 
 
 async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
-    """Until its last word.
+    """Read a process's events until its program ended.
 
     Raises:
-        AgentDied: it never said one.
+        AgentDied: the process ended first.
     """
     async for event in process.events():
         if isinstance(event, TurnEnded):
@@ -254,7 +254,7 @@ async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
 
 
 async def _passes(test: str, workspace: Path) -> bool:
-    """Whether the task's test passes on what the agent left."""
+    """Whether the task's test passes on the code that the agent left."""
     process = await asyncio.create_subprocess_shell(
         test,
         cwd=workspace,
@@ -273,7 +273,7 @@ async def _passes(test: str, workspace: Path) -> bool:
 
 
 def play(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
-    """Run a batch to its end; False where a signal cut it short. The second signal kills at once."""
+    """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
     return asyncio.run(_guarded(batch, arrivals, sink, say))
 
 

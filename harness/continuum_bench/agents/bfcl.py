@@ -1,4 +1,4 @@
-"""``agent bfcl``: BFCL's web-search entries as a batch, and what BFCL's own evaluator says of it."""
+"""``continuum-bench agent bfcl``: run BFCL's web-search entries as a batch, scored by BFCL's own evaluator."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CATEGORIES = {
     "web_search_no_snippet": ("web_search_no_snippet",),
     "web_search": ("web_search_base", "web_search_no_snippet"),
 }
-"""BFCL's names; the third is the group of both."""
+"""BFCL's names. The third stands for both."""
 LIVE = "live"
 KEY_VARIABLE = "SERPAPI_API_KEY"
 SCORER = "continuum_agents.bfcl_score"
 
 
 def run_bfcl(options: BfclOptions) -> int:
-    """Play, record, score. As ``run_batch``."""
+    """Play, record and score the entries. Returns the exit code, as ``run_batch``."""
     framework, python = environment_of(options.framework)
     entries = (options.tasks or _installed_data(python)) / ENTRIES
     config = _config(options)
@@ -48,7 +48,7 @@ def run_bfcl(options: BfclOptions) -> int:
 
 
 def _installed_data(python: Path) -> Path:
-    """Where bfcl-eval keeps its entries."""
+    """The folder of the entries in the bfcl-eval package."""
     found = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
     if not found:
         raise BenchError(
@@ -61,15 +61,15 @@ def _installed_data(python: Path) -> Path:
 
 
 def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
-    """BFCL's entries as tasks, under the names BFCL gives them in that category.
+    """Read BFCL's entries as tasks, named as BFCL names them in that category.
 
     Args:
-        path: lines in BFCL's format.
+        path: file of lines in BFCL's format.
         category: one of ``CATEGORIES``.
-        part: START:STOP of the lines.
+        part: START:STOP, which of the lines.
 
     Raises:
-        BenchError: naming file, line and field.
+        BenchError: a fault; the message names the file, the line and the field.
     """
     if category not in CATEGORIES:
         raise BenchError(f"--category {category}: there are {', '.join(CATEGORIES)}")
@@ -118,7 +118,7 @@ def _slice(part: str) -> slice:
 
 
 def _config(options: BfclOptions) -> tuple[str, ...]:
-    """For the agents' processes; paths are absolute there."""
+    """The configuration of the agents' processes, with absolute paths."""
     if options.web == LIVE and not os.environ.get(KEY_VARIABLE):
         raise BenchError(f"--web live: searches through SerpAPI, whose key is to be in {KEY_VARIABLE}; or --web FILE")
     if options.web != LIVE and options.record_web is not None:
@@ -151,7 +151,7 @@ def _web_facts(web: str) -> dict[str, str]:
 
 
 def _score(python: Path, environment: Mapping[str, str], results: Results, options: BfclOptions) -> None:
-    """BFCL's files of results and scores, and its verdict."""
+    """Write BFCL's files of results and scores, and print the score."""
     batch = {
         "out": str(results.out),
         "model": results.model,

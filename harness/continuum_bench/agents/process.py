@@ -1,4 +1,4 @@
-"""One agent process: started, told its program, listened to, and ended with everything it started."""
+"""One agent's process: start it, send its program, read its events, end it and everything that it started."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from continuum_agents.protocol import MARK_VARIABLE, Event, ProtocolError, Ready
 
 LINE_BYTES = 64 * 2**20
 GRACE_S = 10.0
-"""Seconds a stopped agent gets to kill its tool, end its program and write its records."""
+"""Seconds that a stopped agent gets to kill its tool, end its program and write its records."""
 
 
 class AgentDied(Exception):
-    """The process ended, or said what it should not, before its program was over."""
+    """The process ended, or broke the protocol, before its program ended."""
 
 
 class AgentProcess:
-    """A running agent. Made by ``spawn``; ``end`` must follow."""
+    """A running agent, made by ``spawn``. ``end`` must be called."""
 
     def __init__(self, process: asyncio.subprocess.Process, mark: str, scratch: Path) -> None:
         self._process = process
         self._mark = mark
         self._scratch = scratch
         self.version = ""
-        """Of the framework, once it is ready."""
+        """The framework's version, known once the process is ready."""
 
     @classmethod
     async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
-        """Start one; its stderr is appended to ``log``.
+        """Start a process. Its stderr is appended to ``log``.
 
         Raises:
-            AgentDied: the system does not start another process.
+            AgentDied: the system cannot start another process.
         """
         mark = uuid.uuid4().hex
         scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # a short path: sockets have little room
@@ -51,7 +51,7 @@ class AgentProcess:
                     stderr=stderr,
                     limit=LINE_BYTES,
                     env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
-                    start_new_session=True,  # a Ctrl-C is the harness's, which ends programs in order
+                    start_new_session=True,  # Ctrl-C goes to the harness only, which ends programs in order
                 )
         except BaseException as error:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -66,7 +66,7 @@ class AgentProcess:
 
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Raises:
-        AgentDied: it ended, or took too long to load.
+        AgentDied: the process ended, or took too long to load.
         """
         try:
             event = await asyncio.wait_for(self._first_event(), timeout_s)
@@ -79,21 +79,21 @@ class AgentProcess:
         self.version = event.framework_version
 
     async def _first_event(self) -> Event | None:
-        """What is no event is passed over: imports of the framework print, and stdout is theirs until they are done."""
+        """The first event. Other lines are skipped, because frameworks print while they are imported."""
         while line := await self._line():
             with suppress(ProtocolError):
                 return read_event(line)
         return None
 
     async def begin(self, start: Start) -> None:
-        """Give it its program."""
+        """Send the process its program."""
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # it died: the events say so
+        with suppress(ConnectionError):  # the process died; its events will show that
             self._process.stdin.write(to_line(start).encode())
             await self._process.stdin.drain()
 
     async def events(self) -> AsyncIterator[Event]:
-        """What it says, until its stdout ends.
+        """The process's events, until its stdout ends.
 
         Raises:
             AgentDied: a line that is no event.
@@ -105,7 +105,7 @@ class AgentProcess:
                 raise AgentDied(str(error)) from error
 
     async def _line(self) -> str:
-        """Empty at the end, and for a line that it was killed while writing."""
+        """The next line; empty at the end of stdout, and for a line that was cut off when the process was killed."""
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
@@ -114,7 +114,7 @@ class AgentProcess:
         return line.decode("utf-8", "replace") if line.endswith(b"\n") else ""
 
     async def died(self) -> AgentDied:
-        """The error for a process whose events ended too early."""
+        """The error for a process whose events ended before its program did."""
         return AgentDied(await self._how())
 
     async def _how(self) -> str:
@@ -127,7 +127,7 @@ class AgentProcess:
         )
 
     async def end(self, grace_s: float = GRACE_S) -> None:
-        """Ask it to stop where it still runs, then kill it and whatever it started."""
+        """Ask the process to stop if it still runs, then kill it and everything that it started."""
         try:
             if self._process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -140,7 +140,7 @@ class AgentProcess:
                 await asyncio.wait_for(self._process.wait(), grace_s)
 
     def kill(self) -> None:
-        """SIGKILL to its group and to all that carry its mark; does not wait."""
+        """Send SIGKILL to the process's group and to all processes with its mark. Does not wait."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         kill_marked(self._mark)
@@ -148,7 +148,7 @@ class AgentProcess:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process with this mark in its environment, until none is left. Linux; elsewhere nothing happens."""
+    """Kill every process with this mark in its environment, until none is left. Works on Linux only."""
     for _ in range(20):
         found = marked(mark)
         for pid in found:
@@ -159,7 +159,7 @@ def kill_marked(mark: str) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that carry the mark and are not over yet."""
+    """Ids of the running processes with this mark."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

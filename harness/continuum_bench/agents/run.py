@@ -1,4 +1,4 @@
-"""``agent FRAMEWORK``: a batch of real agents against a server, into a run directory that can be resumed."""
+"""``continuum-bench agent FRAMEWORK``: run a batch of real agents against a server. A batch can be resumed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def at_once(options: AgentOptions) -> int:
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
-    """Make the environments of these frameworks; all that this machine has a Python for where none is named."""
+    """Make the environments of these frameworks; default: of all for which this machine has the right Python."""
     try:
         for framework in [find_framework(name) for name in names or FRAMEWORKS]:
             try:
@@ -82,21 +82,21 @@ def setup_environments(names: Sequence[str], anew: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a batch is to do, and what becomes of it."""
+    """What a batch plays, and what happens with its results."""
 
     tasks: list[Task]
     answers: bool = False
-    """Programs answer a question; the others change code in a folder."""
+    """True: programs answer a question. False: programs change code in a folder."""
     conclude: Callable[[Results], None] | None = None
-    """Called when all is recorded, also after Ctrl-C."""
+    """Called when everything is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of the workload, for the manifest."""
+    """Facts about the workload for the manifest."""
     config: tuple[str, ...] = ()
-    """The framework's configuration, where the harness makes it and the user cannot."""
+    """The framework's configuration if the harness makes it, and not the user."""
 
 
 def run_openhands(options: OpenHandsOptions) -> int:
-    """Play tasks on code. As ``run_batch``."""
+    """Play tasks on code. Returns the exit code, as ``run_batch``."""
     tasks = read_tasks(options.tasks, options.repos)
 
     def conclude(done: Results) -> None:
@@ -106,12 +106,12 @@ def run_openhands(options: OpenHandsOptions) -> int:
 
 
 def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work]) -> int:
-    """Play, record, write predictions. 0; 1 where programs failed; 130 for Ctrl-C.
+    """Play and record a batch. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C.
 
     Args:
-        options: the user's.
-        tasks: file that the tasks are read from.
-        find_work: reads what is to be done, once all else is known to be in order.
+        options: the user's options.
+        tasks: file that the tasks come from, for the manifest.
+        find_work: reads the tasks; called when the options have been checked.
     """
     framework, python = environment_of(options.framework)
     _check(options)
@@ -159,17 +159,17 @@ def environment_of(name: str) -> tuple[Framework, Path]:
 
 
 def run_in(framework: Framework, python: Path, module: str, *arguments: str, say: str, words: str = "") -> str:
-    """Run a program of ours in a framework's environment; what it wrote to stdout.
+    """Run a module in a framework's environment. Returns what the module wrote to stdout.
 
     Args:
-        framework, python: as ``environment_of`` gives them.
-        module: the program.
-        arguments: the program's.
-        say: what the user asked for, for the error.
-        words: the program's stdin.
+        framework, python: as ``environment_of`` returns them.
+        module: the module's name.
+        arguments: its command-line arguments.
+        say: what the user asked for, for the error message.
+        words: its stdin.
 
     Raises:
-        BenchError: it failed; with the last line of what it said.
+        BenchError: the module failed; the message ends with the last line of its stderr.
     """
     done = subprocess.run(
         [str(python), "-I", "-m", module, *arguments],
@@ -192,7 +192,7 @@ def _check(options: AgentOptions) -> None:
 
 
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
-    """What every program is told; its own id, task and folders are filled in later."""
+    """The message that starts every program. A program's id, task and folders are filled in later."""
     dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
@@ -214,7 +214,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
 
 
 def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
-    """Programs still to be run, in a random order that a resumed batch has too."""
+    """The programs still to be run, in a random order. A resumed batch has the same order."""
     rng = np.random.default_rng(options.seed)
     order = list(tasks)
     rng.shuffle(cast(Any, order))
@@ -226,7 +226,7 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
 
 
 def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
-    """When each arrives, in seconds; None: as soon as a worker is free for it."""
+    """The second at which each program arrives; None: when a worker is free."""
     lanes = lanes_of(options.arrivals)
     if lanes is not None:
         number, ramp_s = lanes
@@ -275,13 +275,12 @@ def _manifest(
 
 
 class Results:
-    """A batch's directory: programs.jsonl, preds.json, and what the agents' own processes record beside them.
+    """A batch's directory: programs.jsonl, preds.json (answers.json if programs answer questions), the agents' records.
 
-    Where programs answer questions, answers.json takes the place of preds.json. A context manager: all agents
-    must be gone at its end, which comes after an error too.
+    It is a context manager. All agents must have ended when it is left, also after an error.
 
     Raises:
-        BenchError: the directory holds something else, or another batch is running there.
+        BenchError: the directory holds something else, or another batch is running in it.
     """
 
     def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
@@ -303,7 +302,7 @@ class Results:
         self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
 
     def new_program_id(self, instance_id: str) -> str:
-        """The instance's name, with a number where an earlier, unfinished program had it: ids are never used twice."""
+        """The instance's name. A number is added if an earlier, unfinished program had this id."""
         number, name = 1, instance_id
         while name in self._ids:
             number += 1
@@ -315,7 +314,7 @@ class Results:
         return self._clock()
 
     def ended(self, record: ProgramRecord) -> None:
-        """A program is over: its line, and its prediction where it finished."""
+        """Record a program that ended, and its prediction if the program finished."""
         self.records.append(record)
         line = {name: value for name, value in asdict(record).items() if name != "submission"}
         self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
@@ -328,7 +327,7 @@ class Results:
         print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
 
     def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
-        """In SWE-bench's format; or an answer and whether it is right."""
+        """A prediction in SWE-bench's format, or an answer and whether it is right."""
         if self._answers:
             return {"status": record.status, "answer": record.submission, "passed": record.passed}
         return {
@@ -341,7 +340,7 @@ class Results:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """What killed processes left out of the trace is added; the directory is free for another batch."""
+        """Add the turns that killed processes did not write to the trace, and release the directory."""
         try:
             add_missing_turns(self.out)
         finally:
@@ -350,7 +349,7 @@ class Results:
 
 
 def _claim(out: Path, manifest: Manifest) -> None:
-    """The directory is made, or is an earlier part of the same batch."""
+    """Make the directory, or check that it holds an earlier part of the same batch."""
     if (out / MANIFEST).exists():
         name = read_manifest(out).workload.get("name")
         if name != manifest.workload["name"]:
@@ -364,7 +363,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
 
 
 def _show(results: Results, as_json: bool) -> None:
-    """The batch in numbers."""
+    """Print a summary of the batch."""
     records = [record for record in results.records if record.finished]
     times = [(record.end_s or 0.0) - record.arrival_s for record in records]
     tested = [record for record in records if record.passed is not None]

@@ -1,4 +1,4 @@
-"""``agent mini-swe`` beyond folders of code: SWE-bench's tasks through ``datasets``, sandboxes, containers."""
+"""``continuum-bench agent mini-swe``: tasks of files or of SWE-bench, in folders or containers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINERS = "continuum_agents.containers"
 
 
 def run_mini_swe(options: MiniSweOptions) -> int:
-    """Play tasks of a file or of a dataset. As ``run_batch``."""
+    """Play tasks of a file or of a dataset. Returns the exit code, as ``run_batch``."""
     _check(options)
     agent, file, out = _Agent(), options.tasks, options.out
     if file is None:
@@ -58,7 +58,7 @@ def _check(options: MiniSweOptions) -> None:
 
 
 def clean_containers() -> int:
-    """Remove the containers of every batch, also of one that runs."""
+    """Remove the containers of every batch, also of a batch that is running."""
     _Agent().run(CONTAINERS, "clean")
     return 0
 
@@ -85,13 +85,13 @@ def _facts(options: MiniSweOptions) -> dict[str, Any]:
 
 
 class _Agent:
-    """Programs of ours in mini-swe-agent's environment."""
+    """Runs our modules in mini-swe-agent's environment."""
 
     def __init__(self) -> None:
         self._framework, self._python = environment_of("mini-swe")
 
     def load(self, options: MiniSweOptions, out: Path) -> Path:
-        """The dataset's tasks as a file in ``out``."""
+        """Write the dataset's tasks to a file in ``out``."""
         chosen = ["--subset", str(options.subset), "--split", options.split]
         chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
         found = self.run(LOADER, *chosen, *(["--shuffle"] if options.shuffle else []), say=f"--subset {options.subset}")
@@ -103,16 +103,16 @@ class _Agent:
         return out / TASKS
 
     def pull(self, tasks: list[Task]) -> None:
-        """Images that are not here yet, before anything is timed."""
+        """Fetch missing images before anything is timed."""
         self._tell(self.run(CONTAINERS, "pull", *dict.fromkeys(task.image for task in tasks if task.image)))
 
     def clean(self, out: Path | None) -> None:
-        """What an earlier, killed run of this directory left, or this one."""
+        """Remove the containers that a run in this directory left."""
         if out is not None:
             self._tell(self.run(CONTAINERS, "clean", batch_label(out)))
 
     def run(self, module: str, *arguments: str, say: str = "docker") -> str:
-        """As ``run_in``."""
+        """Run a module, as ``run_in``."""
         return run_in(self._framework, self._python, module, *arguments, say=say)
 
     def _tell(self, said: str) -> None:

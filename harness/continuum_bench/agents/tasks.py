@@ -1,4 +1,4 @@
-"""Tasks for real agents: a JSON-lines file in SWE-bench's words or Multi-SWE-bench's, a folder for each program."""
+"""Tasks for real agents: reads JSON lines with SWE-bench's or Multi-SWE-bench's fields, prepares a folder for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empt
 
 
 class TaskError(Exception):
-    """A task that cannot be begun: its program fails, the others go on."""
+    """A task cannot be started. Its program fails; the others go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +31,28 @@ class Task:
     instance_id: str
     problem_statement: str
     folder: Path | None = None
-    """Code the agent works on, copied for it; None: the task names none."""
+    """Code that is copied for the agent; None: the task names no folder."""
     test: str | None = None
-    """Shell command that passes (status 0) where the task is solved."""
+    """Shell command that ends with status 0 if the task is solved."""
     repository: str | None = None
-    """ORG/REPO; needed where ``folder`` is a clone to be checked out at ``commit``."""
+    """ORG/REPO of the clone in ``folder``, which is checked out at ``commit``."""
     commit: str | None = None
-    """What the code is to be; None: as it is in ``folder``."""
+    """Commit that the agent starts from; None: the code as it is in ``folder``."""
     number: int | None = None
-    """Of the pull request, in Multi-SWE-bench."""
+    """Number of the pull request, in Multi-SWE-bench."""
     image: str | None = None
-    """Docker image that has the code."""
+    """Docker image that contains the code."""
 
 
 def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
-    """Tasks of a file, in its order.
+    """Read the tasks of a file, in their order.
 
     Args:
         path: the file.
         repos: folder with clones of the repositories that tasks name, ORG/REPO or ORG__REPO.
 
     Raises:
-        BenchError: naming file, line and field.
+        BenchError: a fault; the message names the file, the line and the field.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -105,7 +105,7 @@ def _task(where: str, line: str, base: Path, repos: Path | None) -> Task:
 
 
 def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
-    """A line of Multi-SWE-bench's in SWE-bench's words: the issue is the first that the pull request resolves."""
+    """Convert a line of Multi-SWE-bench to SWE-bench's fields. The first issue of the pull request is the problem."""
     org, repo, number = _text(where, data, "org"), _text(where, data, "repo"), data.get("number")
     if not isinstance(number, int) or isinstance(number, bool):
         raise BenchError(f"{where}: number: expected a whole number")
@@ -126,7 +126,7 @@ def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]) -> None:
-    """Predictions in Multi-SWE-bench's form, of the tasks that came in it."""
+    """Write predictions in Multi-SWE-bench's format for the tasks that came in that format."""
     lines = []
     for task in tasks:
         if task.number is not None and task.repository is not None and task.instance_id in predictions:
@@ -138,7 +138,7 @@ def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]
 
 
 def _clone(repos: Path, repository: str) -> Path:
-    """Where a repository's clone is, or should be."""
+    """The folder of a repository's clone."""
     flat = repos / repository.replace("/", "__")
     return flat if flat.is_dir() else repos / repository
 
@@ -155,10 +155,10 @@ def _text(where: str, data: dict[str, Any], name: str) -> str:
 
 
 def prepare_workspace(task: Task, workspace: Path) -> None:
-    """A fresh copy of the task's code, committed as given, so that ``git diff`` is the agent's work.
+    """Make a fresh copy of the task's code and commit it, so that ``git diff`` shows the agent's changes only.
 
     Raises:
-        TaskError: there is no such folder or commit, or no git.
+        TaskError: the folder or the commit does not exist, or git is missing.
     """
     if task.folder is None:
         named = f" or give --repos, a folder with a clone of {task.repository}" if task.repository else ""
@@ -187,7 +187,7 @@ def _copied(folder: Path, workspace: Path) -> None:
 
 
 def _checked_out(clone: Path, commit: str, workspace: Path) -> None:
-    """The commit alone: what came later would give the solution away."""
+    """Fetch this commit only. Later commits could contain the solution."""
     workspace.mkdir(parents=True)
     _git(workspace, "init", "-q")
     _git(workspace, "fetch", "-q", "--depth", "1", f"file://{clone}", commit)

@@ -1,4 +1,4 @@
-"""``continuum-bench figure NAME``: one of the papers' experiments, played, tabled and drawn."""
+"""``continuum-bench figure NAME``: play one of the papers' experiments, tabulate it and draw it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
 from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.show import print_notice, print_table
-from continuum_bench.sweep.command import exit_code, show_plan
+from continuum_bench.sweep.command import exit_code, play_grid
 from continuum_bench.sweep.goodput import GoodputStudy
-from continuum_bench.sweep.plan import plan
-from continuum_bench.sweep.run import play_missing
+from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.store import SweepStore
 
 POLICY_COST = Path("benchmarks") / "policy_cost.py"
 WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
 STEPS = {"quick": "150", "full": "300"}
 BASE = "continuum"
-"""Kind ratios: what everybody stands beside."""
+"""The policy that figures of kind ratios compare all others with."""
 SWEPT = ("lines", "ratios", "queue", "estimates")
-"""Kinds whose cells are known before any is played."""
+"""Kinds of figures whose cells are known before the first is played."""
 
 
 def run_figure(options: FigureOptions) -> int:
-    """0; 1 where cells failed; 130 for Ctrl-C."""
+    """Play a figure. Returns the exit code: 0, 1 if cells failed, 130 after Ctrl-C."""
     if options.name == "list":
         return list_figures()
     spec = load_figure(options.name)
@@ -62,7 +61,7 @@ def run_figure(options: FigureOptions) -> int:
 
 
 def list_figures() -> int:
-    """Names, what they stand beside, how long they take."""
+    """Print every figure with the published figure it reproduces and the minutes it takes."""
     specs = [load_figure(name) for name in figure_names()]
     rows = [
         [spec.name, spec.title, spec.paper, *(f"{spec.minutes[mode]:g}" for mode in ("quick", "full"))]
@@ -74,22 +73,15 @@ def list_figures() -> int:
 
 
 def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
-    command = _command()
-    cells, store = plan(grid, out, command), SweepStore(out)
-    if options.dry_run:
-        return show_plan(store, cells)
-    with store.locked():
-        store.write_plan(grid, cells, command, _now())
-        todo = sum(not store.is_done(cell) for cell in cells)
-        print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play")
-        outcome = play_missing(store, grid, cells, options, quiet=False)
-        sweep = read_sweep(out)
-        if any(group.summary for group in sweep.groups):
-            write_tables(sweep)
-            panels, table = _drawn(spec, sweep)
-            _write(spec, options, out, panels, table, sweep.warnings())
-    return exit_code(outcome, out)
+    def draw(sweep: Sweep) -> None:
+        panels, table = _drawn(spec, sweep)
+        _write(spec, options, out, panels, table, sweep.warnings())
+
+    return play_grid(_grid(spec, options), out, options, draw)
+
+
+def _grid(spec: FigureSpec, options: FigureOptions) -> Grid:
+    return spec.sweep(options.mode, options.traces or (), options.overrides or ())
 
 
 def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
@@ -104,10 +96,8 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 
 def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
-    store, command = SweepStore(out), _command()
-    factors = options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(grid, store, options, factors, spec.goodput["tolerance"], command)
+    store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
+    study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"], _command())
     with store.locked():
         rows = summarize_goodput(study.run(_now(), quiet=False))
         if rows:
@@ -131,7 +121,7 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
 
 
 def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    """The benchmark's step table; it measures this machine, so it runs alone and is not resumed."""
+    """Run the benchmark of a scheduling step. It measures this machine, so it runs alone and cannot be resumed."""
     if not POLICY_COST.is_file():
         raise BenchError(f"figure overhead: runs {POLICY_COST}; give the command in a checkout of the repository")
     arguments = ["--json", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
@@ -157,7 +147,7 @@ def _write(
     table: TextTable,
     warnings: Sequence[str],
 ) -> None:
-    """figure.svg, figure.png, figure.md and report.html, and the table on the terminal."""
+    """Write figure.svg, figure.png, figure.md and report.html, and print the table."""
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", " ".join(_command()))]
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
     text = "\n".join([f"`{' '.join(_command())}`", "", *table.markdown(), ""])
@@ -170,7 +160,7 @@ def _write(
 
 
 def _reading(spec: FigureSpec) -> str:
-    """How to read the page's bars and ratios."""
+    """The text of the page that explains its bars and ratios."""
     found = {"lines": READING, "ratios": RATIO_READING.format(base=BASE), "goodput": GOODPUT_READING}
     return found.get(spec.kind, "")
 

@@ -1,4 +1,4 @@
-"""The papers' experiments as files: ``figures/NAME.yaml`` each, with a quick and a full grid."""
+"""The papers' experiments. Each is a file ``figures/NAME.yaml`` with a quick and a full grid."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class FigureSpec:
     name: str
     title: str
     paper: str
-    """The figure or table it stands beside."""
+    """The published figure or table that it reproduces."""
     claim: str
-    """What was published, in a sentence."""
+    """The published result, in a sentence."""
     kind: Kind
     minutes: Mapping[str, float]
-    """A guess on two cores: quick, full."""
+    """Estimated minutes on two cores: quick, full."""
     grid: Mapping[str, Any]
     quick: Mapping[str, Any]
     full: Mapping[str, Any]
     traces: Mapping[str, Any]
-    """Over quick or full where the user's own traces are played: loads that suit long coding agents on an A100."""
+    """Replaces axes if the user's own traces are played, with loads that suit long coding agents on an A100."""
     plot: Mapping[str, Any]
     goodput: Mapping[str, Any]
-    """Kind goodput: ``tolerance`` of the search, and the limits of quick and of full."""
+    """For kind goodput: the ``tolerance`` of the search, and the limits for quick and for full."""
 
     def sweep(self, mode: str, traces: Sequence[Path], overrides: Sequence[str] = ()) -> Grid:
         """The grid to play.
 
         Raises:
-            BenchError: an override that does not fit, a trace that is not there.
+            BenchError: an override that does not fit, or a trace that does not exist.
         """
         raw = {**self.grid, **(self.full if mode == "full" else self.quick), "plot": dict(self.plot)}
         where = f"figure {self.name}"
@@ -65,7 +65,7 @@ def load_figure(name: str) -> FigureSpec:
     """The experiment of that name.
 
     Raises:
-        BenchError: there is none, or its file lacks a field.
+        BenchError: there is no such figure, or its file lacks a field.
     """
     if name not in figure_names():
         raise BenchError(f"figure {name}: there are {', '.join(figure_names())}")

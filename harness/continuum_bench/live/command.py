@@ -1,4 +1,4 @@
-"""``continuum-bench replay TRACE --base-url URL``: a workload against a live server, into a run directory."""
+"""``--base-url URL``: play a workload against a live server and record it."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields that must be the same in a resumed run."""
+"""Manifest fields that must be equal in a resumed run and the run that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveRun:
-    """A live run: what to play, on which server, into which directory."""
+    """Everything that is known before the load starts."""
 
     endpoint: Endpoint
     load: LoadOptions
     workload: Workload
     window: Window
     plans: Mapping[int, Plan]
-    """By seed."""
+    """The plan of each seed."""
     label: str
     out: Path
     processes: int
@@ -81,7 +81,7 @@ class _LiveRun:
 
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
-    """Play the workload once per seed, record, summarise. Returns 0, 1 if programs failed, or 130 after Ctrl-C."""
+    """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
     if options.offload is not None:
         raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, base_url, options, live)
@@ -181,7 +181,7 @@ def _now() -> datetime:
 
 
 def _open(run: _LiveRun, resumed: bool) -> None:
-    """Make the run's directory, or check that the directory holds this run.
+    """Make the directory, or check that it holds the run to resume.
 
     Raises:
         RunDirError: the directory holds a run already.
@@ -212,7 +212,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
-    """Play one seed, or the rest of it. Returns None if Ctrl-C interrupted it."""
+    """Play one seed, or the programs of it that are left. None if Ctrl-C stopped it."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
@@ -243,7 +243,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
 
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """The run's manifest, the programs to play, the instant on the run's clock at which it begins, and the date."""
+    """The run's manifest, its plan, the second of the run at which it begins, and the date now."""
     manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
     if not (folder / MANIFEST).exists():
         write_run_manifest(create(folder), manifest)

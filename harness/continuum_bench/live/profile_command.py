@@ -1,4 +1,4 @@
-"""``continuum-bench profile``: writes prefill and decode times, from the step-time tables or from a live server."""
+"""``continuum-bench profile``: write the prefill and decode times of a live server, or modelled ones, to a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in
 
 
 def write_profile_file(options: ProfileOptions) -> int:
-    """Measure, fit the curves, write them, and print how well they fit."""
+    """Measure, fit the curves, write the file, and print how well the curves fit."""
     out = options.out
     if not out.absolute().parent.is_dir():
         raise BenchError(f"--out {out}: no such directory: {out.absolute().parent}")

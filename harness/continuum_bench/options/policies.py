@@ -1,4 +1,4 @@
-"""``--policy-option POLICY.OPTION=VALUE``, read and checked. A policy's options hold for its ``+offload`` arm too."""
+"""Reads ``--policy-option POLICY.OPTION=VALUE``. A policy's options hold for its ``+offload`` arm too."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from continuum_bench.options.declare import OptionError
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``POLICY.OPTION=VALUE`` texts, checked; by arm.
+    """The options in ``POLICY.OPTION=VALUE`` texts, by arm.
 
     Raises:
-        OptionError, PolicyError: a text of another form, a policy that does not run, an option it lacks.
+        OptionError: a text of another form, or a policy that is not in this run.
+        PolicyError: an unknown policy, or an option that the policy lacks.
     """
     raw: dict[str, dict[str, Any]] = {}
     for text in given:

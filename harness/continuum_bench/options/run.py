@@ -52,9 +52,6 @@ Jobs = Annotated[
     at_least(1),
     typer.Option(help="Number of runs at the same time. Default: the number of CPU cores.", rich_help_panel=RUN),
 ]
-Model = Annotated[
-    str, typer.Option(help="Model to compute step times for. `doctor` lists the known models.", rich_help_panel=ENGINE)
-]
 ServedModel = Annotated[
     str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
 ]
@@ -103,12 +100,14 @@ class ArrivalOptions(Options):
 
 @dataclass(frozen=True)
 class GpuOptions(Options):
-    """The modelled GPU."""
+    """What step times are computed for."""
 
     panel = ENGINE
 
     gpu: str = defaults.GPU
     """GPU to compute step times for. `doctor` lists the known GPUs."""
+    model: str = defaults.MODEL
+    """Model to compute step times for. `doctor` lists the known models."""
     tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
     """Tensor parallel size: the number of GPUs of one replica."""
     step_overhead_ms: Annotated[float, FINITE] = defaults.STEP_OVERHEAD_MS
@@ -174,7 +173,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
 
     panel = ENGINE
 
-    model: Model = defaults.MODEL
     block_size: Annotated[int, at_least(1)] = defaults.BLOCK_SIZE
     """Tokens of one KV block."""
     offload: str | None = None

@@ -11,7 +11,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
 from continuum_bench.options.declare import at_least
-from continuum_bench.options.run import EngineOptions, GpuOptions, Model, PolicyOption, ServedModel
+from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
 
 GUARDS = Guards()
 
@@ -23,7 +23,7 @@ class ServeOptions(EngineOptions):
     engine: str = "emulated"
     """What computes: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted
     or filler), cpu (a tiny model with random weights)."""
-    model: str | None = None
+    model: str | None = None  # type: ignore[assignment]  # wider than its base
     """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
     policy: Annotated[str, typer.Option("--policy", "--scheduling-policy")] = defaults.POLICY
     """Scheduling policy, or stock for vLLM without Continuum's plugin."""
@@ -83,4 +83,3 @@ class ProfileOptions(GpuOptions):
     served_model: ServedModel = None
     repeats: Annotated[int, at_least(1)] = 3
     """How often each point is measured. The median counts."""
-    model: Model = defaults.MODEL

@@ -1,4 +1,4 @@
-"""``continuum-bench serve``: options in, a server until a signal comes."""
+"""``continuum-bench serve``: start a server and wait until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from continuum_bench.options.serve import ServeOptions
 from continuum_bench.serve.config import server_config
 
 TEARDOWN_S = 15
-"""Seconds beyond the drain that a stopping server gets."""
+"""Seconds that a stopping server gets beyond its time to drain."""
 
 
 def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> int:
-    """Start, say where it is, wait. Once ready the first signal drains, the second stops at once.
+    """Start a server, print its address, and wait.
+
+    Once the server is ready, the first signal lets running requests finish and the second stops it at once.
 
     Returns:
-        0 after a stop that was asked for; 1 where the server ended by itself.
+        0 after a signal; 1 if the server ended by itself.
 
     Raises:
-        BenchError: it cannot start.
-        KeyboardInterrupt: a signal before it was ready; no process is left.
+        BenchError: the server cannot start.
+        KeyboardInterrupt: a signal came before the server was ready. No process is left.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -66,7 +68,7 @@ def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
 
 
 def _say_longest(config: ServerConfig) -> None:
-    """Where the KV blocks set it, neither the user nor the model."""
+    """Print the length of the longest request if the KV blocks limit it, and not the user or the model."""
     longest = longest_request(config)
     if longest not in (None, config.max_model_len):
         tokens = "as many tokens as vLLM says in its log" if longest == "auto" else f"{longest} tokens"
@@ -85,7 +87,7 @@ def _start(server: Server | Fleet, timeout_s: float) -> None:
 
 
 def _wait(server: Server | Fleet, stopping: Sequence[int]) -> None:
-    """Until it ends; one that does not end after its time to drain is killed."""
+    """Wait until the server ends. It is killed if it does not end within its time to drain."""
     patience = server.config.drain_s + TEARDOWN_S
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -105,7 +107,7 @@ def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerCon
 
 
 def _stop_on_signals(server: Server | Fleet) -> list[int]:
-    """Signals received so far; each is acted on as it comes."""
+    """Install the signal handlers. Returns the list of signals received so far, which grows."""
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""Goodput: per point of a grid and policy the highest JPS whose mean JCT stays under a multiple of vllm's unloaded one.
+"""Goodput: the highest JPS at which the mean JCT stays under a multiple of vllm's mean JCT without load.
 
-Every try is a cell of a sweep, so that a search is resumed as a sweep is. Arrivals at another rate are the same
-sequence drawn wider or closer; each seed is a search of its own.
+It is searched for every point of a grid, policy and seed. Every rate that is tried is a cell of a sweep, so an
+interrupted search goes on where it stopped. Arrivals at another rate are the same sequence, stretched or compressed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
 UNLOADED_JPS = 1e-5
-"""A program a day: two hardly ever meet."""
+"""About one program a day: programs hardly ever overlap."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 
@@ -29,10 +29,10 @@ Search = Generator[float, float, float]
 
 
 def search(start_jps: float, limit_s: float, tolerance: float) -> Search:
-    """Yields rates, is sent the mean JCT at each, returns the highest rate within the limit.
+    """Yields a rate, is sent the mean JCT at that rate, and returns the highest rate within the limit.
 
-    The mean JCT grows with the rate but for noise; what is returned lies under the limit, and a rate at most
-    ``1 + tolerance`` times as high above it. ``inf``: so few programs that no rate reaches the limit.
+    The mean JCT is assumed to grow with the rate. The returned rate is within the limit, and a rate at most
+    ``1 + tolerance`` times as high is not. The result is ``inf`` if there are so few programs that no rate exceeds it.
     """
     low, high, jps = 0.0, inf, _short(start_jps)
     for _ in range(MOST_STEPS):
@@ -52,13 +52,13 @@ def search(start_jps: float, limit_s: float, tolerance: float) -> Search:
 
 
 def _short(jps: float) -> float:
-    """Four digits: a cell's name says its rate exactly."""
+    """Round to four digits, so that a cell's name shows its exact rate."""
     return float(f"{jps:.4g}")
 
 
 @dataclass(slots=True)
 class _Running:
-    """A search under way."""
+    """A search that is running."""
 
     point: Point
     arm: Arm
@@ -70,7 +70,7 @@ class _Running:
     result: float | None = None
 
     def go_on(self, mean_s: float) -> None:
-        """Take what was measured at ``wanted``."""
+        """Go on with the mean JCT that was measured at the rate ``wanted``."""
         try:
             self.wanted = self.steps.send(mean_s)
         except StopIteration as found:
@@ -83,12 +83,12 @@ class _Running:
 
 
 class GoodputStudy:
-    """All searches of a figure, in step: each round plays one cell of each.
+    """All searches of a figure. Each round plays one cell of every search.
 
     Args:
-        grid: its points give workload, engine, and as ``jps`` where to start; its arms and seeds are searched.
-        factors: limits as multiples of vllm's unloaded mean JCT.
-        tolerance: how near the two sides of the limit must be.
+        grid: its points give the workload, the engine, and with ``jps`` the first rate; it names the arms and seeds.
+        factors: limits as multiples of vllm's mean JCT without load.
+        tolerance: largest relative distance between a rate within the limit and one beyond it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GoodputStudy:
         self.outcome = Outcome()
 
     def run(self, created: str, quiet: bool) -> list[Found]:
-        """What every search found; an empty list where Ctrl-C or a failed cell stopped it (``outcome`` says)."""
+        """The result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
         unloaded = self._unloaded(created, quiet)
         if unloaded is None:
             return []
@@ -127,7 +127,7 @@ class GoodputStudy:
         return [one.found for one in searches]
 
     def _unloaded(self, created: str, quiet: bool) -> dict[tuple[int, int], float] | None:
-        """vllm's mean JCT with nobody else there, by point and seed."""
+        """vllm's mean JCT without load, by point and seed."""
         where = [(n, point, seed) for n, point in enumerate(self._grid.points) for seed in point.seeds]
         cells = [self._cell(point, UNLOADED_JPS, BASE, seed) for _, point, seed in where]
         means = self._play(cells, created, quiet)
@@ -145,7 +145,7 @@ class GoodputStudy:
         return SweepCell(group_of(at, self._grid, self._store.path, self._command), arm, seed)
 
     def _play(self, cells: Sequence[SweepCell], created: str, quiet: bool) -> Mapping[str, float] | None:
-        """Mean JCT by cell; None where not all of them are there."""
+        """The mean JCT of each cell; None if not all of them are complete."""
         known = {cell.name for cell in self._cells}
         self._cells += [cell for cell in cells if cell.name not in known]
         self._store.write_plan(self._grid, self._cells, self._command, created)

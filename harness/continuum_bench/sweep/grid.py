@@ -1,38 +1,52 @@
-"""A sweep's grid: from YAML (or ``--set AXIS=A,B``) to points and arms. Every error names the file and the field."""
+"""Reads a sweep's grid from YAML or ``--set AXIS=A,B``. Every error names the file and the field."""
 
 from __future__ import annotations
 
 import itertools
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+import msgspec
 import yaml
 from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.declare import OptionError, check, hints_of
+from continuum_bench.options.run import (
+    DEFAULT_POLICIES,
+    ArmOptions,
+    ArrivalOptions,
+    EngineOptions,
+    OutputOptions,
+    RunOptions,
+    TraceOptions,
+)
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.tool_times import tool_times
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
-OF_THE_RUN = ("traces", "form", "policy", "policy_option", "seed", "seeds", "jobs", "out", "no_report", "json_output")
-"""Run options that are no axis: a sweep has its own word for them, or sets them itself."""
-AXES: dict[str, Any] = {name: hint for name, hint in get_type_hints(RunOptions).items() if name not in OF_THE_RUN}
-"""Run options a grid may range over, and their types."""
+OF_THE_SWEEP = {"traces", "form"} | hints_of(ArmOptions).keys() | hints_of(OutputOptions).keys()
+"""Run options that are no axis: a grid has other words for them, or the sweep sets them."""
+COLUMNS = (
+    *("jps", *hints_of(EngineOptions), *RunOptions.__annotations__),
+    *(*hints_of(TraceOptions), *hints_of(ArrivalOptions)),
+)
+"""Run options in the order in which tables show them."""
+AXES = {name: hints_of(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
+"""Run options that a grid may range over, and their types."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
 """Axes that a sweep's servers do not have."""
 READERS: Mapping[str, Callable[[str], object]] = {"arrivals": arrival_times, "tool_times": tool_times}
-"""Axes whose values are forms of their own; what reads one refuses it as ``--option VALUE: why``."""
+"""Axes with values of a form of their own; what reads such a value refuses it as ``--option VALUE: why``."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy with its options, under the name it has in tables."""
+    """A policy with its options, and its name in tables."""
 
     label: str
     policy: str
@@ -41,13 +55,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of the grid: all arms and seeds are played on it."""
+    """One point of the grid. Every arm is played on it with every seed."""
 
     axes: Mapping[str, Any]
-    """What the grid says of it, by axis; ``workload`` among them."""
+    """The values that the grid gives, by axis; ``workload`` is one of the axes."""
     options: RunOptions
     workload: str
-    """swebench, bfcl, openhands; or the name of a trace."""
+    """swebench, bfcl, openhands, or the name of a trace file."""
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
 
@@ -58,9 +72,9 @@ class Grid:
     engine: Literal["virtual", "emulated", "cpu", "gpu"]
     points: tuple[Point, ...]
     serve: Mapping[str, Any]
-    """Live engines: further options of ``continuum-bench serve``."""
+    """For engines other than virtual: further options of ``continuum-bench serve``."""
     plot: Mapping[str, Any]
-    """What is drawn: ``analysis`` reads it (``continuum_analysis.sweep.plots.Plot``)."""
+    """What the plot shows: see ``continuum_analysis.sweep.plots.Plot``."""
 
     @property
     def cells(self) -> int:
@@ -68,16 +82,16 @@ class Grid:
 
 
 def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
-    """A grid from a YAML file, ``overrides`` (``AXIS=A,B``) put over it.
+    """Read a grid from a YAML file and replace axes by ``overrides`` (``AXIS=A,B``).
 
     Raises:
-        BenchError: a fault, with its file and field.
+        BenchError: a fault; the message names the file and the field.
     """
     raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
     if path is None and not overrides:
         raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
     given = dict(read_override(text) for text in overrides)
-    # What the command line says holds for every case.
+    # An axis on the command line replaces that axis in every case.
     if "cases" in raw and given and isinstance(raw["cases"], list):
         raw["cases"] = [
             {k: v for k, v in case.items() if k not in given} for case in raw["cases"] if isinstance(case, dict)
@@ -86,7 +100,7 @@ def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
 
 
 def read_override(text: str) -> tuple[str, Any]:
-    """``AXIS=A,B`` as the axis and its value or values."""
+    """Split ``AXIS=A,B`` into the axis and its value or values."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
@@ -113,10 +127,10 @@ def _load(path: Path | None) -> dict[str, Any]:
 
 
 def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
-    """The grid of a mapping already read. ``fixed`` axes (the command line's) hold in every case.
+    """Make a grid of a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
 
     Raises:
-        BenchError: naming ``where`` and the field.
+        BenchError: a fault; the message names ``where`` and the field.
     """
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
@@ -139,7 +153,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
 
 
 def _plays_on(engine: str, point: Point, where: str) -> None:
-    """Refuse what the engine would leave out in silence."""
+    """Refuse a point with options that the engine would ignore."""
     arrivals = point.options.arrivals
     if engine == "virtual":
         if lanes_of(arrivals) is not None:
@@ -154,7 +168,7 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
 
 
 def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
-    """``given`` put over ``raw`` but for ``fixed`` words; seed and seeds say the same thing and replace each other."""
+    """Replace words of ``raw`` by those of ``given``, except the ``fixed`` ones. seed and seeds replace each other."""
     kept = {word: value for word, value in given.items() if word not in fixed}
     other = {"seed": "seeds", "seeds": "seed"}
     fixed_seeds = bool(set(other) & set(fixed))
@@ -190,24 +204,28 @@ def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]
     axes: dict[str, list[Any]] = {"workload": _workloads(raw, where, folder)}
     for name in AXES:
         if name in raw:
-            axes[name] = [_typed(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
-    for name, read in READERS.items():
-        for value in axes.get(name, ()):
-            _readable(read, value, f"{where}: {name}")
+            axes[name] = [_value(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
     for values in itertools.product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        traces = point["workload"] if isinstance(point["workload"], Path) else None
-        options = replace(RunOptions(traces=traces), **{k: v for k, v in point.items() if k != "workload"})
-        name = traces.name.split(".")[0] if traces else str(point["workload"])
-        yield Point({**point, "workload": name}, options, name, arms, seeds)
+        workload, *given = values
+        traces = workload if isinstance(workload, Path) else None
+        point = dict(zip(list(axes)[1:], given, strict=True))
+        name = traces.name.split(".")[0] if traces else str(workload)
+        yield Point({"workload": name, **point}, RunOptions(traces=traces, **point), name, arms, seeds)
 
 
-def _readable(read: Callable[[str], object], value: str, where: str) -> None:
-    """Refuse a form that ``read`` knows not."""
+def _value(name: str, given: Any, where: str) -> Any:
+    """A value of an axis as the run option's type, within the option's limit. An int may stand for a float."""
     try:
-        read(value)
-    except BenchError as error:
+        value = msgspec.convert(given, AXES[name], dec_hook=lambda kind, text: kind(text))
+    except msgspec.ValidationError as error:
+        kind = get_type_hints(RunOptions)[name]
+        raise BenchError(f"{where}: {given!r} is not {getattr(kind, '__name__', kind)}") from error
+    try:
+        check(name, value, AXES[name])
+        READERS.get(name, str)(value)
+    except (BenchError, OptionError) as error:
         raise BenchError(f"{where}: {str(error).partition(' ')[2]}") from error
+    return value
 
 
 def _listed(value: Any, where: str) -> list[Any]:
@@ -220,24 +238,8 @@ def _listed(value: Any, where: str) -> list[Any]:
     return values
 
 
-def _typed(name: str, value: Any, where: str) -> Any:
-    """``value`` as the run option's type; int where float is wanted, nothing else is turned."""
-    wanted = AXES[name]
-    kinds = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
-    if value is None and type(None) in kinds:
-        return None
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if not any(type(value) is kind for kind in kinds):
-        names = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise BenchError(f"{where}: {value!r} is not {names}")
-    return value
-
-
 def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
-    """Bundled names as they are; anything else is a trace file, beside the grid or where the command runs."""
+    """Names of bundled workloads, or trace files beside the grid or in the working directory."""
     found: list[str | Path] = []
     for value in _listed(raw.get("workload", "swebench"), f"{where}: workload"):
         if value in WORKLOADS:

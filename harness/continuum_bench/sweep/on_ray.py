@@ -1,4 +1,4 @@
-"""A sweep's cells on Ray's workers."""
+"""Play a sweep's cells on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from continuum_bench.virtual.pool import Listener, Outcome, Report
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a Ray worker sends back: the files of a run, for workers share no disk with us."""
+    """What a Ray worker sends back: the files of a run, because workers share no disk with this machine."""
 
     name: str
     error: str = ""
@@ -21,7 +21,7 @@ class Played:
 
 
 def play_there(task: CellTask) -> Played:
-    """Play a cell on this worker; vLLM is imported by the first and stays."""
+    """Play a cell on this worker. The first cell imports vLLM, which stays loaded."""
     with TemporaryDirectory() as folder:
         here = CellTask(task.experiment, task.cell, task.name, Path(folder))
         try:
@@ -33,16 +33,16 @@ def play_there(task: CellTask) -> Played:
 
 
 def play_on_ray(tasks: list[CellTask], address: str, jobs: int | None, on_report: Listener) -> Outcome:
-    """Play the tasks on a Ray cluster (``local``: one started here), each into its ``folder``.
+    """Play the tasks on a Ray cluster, each into its ``folder``.
 
     Args:
-        tasks: pickled as they are: the workload travels, no file is needed there. Continuum must be installed there.
-        address: of ``ray.init``; ``local`` starts one on this machine.
-        jobs: most at once; None: as many as the cluster has CPUs.
-        on_report: hears of each cell's start and end.
+        tasks: pickled with their workload, so the cluster needs no files. Continuum must be installed there.
+        address: as for ``ray.init``; ``local`` starts a cluster on this machine.
+        jobs: most tasks at the same time; None: as many as the cluster has CPUs.
+        on_report: called at the start and the end of each cell.
 
     Raises:
-        BenchError: Ray is not installed or not reached.
+        BenchError: Ray is not installed, or the cluster does not answer.
     """
     outcome = Outcome()
     with Cluster(address) as cluster:

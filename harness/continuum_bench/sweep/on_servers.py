@@ -1,4 +1,4 @@
-"""A sweep's cells on live servers, one after the other: each starts its own, is played against it, and stops it."""
+"""Play a sweep's cells on servers, one after the other. Each cell starts a server of its own and stops it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
 SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
-"""What a grid's ``serve`` may hold, as ``continuum-bench serve`` knows it."""
+"""Options of ``continuum-bench serve`` that a grid may set under ``serve``."""
 
 
 def play_live(
     cells: Sequence[tuple[SweepCell, Path]], engine: str, serve: Mapping[str, Any], on_report: Listener
 ) -> Outcome:
-    """Play each cell into its folder; Ctrl-C stops the server and keeps what is done."""
+    """Play each cell into its folder. Ctrl-C stops the server; complete cells are kept."""
     outcome = Outcome()
     for cell, folder in cells:
         on_report(Report(cell.name, state="loading"))
@@ -51,7 +51,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
     """The configuration of one cell's server.
 
     Raises:
-        BenchError: an option ``serve`` does not have.
+        BenchError: an option that ``serve`` does not have.
     """
     unknown = sorted(set(serve) - set(SERVE_OPTIONS))
     if unknown:
@@ -72,7 +72,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
 
 
 def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
-    """Into ``folder`` as a run directory; the server's log beside the records."""
+    """Play a cell into ``folder`` as a run directory, with the server's log."""
     beside = folder.parent
     records = beside / f"{folder.name}.server"
     config = config_of(cell, engine, serve, records if cell.arm.policy != "stock" else None)
@@ -92,7 +92,7 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
 
 
 def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
-    """``continuum-bench`` itself, playing this cell."""
+    """The command line of ``continuum-bench`` that plays this cell."""
     options = cell.group.point.options
     what = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
     live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]

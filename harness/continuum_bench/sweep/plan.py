@@ -1,8 +1,8 @@
-"""From a grid to cells: which runs there are, where each lives, and what must be equal for runs to stand side by side.
+"""From a grid to cells: which runs there are and in which directory each run is.
 
-A group is a point of the grid: one workload on one engine at one rate, a directory of runs like any experiment's. Its
-name ends in a digest of all that decides its numbers (workload and its file's digest, hardware, engine options,
-versions), so that a changed grid adds cells and never mixes them.
+A group is a point of the grid: one workload on one engine at one rate. Its directory is that of an experiment. The
+directory's name ends in a digest of everything that decides the results (the workload and the digest of its file, the
+hardware, the engine options, the versions). A changed grid therefore adds cells and never mixes unlike ones.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DIGEST_CHARS = 10
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A point of the grid with what its runs need."""
+    """A point of the grid with everything that its runs need."""
 
     folder: str
     point: Point
     workload: Workload
     experiment: Experiment
-    """Its ``out`` is the sweep's directory; ``engine`` is None where the cells are played on a server."""
+    """``out`` is the sweep's directory. ``engine`` is None if the cells are played on a server."""
     description: Any
-    """``EngineDescription``; None where the cells are played on a server."""
+    """``EngineDescription``, or None if the cells are played on a server."""
 
     def manifest(self, arm: Arm, seed: int) -> Manifest:
-        """Of one run."""
+        """The manifest of one run."""
         made = manifest_of(self.experiment, self.description, arm.label, arm.options, seed, "")
         return made if arm.label == arm.policy else replace(made, notes=(*made.notes, f"policy {arm.policy}"))
 
@@ -61,7 +61,7 @@ class SweepCell:
 
     @property
     def cost(self) -> int:
-        """Turns to play: what the time left is guessed from."""
+        """Number of turns to play. The time left is estimated from it."""
         return int(self.group.workload.facts["turns"])
 
     @property
@@ -70,7 +70,7 @@ class SweepCell:
 
 
 def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
-    """Every cell once, seeds outermost: what is there after an interruption is paired.
+    """Every cell once, ordered by seed first, so that an interrupted sweep has complete pairs of policies.
 
     Raises:
         BenchError, TraceError, EngineError, StepTimesError: a point that cannot be played.
@@ -82,7 +82,7 @@ def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
         for group in groups:
             if seed in group.point.seeds:
                 for cell in (SweepCell(group, arm, seed) for arm in group.point.arms):
-                    cells.setdefault(cell.name, cell)  # cases may meet in a point: it belongs to the first
+                    cells.setdefault(cell.name, cell)  # two cases may contain the same point: the first case has it
     return list(cells.values())
 
 

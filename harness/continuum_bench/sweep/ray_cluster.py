@@ -1,4 +1,4 @@
-"""Ray, as far as sweeps need it: workers that stay, each playing one task after the other."""
+"""The part of Ray that sweeps need: workers that stay alive and play one task after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OBJECT_STORE_BYTES = 200 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Of one task: sent to a worker, back with its result, lost with a reason."""
+    """News of one task: it was sent to a worker, came back with its result, or was lost for a reason."""
 
     kind: Literal["sent", "back", "lost"]
     task: Any
@@ -25,20 +25,20 @@ class News:
 
 
 class _Player:
-    """Body of a worker."""
+    """What runs in a worker."""
 
     def play(self, work: Callable[[Any], Any], task: Any) -> Any:
         return work(task)
 
 
 class Cluster:
-    """A connection to Ray; closed on leaving, workers stopped with it.
+    """A connection to Ray. Leaving its context closes the connection and stops the workers.
 
     Args:
         address: as ``ray.init`` takes it (``auto``, ``HOST:6379``, ``ray://HOST:10001``), or ``local``.
 
     Raises:
-        BenchError: Ray is not installed, or the cluster is not reached.
+        BenchError: Ray is not installed, or the cluster does not answer.
     """
 
     def __init__(self, address: str) -> None:
@@ -58,7 +58,7 @@ class Cluster:
             raise BenchError(f"--ray-address {address}: {str(error).splitlines()[0]}") from error
 
     def map(self, work: Callable[[Any], Any], tasks: Sequence[Any], jobs: int | None) -> Iterator[News]:
-        """News of the tasks as it comes. A worker that dies loses its task and is replaced."""
+        """Play the tasks and yield their news. The task of a worker that dies is lost; the worker is replaced."""
         ray = self._ray
         cpus = int(ray.cluster_resources().get("CPU", 1))
         environment = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}

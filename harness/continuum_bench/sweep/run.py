@@ -1,4 +1,4 @@
-"""Playing what is missing of a sweep, on whatever it is to be played on."""
+"""Play the missing cells of a sweep: on this machine, on a Ray cluster, or on servers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
 def play_missing(
     store: SweepStore, grid: Grid, cells: Sequence[SweepCell], players: PlayerOptions, quiet: bool
 ) -> Outcome:
-    """Play the cells that are not done; each is put in its place when it is whole.
+    """Play the cells that are not done. A cell's directory appears in the sweep when the cell is complete.
 
     Raises:
-        BenchError: no Ray, or no such cluster.
-        RunDirError: nowhere to write.
+        BenchError: Ray is not installed, or the cluster does not answer.
+        RunDirError: the directory cannot be written.
     """
     todo = [cell for cell in cells if not store.is_done(cell)]
     by_name = {cell.name: cell for cell in todo}
@@ -57,7 +57,7 @@ def play_missing(
 
 
 def _keep(store: SweepStore, cell: SweepCell, folder: Path) -> str:
-    """Put it in its place; what the display says of it."""
+    """Move a complete cell to its place. Returns the result to display."""
     mean = analyze_run(store.complete(cell, folder)).values["jct_mean_s"]
     return "no program finished" if mean is None else f"{mean:.1f} s"
 

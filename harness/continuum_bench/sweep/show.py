@@ -1,4 +1,4 @@
-"""A sweep in the terminal: what runs, what came of it, how long it will take."""
+"""The progress of a sweep in the terminal: running cells, results, and the time left."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _err = Console(stderr=True, highlight=False)
 
 
 class SweepDisplay:
-    """A live table where there is a terminal, a line a cell elsewhere.
+    """A live table in a terminal; elsewhere one line for each cell.
 
     Args:
-        todo: the cells to play; those done before are not among them.
-        done_before: how many they are.
+        todo: the cells to play, without those that were done before.
+        done_before: number of cells that were done before.
         quiet: show nothing.
-        clock: seconds, for the time left.
+        clock: gives seconds, to estimate the time left.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class SweepDisplay:
         self._live = Live(console=_err, refresh_per_second=4, get_renderable=self._table) if live else None
 
     def update(self, report: Report, result: str = "") -> None:
-        """News of a cell; ``result`` is what to say of one that ended."""
+        """Show news of a cell. ``result`` is the text for a cell that ended."""
         if self._first_s is None and report.state in ("running", "done"):
-            self._first_s = self._clock()  # vLLM has loaded: the rest is play
+            self._first_s = self._clock()  # from here on vLLM is loaded
         if report.state not in ("done", "failed"):
             self._running[report.cell] = report
             return
@@ -61,14 +61,14 @@ class SweepDisplay:
             print_notice(f"{report.cell}: {words}; {self.summary()}")
 
     def summary(self) -> str:
-        """Cells done, and a guess at the time left, from the turns played so far."""
+        """The number of cells done and an estimate of the time left, from the turns played so far."""
         total = self._before + len(self._cost)
         words = f"{total - len(self._left)} of {total} cells"
         left_s = self.left_s()
         return words if left_s is None or not self._left else f"{words}, about {_duration(left_s)} left"
 
     def left_s(self) -> float | None:
-        """None until a cell has ended."""
+        """Estimated seconds until the end; None until a cell has ended."""
         played = sum(self._cost.values()) - sum(self._left.values())
         if self._first_s is None or not played:
             return None

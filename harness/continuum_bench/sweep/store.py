@@ -1,7 +1,7 @@
-"""A sweep on disk. A cell is played under ``.partial`` and renamed into its place when it is whole: it is there or not.
+"""A sweep on disk. A cell is played under ``.partial`` and renamed when it is complete, so no half cell is ever seen.
 
 ``runs/NAME/sweep.json``               the grid's cells, in order
-``runs/NAME/GROUP/POLICY-seedN/``      a run directory each
+``runs/NAME/GROUP/POLICY-seedN/``      the run directory of a cell
 ``runs/NAME/failed/``                  logs of cells that failed
 ``runs/NAME/sweep.csv``, ``summary.json``, ``report.html``, ``sweep.svg``, ``sweep.png``   written from them
 """
@@ -38,13 +38,13 @@ class SweepStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Held while cells are played: two commands in one directory would play each other's cells.
+        """Lock the directory while cells are played, so that no second command plays the same cells.
 
-        What a killed command left half-done is thrown away.
+        Cells that a killed command left incomplete are removed.
 
         Raises:
-            BenchError: another command holds it.
-            RunDirError: the directory is something else's, or cannot be written.
+            BenchError: another command holds the lock.
+            RunDirError: the directory holds something else, or cannot be written.
         """
         if (self.path / MANIFEST).exists() and not (self.path / SWEEP).exists():
             raise RunDirError(f"{self.path}: holds a run already; choose another --out")
@@ -65,7 +65,7 @@ class SweepStore:
                 shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
 
     def write_plan(self, grid: Grid, cells: Sequence[SweepCell], command: Sequence[str], created: str) -> None:
-        """sweep.json, before anything runs; analysis reads it."""
+        """Write sweep.json before anything runs. The analysis reads it."""
         groups: dict[str, dict[str, Any]] = {}
         for cell in cells:
             axes = {name: _plain(value) for name, value in cell.group.point.axes.items()}
@@ -89,7 +89,7 @@ class SweepStore:
         return (self.path / cell.name / ENGINE).is_file()
 
     def begin(self, cell: SweepCell) -> Path:
-        """An empty directory to play the cell in, its manifest written where this side knows it."""
+        """Make an empty directory for the cell. The manifest of a virtual cell is written into it."""
         folder = self.path / PARTIAL / f"{os.getpid()}" / cell.name
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -101,10 +101,10 @@ class SweepStore:
         return folder
 
     def complete(self, cell: SweepCell, played: Path) -> Path:
-        """Put a finished cell in its place, in one step.
+        """Move a finished cell to its place, in one step.
 
         Raises:
-            RunDirError: it is not whole: a file missing or damaged, turns missing.
+            RunDirError: the cell is not complete: a file is missing or damaged, or turns are missing.
         """
         read_json(played / MANIFEST)
         read_json(played / ENGINE)
@@ -121,7 +121,7 @@ class SweepStore:
         return target
 
     def keep_log(self, cell: SweepCell, played: Path) -> Path | None:
-        """Of a cell that failed: its log, where the next command does not sweep it away; None where it wrote none."""
+        """Keep the log of a failed cell where the next command does not remove it. None if the cell wrote no log."""
         found = [played / name for name in LOGS if (played / name).exists()]
         if not found:
             return None
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def _to_disk(folder: Path) -> None:
-    """Contents before names: after a power cut a cell that is there is whole."""
+    """Flush the files before the rename. After a power cut, a cell that exists is complete."""
     for path in [*(child for child in folder.iterdir() if child.is_file()), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

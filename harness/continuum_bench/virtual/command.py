@@ -1,4 +1,4 @@
-"""The commands ``swebench``, ``bfcl``, ``openhands`` and ``replay`` on the virtual engine."""
+"""Play a workload on the virtual engine, print the table of results and write the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from continuum_bench.workload.workload import workload_of
 
 
 def run_policies(name: str, options: RunOptions) -> int:
-    """Run all policies, print the table, write the report. Returns 0, 1 if runs failed, or 130 after Ctrl-C."""
+    """Run, print and report. Returns the exit code: 0, 1 if runs failed, 130 after Ctrl-C."""
     policies = _policies(options.policy, options.offload)
     policy_options = read_policy_options(options.policy_option or [], policies)
     model = find_model(options.model)
@@ -101,7 +101,7 @@ def _write_report(out: Path) -> None:
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
-    """The names of the arms. If ``--offload`` is given and no arm asks for tiers, every arm gets them."""
+    """The names of the arms. If ``--offload`` is given and no arm is named NAME+offload, all arms are."""
     names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
     if not names:
         raise BenchError(f"--policy: names no policy; there are: {', '.join(POLICIES)}")

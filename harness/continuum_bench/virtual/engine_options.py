@@ -10,11 +10,11 @@ from continuum_bench.options.run import RunOptions
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
-    """The engine's configuration, with the tiers that arms named ``+offload`` get, and its part of the manifest.
+    """The engine's configuration and its part of the manifest. Arms named ``+offload`` use the configured tiers.
 
     Raises:
-        BenchError: no such tiers.
-        EngineError, StepTimesError, UnsupportedVllm: options that cannot work, hardware nobody knows, no vLLM.
+        BenchError: tiers that do not exist, or a replica that cannot die.
+        EngineError, StepTimesError, UnsupportedVllm: options that do not go together, unknown hardware, or no vLLM.
     """
     try:
         offload = read_offload(options.offload or default_preset(options.gpu), options.gpu)

@@ -7,31 +7,31 @@ from collections.abc import Hashable, Iterable, Sequence
 
 
 class DistinctBlocks:
-    """How many holders each block has. O(1) per block of a call."""
+    """Counts the holders of each block. A call takes O(1) per block."""
 
     def __init__(self) -> None:
         self._holders: dict[Hashable, int] = {}
         self.repeats = 0
-        """Blocks of all holders together, less the distinct ones."""
+        """Blocks of all holders added up, minus the number of distinct blocks."""
 
     def __len__(self) -> int:
-        """Distinct blocks."""
+        """Number of distinct blocks."""
         return len(self._holders)
 
     def __contains__(self, block: Hashable) -> bool:
         return block in self._holders
 
     def shared(self, block: Hashable) -> bool:
-        """Whether two holders or more have it."""
+        """Whether at least two holders have the block."""
         return self._holders.get(block, 0) > 1
 
     def new(self, blocks: Iterable[Hashable]) -> int:
-        """Of these, how many nobody has."""
+        """How many of these blocks have no holder yet."""
         held = self._holders
         return sum(block not in held for block in blocks)
 
     def add(self, blocks: Iterable[Hashable]) -> None:
-        """One more holder of each."""
+        """Add a holder to each block."""
         held = self._holders
         for block in blocks:
             count = held.get(block, 0)
@@ -40,7 +40,7 @@ class DistinctBlocks:
                 self.repeats += 1
 
     def remove(self, blocks: Iterable[Hashable]) -> None:
-        """One holder less of each; they must have been added."""
+        """Remove a holder from each block; the blocks must have been added."""
         held = self._holders
         for block in blocks:
             count = held[block] - 1
@@ -54,8 +54,8 @@ class DistinctBlocks:
 class Contexts:
     """Contexts of several programs as chains of block hashes, where equal prefixes have equal hashes.
 
-    A chain's hash stands for all of the prefix before it. So what two chains share is a prefix of both, and its end is
-    found by bisection.
+    A block's hash stands for the whole prefix up to that block. So two chains share a prefix, and bisection finds its
+    end.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class Contexts:
 
     @property
     def repeats(self) -> int:
-        """Blocks that would be counted too often if whole contexts were added up."""
+        """Blocks that are counted too often if all contexts are added up."""
         return self._blocks.repeats
 
     def put(self, name: str, blocks: Sequence[Hashable]) -> None:
-        """The program's context now; O(blocks that are new since the last call) where it only grew."""
+        """Set the program's context; if it only grew, this takes O(new blocks)."""
         chain = self._chains.setdefault(name, [])
         length = len(chain)
         if length > len(blocks) or (length and chain[-1] != blocks[length - 1]):
@@ -82,9 +82,9 @@ class Contexts:
         self._blocks.remove(self._chains.pop(name, ()))
 
     def common(self, blocks: Sequence[Hashable]) -> int:
-        """Leading blocks that some program here has."""
+        """Number of leading blocks that some program here has."""
         return bisect_left(blocks, True, key=lambda block: block not in self._blocks)
 
     def shared(self, name: str) -> int:
-        """Leading blocks of that program's context that another one has too."""
+        """Number of leading blocks of that program's context that another program has too."""
         return bisect_left(self._chains.get(name, []), True, key=lambda block: not self._blocks.shared(block))

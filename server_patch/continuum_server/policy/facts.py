@@ -1,4 +1,4 @@
-"""What a policy is told, and what it answers. Pure data: seconds, tokens, names."""
+"""What a policy is told and what it answers. Pure data: seconds, tokens, names."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ class ProgramState:
     """What the scheduler remembers of one program between its turns."""
 
     program_id: str
-    """Its own among all programs; a client's id, ``name``, may name several (``policy.programs``)."""
+    """Unique among all programs. The id that a client gives, ``name``, may stand for several (``policy.programs``)."""
     arrival_s: float
     """When its first request arrived."""
     sequence: int
-    """Arrival number of its first request among all requests: the order of SPEC 4, without ties."""
+    """Number of its first request among all requests in order of arrival: program order, without ties."""
     name: str = ""
-    """The client's id, as records have it."""
+    """The id that the client gives, as records have it."""
     namespace: str | None = None
-    """The API key that its id belongs to, as a digest; None where the server has fewer than two keys."""
+    """Digest of the API key that its id belongs to; None if the server has fewer than two keys."""
     id_key: str = ""
-    """The client's id within its namespace."""
+    """``name`` within its namespace."""
     turns_arrived: int = 0
     turns_finished: int = 0
     in_engine: list[TurnState] = field(default_factory=list)
-    """Its turns that wait or run."""
+    """Turns of the program that wait or run."""
     last_finish_s: float | None = None
     last_tool: str | None = None
     context_tokens: int = 0
     """Prompt plus output of the last finished turn."""
     prompt_tokens: int = 0
-    """Prompt of the last finished turn: what the next one surely repeats, where history is only added to."""
+    """Prompt of the last finished turn. The next prompt repeats it, if the agent only appends to its history."""
     parent_id: str | None = None
     family: ProgramState | None = None
-    """The oldest ancestor known when it arrived (a sub-agent's caller's caller); None: itself."""
+    """The oldest ancestor known when the program arrived (a sub-agent's caller's caller); None: the program itself."""
     served_s: float = 0.0
-    """Model time of the longest chain of finished turns; a family's is its root's."""
+    """Model time of the longest chain of finished turns; for a family, the value of its root counts."""
     waited_s: float = 0.0
-    """Time its finished turns waited; a family's is its root's."""
+    """Time that finished turns waited; for a family, the value of its root counts."""
     ended: bool = False
-    """Finished or forgotten: its next request would start a new program."""
+    """Finished or forgotten: the next request of its id starts a new program."""
     family_requests: int = 0
-    """Requests in the engine of all who have this program as their root, its own too."""
+    """Requests in the engine of all programs whose root this program is, its own included."""
     last_prompt_tokens: int = 0
-    """Prompt of the turn that arrived last."""
+    """Prompt tokens of the turn that arrived last."""
     mark: tuple[int, Hashable] | None = None
-    """A block of that prompt, by index and hash, that a prompt must repeat to continue this program."""
+    """Index and hash of a block of that prompt; only a prompt that repeats it continues this program."""
     shared_blocks: int | None = None
-    """Leading blocks of its first prompt that the cache held already: others have them too. None: not scheduled yet."""
+    """Leading blocks of its first prompt that were cached already, so other programs have them too. None: not scheduled
+    yet."""
     policy_state: object = None
     """What the policy keeps about this program; the policy alone knows its type."""
 
@@ -83,23 +84,23 @@ class TurnState:
     start_s: float | None = None
     preemptions: int = 0
     tagged: bool = True
-    """False for a request that names no program: it is its own program of one turn."""
+    """False if the request names no program: it is treated as a program of one turn."""
     running: bool = False
-    """In the batch now."""
+    """The turn is in the batch now."""
     gone: bool = False
-    """It left the engine, well or not."""
+    """The turn left the engine: finished, aborted or failed."""
     overdue: bool = False
-    """It is next, whatever the policy says: it waited for ``Guards.max_overtake_s``, or the engine stood idle."""
+    """The turn runs next, whatever the policy says: it waited for ``Guards.max_overtake_s``, or the engine was idle."""
     blocks: Sequence[Hashable] | None = None
-    """A hash for each full block of its context so far, each standing for the prefix up to its end; None: not known."""
+    """A hash for each full block of its context; a hash stands for the prefix up to its block. None: unknown."""
     since_s: float = 0.0
-    """When it last began to wait or to run."""
+    """When the turn last began to wait or to run."""
     served_s: float = 0.0
     """Time in the batch, up to ``since_s``."""
     waited_s: float = 0.0
     """Time in the queue, up to ``since_s``."""
     chain_s: float = 0.0
-    """Its family's model time when it arrived."""
+    """Model time of its family when the turn arrived."""
     policy_state: object = None
     """What the policy keeps about this turn; the policy alone knows its type."""
 
@@ -110,9 +111,9 @@ class TurnState:
         return self.waited_s + (0.0 if self.running else now_s - self.since_s)
 
     client: str | None = None
-    """Digest of the API key it came with, for limits per client."""
+    """Digest of the request's API key, for limits per client."""
     turn_id: str | None = None
-    """The client's name for the turn, the same for every try of it."""
+    """The id that the client gives the turn; a retry has the same id."""
     prompt: Hashable = None
     """Equal for equal prompts."""
 
@@ -125,28 +126,28 @@ class TurnStart:
     now_s: float
     hit_tokens: int
     kv_was_evicted: bool
-    """Part of the last turn's prompt was no longer in GPU memory. Of its output many agents drop the reasoning, so that
-    a next prompt that misses there has lost nothing."""
+    """Part of the previous turn's prompt was no longer in GPU memory. Its output does not count: many agents drop the
+    reasoning from their history, so a miss there says nothing."""
     kv_was_lost: bool = False
-    """The same, and no tier below had it either."""
+    """``kv_was_evicted``, and no tier below had that part either."""
     reloaded_tokens: int = 0
-    """Of the hit: brought back from a tier below GPU memory."""
+    """Tokens of the hit that were reloaded from a tier below GPU memory."""
     reload_s: float = 0.0
-    """How long that took."""
+    """Seconds that the reload took."""
 
     @property
     def queued_s(self) -> float:
-        """Time it waited for its place; that of its KV's way back is not in it."""
+        """Time the turn waited to be scheduled, without the reload."""
         return self.now_s - self.turn.arrival_s - self.reload_s
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Leading tokens of a context that tiers below GPU memory hold, or are about to."""
+    """Leading tokens of a context that tiers below GPU memory hold or are about to hold."""
 
     tokens: int
     deep_tokens: int = 0
-    """Of these: not in DRAM, only below it."""
+    """Tokens of these that are not in DRAM, only in the tier below it (SSD)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,9 @@ class TurnFinish:
     context_tokens: int
     output_tokens: int
     tool: str | None
-    """Key of the tool called next; None: the output names none."""
+    """Key of the tool that the output calls; None: it names no tool."""
     stored: Stored | None = None
-    """What tiers hold of it; None: there are none."""
+    """What tiers hold of the context; None: there are no tiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Step:
 
     now_s: float
     batch_tokens: int
-    """Context of all running requests together."""
+    """Context tokens of all running requests together; 0 unless the policy ``wants_batch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Orders:
     """What a policy wants done before the engine schedules."""
 
     release: Sequence[ProgramState] = ()
-    """Pins to let go."""
+    """Programs whose pins are released."""
     rank_again: Sequence[TurnState] = ()
     """Waiting turns whose rank changed."""
 
@@ -199,7 +200,7 @@ NO_ORDERS = Orders()
 
 @dataclass(frozen=True, slots=True)
 class PrefillCurve:
-    """Seconds to compute the KV of ``n`` tokens: ``a*n^2 + b*n + c`` (SPEC 3), from an offline profile."""
+    """Seconds to compute the KV of ``n`` tokens: ``a*n^2 + b*n + c``, from an offline profile."""
 
     a: float
     b: float
@@ -210,24 +211,24 @@ class PrefillCurve:
         return (self.a * tokens + self.b) * tokens + self.c if tokens > 0 else 0.0
 
     def marginal_prefill_s(self, tokens: int) -> float:
-        """Seconds that ``n`` tokens add to a step that is taken anyway: without ``c``."""
+        """Seconds that the tokens add to a step that runs anyway: without ``c``."""
         return max(0.0, (self.a * tokens + self.b) * tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLine:
-    """Seconds of a decode step: ``fixed_s + token_s * tokens``, of all contexts in the batch together."""
+    """Seconds of a decode step: ``fixed_s + token_s * tokens``, with the context tokens of the whole batch."""
 
     fixed_s: float
     token_s: float
 
     def memory_worth(self, kv_tokens: int) -> float:
-        """Relative gain in decoding speed per relative gain in memory, the pool full; 0 to 1."""
+        """Relative gain in decoding speed per relative gain in memory while the pool is full; 0 to 1."""
         whole_s = self.fixed_s + self.token_s * kv_tokens
         return self.fixed_s / whole_s if whole_s > 0.0 else 0.0
 
     def full_token_s(self, kv_tokens: int) -> float:
-        """Seconds of a decode step for each token of context in it, the pool full."""
+        """Seconds of a decode step per token of context while the pool is full."""
         return self.fixed_s / kv_tokens + self.token_s
 
 
@@ -239,21 +240,21 @@ class Machine:
     kv_tokens: int
     """Tokens the KV pool holds."""
     max_num_batched_tokens: int = 2048
-    """Tokens of one step at most."""
+    """Largest number of tokens in one step."""
     swap_token_s: float | None = None
-    """Seconds to bring one token's KV from DRAM to the GPU; None: there is no tier."""
+    """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
     ssd_token_s: float = 0.0
-    """Seconds to bring it from the tier below up to DRAM first."""
+    """Seconds to load one token's KV from the SSD to DRAM first."""
     tier_tokens: int = 0
     """Tokens that the tiers below GPU memory hold together."""
     decode: DecodeLine | None = None
-    """None: not known."""
+    """Seconds of decode steps; None: unknown."""
     notes: tuple[str, ...] = field(default=())
     block_size: int = 16
     """Tokens of a KV block."""
 
     def reload_s(self, stored: Stored | None) -> float:
-        """Seconds to bring back what tiers hold, links idle; infinite where they hold nothing."""
+        """Seconds to load what tiers hold while the links are idle; infinite if they hold nothing."""
         if stored is None or stored.tokens <= 0 or self.swap_token_s is None:
             return inf
         return stored.tokens * self.swap_token_s + stored.deep_tokens * self.ssd_token_s
@@ -263,7 +264,7 @@ class Machine:
         return self.prefill.seconds(context_tokens) - self.prefill.seconds(min(stored.tokens, context_tokens))
 
     def rebuild_s(self, context_tokens: int, stored: Stored | None = None) -> float:
-        """C(r) of SPEC 3: seconds until a context's KV is back, computed again or reloaded, whichever is faster."""
+        """C(r) of the papers: seconds to recompute or reload a context's KV, whichever is faster."""
         whole_s = self.prefill.seconds(context_tokens)
         if stored is None or stored.tokens <= 0:
             return whole_s

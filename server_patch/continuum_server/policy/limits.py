@@ -1,6 +1,6 @@
-"""What a setting may be: its type, and beside it, once, its range (``Annotated[int, Range(1, 64)]``); and the check.
+"""Checks of settings. A setting's type says what is allowed: ``int``, or with a range ``Annotated[int, Range(1, 64)]``.
 
-Strict: a truth value is no number, 2.9 is no whole number, text is neither.
+The check is strict: True is not a number, 2.9 is not a whole number, and text is neither.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 
 class LimitError(ValueError):
-    """A value that a setting cannot have: its name, what was given, and what is allowed."""
+    """A setting has a value that is not allowed: its name, the value, and what is allowed."""
 
     def __init__(self, name: str, given: Any, allowed: str) -> None:
         super().__init__(name, given, allowed)
@@ -23,7 +23,7 @@ class LimitError(ValueError):
 
 
 def _shown(value: Any) -> str:
-    """One line, not too long; a number of thousands of digits is not printed by Python at all."""
+    """The value in one short line. Python refuses to print a number with thousands of digits."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - anybody's object
@@ -33,9 +33,9 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The least and the greatest value of a number; the default is that of numbers for which nothing is said.
+    """The least and the greatest value of a number. Without arguments: the range of numbers whose type names none.
 
-    Nothing is without end: what is computed from it stays finite.
+    Every range is finite, so that what is computed from the number is finite too.
     """
 
     least: float = 0.0
@@ -58,15 +58,15 @@ class Range:
 
 
 Seconds = Annotated[float, Range(0.0, 1e9)]
-"""Thirty years are as good as for ever."""
+"""At most some thirty years."""
 Factor = Annotated[float, Range(0.0, 1e9)]
 Window = Annotated[int, Range(1, 10_000_000)]
-"""Values that are kept in memory."""
+"""How many values are kept in memory."""
 Count = Annotated[int, Range(0, 1_000_000_000)]
 
 
 def hints_of(settings: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, its range with it."""
+    """The type of each field of a dataclass, with its range."""
     hints = get_type_hints(settings, include_extras=True)
     return {each.name: hints[each.name] for each in fields(settings)}
 
@@ -75,20 +75,20 @@ def check_fields(settings: Any, default: Range = Range()) -> None:
     """Check each field of a dataclass.
 
     Raises:
-        LimitError: the first that cannot be.
+        LimitError: the first field whose value is not allowed.
     """
     for name, hint in hints_of(type(settings)).items():
         check(name, getattr(settings, name), hint, default)
 
 
 def check(name: str, value: Any, hint: Any, default: Range = Range()) -> None:
-    """Check one value against a type; types that are none of the plain ones are not looked at.
+    """Check one value against a type. Types that are not plain (``is_plain``) are not checked.
 
     Args:
-        default: of numbers whose type names no range.
+        default: range of numbers whose type names none.
 
     Raises:
-        LimitError: it is of another type or out of range.
+        LimitError: the value is of another type or out of range.
     """
     kinds = list(_kinds(hint, default))
     if any(each is None for each in kinds) or any(_is(value, kind, allowed) for kind, allowed in filter(None, kinds)):
@@ -111,16 +111,16 @@ def is_plain(hint: Any) -> bool:
 
 
 def plain_type(hint: Any) -> Any:
-    """The type without ranges and without None."""
+    """The type without its range and without None."""
     return next((each[0] for each in _kinds(hint, Range()) if each is not None and each[0] is not NoneType), None)
 
 
 Kind = tuple[Any, Any]
-"""int, float, bool, str, NoneType or Literal, and what it allows: a range, or names."""
+"""int, float, bool, str, NoneType or Literal, and what is allowed: a range, or names."""
 
 
 def _kinds(hint: Any, allowed: Any) -> Iterator[Kind | None]:
-    """The plain types that a type consists of; None for one that is not plain."""
+    """The plain types that a type consists of; None stands for a part that is not plain."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *extras = get_args(hint)

@@ -1,7 +1,7 @@
-"""The scheduler's memory and its decisions, without an engine: programs, turns, pins.
+"""The table of programs, their turns and their pins, and all decisions about them. It needs no engine.
 
-A shell that owns the real blocks reports facts (arrive, start, finish, abort) and carries out what comes back. No
-clock, file or log in here: every call says what time it is.
+The scheduler, which owns the real KV blocks, reports facts (arrive, start, finish, abort) and carries out the answers.
+There is no clock, file or log in here: every call says what time it is.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from continuum_server.policy.programs import Programs, Prompt, mark_of
 from continuum_server.policy.turn_numbers import TurnNumbers
 
 PinsYieldTo = Literal["policy", Yielding]
-"""``policy``: as the policy itself wants it."""
+"""``policy``: what the policy itself chose."""
 
 
 class GuardError(ValueError):
-    """A guard that cannot be: its name, what was given, and what is allowed."""
+    """A guard has a value that is not allowed: its name, the value, and what is allowed."""
 
     def __init__(self, name: str, given: Any, allowed: str) -> None:
         super().__init__(name, given, allowed)
@@ -37,7 +37,7 @@ class GuardError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Limits no policy can pass.
+    """Limits that no policy can exceed.
 
     Raises:
         GuardError: a value of the wrong type or out of range.
@@ -46,17 +46,17 @@ class Guards:
     max_ttl_s: float = 600.0
     """Longest hold of any turn."""
     max_pinned_share: float = 0.95
-    """Share of the KV pool that pins may hold; blocks that several share count once."""
+    """Share of the KV pool that pins may hold; a block that several pins share counts once."""
     max_pins_per_client: int | None = None
     """Pins that requests with one API key may hold at once; None: no such limit."""
     max_programs: int = 100_000
-    """Idle programs remembered; the longest idle are forgotten first."""
+    """Idle programs remembered; the programs that were idle for longest are forgotten first."""
     max_overtake_s: float = 1800.0
-    """A request that has waited this long goes before all that came after it, and pins give way to it."""
+    """A request that has waited this long runs before all later requests, and pins are released for it."""
     pins_yield_to: PinsYieldTo = "policy"
-    """Who may take a pin while others still run (``Yielding``).
+    """Which pins a waiting request may release while other requests run (``Yielding``).
 
-    An engine with nothing running, and a running decode about to lose its KV, always may.
+    Every pin may be released if no request runs, or if a running request would otherwise be preempted.
     """
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Pin:
     since_s: float
     deadline_s: float
     tokens: int
-    """Of its blocks, whoever else has them too."""
+    """Tokens of its blocks, shared or not."""
     blocks: Sequence[Hashable] = ()
     client: str = ""
 
@@ -102,7 +102,7 @@ class ProgramTable:
     """One engine's programs, turns and pins under one policy.
 
     Args:
-        kv_tokens: what the KV pool holds.
+        kv_tokens: tokens that the KV pool holds.
         block_size: tokens of a KV block.
     """
 
@@ -117,7 +117,7 @@ class ProgramTable:
         self._programs = Programs(guards.max_programs)
         self._turns: dict[str, TurnState] = {}
         self._waiting: OrderedDict[str, TurnState] = OrderedDict()
-        """Turns that wait, by the instant at which they began to."""
+        """Waiting turns by request id, in the order in which they began to wait."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         self._sequence = 0
         self._acts_soon = False
@@ -133,7 +133,7 @@ class ProgramTable:
         prompt: Prompt = Prompt(),  # noqa: B008 - frozen
         namespace: str | None = None,
     ) -> ProgramState:
-        """The program that a request of that id continues, or a new one."""
+        """The program that a request with that id continues, or a new program."""
         program = self._programs.find(program_id, prompt, namespace)
         if program is None:
             program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
@@ -143,7 +143,7 @@ class ProgramTable:
         return program
 
     def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
-        """All programs that the id names."""
+        """All programs that the id stands for."""
         return self._programs.of(program_id, namespace)
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
@@ -190,11 +190,11 @@ class ProgramTable:
         reloaded_tokens: int = 0,
         reload_s: float = 0.0,
     ) -> bool:
-        """The turn was scheduled; True when this was its first time, False after a preemption.
+        """The turn was scheduled. True: for the first time; False: again, after a preemption.
 
         Args:
-            hit_tokens: found in GPU memory or brought back to it.
-            reloaded_tokens: of these, brought back from a lower tier, which took ``reload_s``.
+            hit_tokens: prompt tokens whose KV was in GPU memory or was reloaded.
+            reloaded_tokens: tokens of these that were reloaded from a lower tier, which took ``reload_s``.
         """
         program = turn.program
         self._waiting.pop(turn.request_id, None)
@@ -213,7 +213,7 @@ class ProgramTable:
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
-        """The running turn lost its place."""
+        """The running turn was preempted."""
         turn.preemptions += 1
         turn.served_s = turn.served(now_s)
         turn.running, turn.since_s = False, now_s
@@ -230,10 +230,10 @@ class ProgramTable:
         stored: Stored | None = None,
         blocks: Sequence[Hashable] = (),
     ) -> Hold | None:
-        """The turn ended well; how long its KV is to be held, None for not at all.
+        """The turn ended well. Returns how long to hold its KV; None: not at all.
 
         Args:
-            blocks: what a hold would keep: identities of blocks, equal where two programs share one.
+            blocks: identities of the blocks that a hold would keep; equal if two programs share a block.
         """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
@@ -248,11 +248,11 @@ class ProgramTable:
             self._forget(program)
             return None
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
-        turn.blocks = None  # whoever remembers the turn must not keep its request's memory
+        turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         return self._allow(hold, self._pinned.new(blocks) * self.block_size, turn.client)
 
     def abort(self, turn: TurnState) -> None:
-        """The turn ended badly: it counts as no sample and nothing of it is held."""
+        """The turn was aborted or failed: it is no sample, and none of its KV is held."""
         program = self._leave(turn)
         program.last_finish_s = None
         self._programs.note_failed(program, turn.index, turn.prompt)
@@ -260,7 +260,7 @@ class ProgramTable:
         turn.blocks = None  # as in ``finish``
 
     def drop(self, turn: TurnState) -> None:
-        """After a failure: the turn is no business of ours any more, and nothing of its program is held."""
+        """Forget the turn after a failure of ours; no KV of its program is held."""
         if turn.request_id in self._turns:
             self._leave(turn)
         turn.program.last_finish_s = None
@@ -294,7 +294,7 @@ class ProgramTable:
     # ------------------------------------------------------------------------------------- time
 
     def act_soon(self, always: bool = False) -> None:
-        """Something changed that the policy has not seen: no step may be skipped before it has."""
+        """Something changed that the policy has not seen yet: the next step must not be skipped."""
         self._acts_soon = self.policy.steps or always
 
     def step(self, step: Step) -> Orders:
@@ -303,10 +303,10 @@ class ProgramTable:
         return self.policy.step(step)
 
     def overdue(self, now_s: float, idle: bool = False) -> list[TurnState]:
-        """Turns that no policy may keep waiting from now on, longest waiting first.
+        """Turns that no policy may hold back any longer, the longest waiting first.
 
         Args:
-            idle: the engine has nothing else to do: then the first is due at once.
+            idle: no other request runs or can run: then the longest waiting turn is overdue at once.
         """
         out: list[TurnState] = []
         for turn in list(islice(self._waiting.values(), 1)) if idle else []:
@@ -321,7 +321,7 @@ class ProgramTable:
         return out
 
     def next_deadline_s(self) -> float | None:
-        """The earliest instant after which a pin may expire or the policy may act; None: no such instant."""
+        """The earliest instant after which a pin expires or the policy may act; None: there is none."""
         if self._acts_soon:
             return -math.inf
         instants = [instant for instant in (self._next_expiry_s(), self.policy.next_event_s()) if instant is not None]
@@ -332,7 +332,7 @@ class ProgramTable:
     # ------------------------------------------------------------------------------------- pins
 
     def _allow(self, hold: Hold, tokens: int, client: str | None) -> Hold | None:
-        """The hold within the guards; ``tokens``: what it adds to all that is held."""
+        """The hold within the guards. ``tokens``: what it adds to the distinct tokens held."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
         if ttl_s <= 0.0 or self.pinned_tokens + tokens > self._max_pinned_tokens:
             return None
@@ -342,7 +342,7 @@ class ProgramTable:
         return Hold(ttl_s, hold.delay_estimate_s, hold.eta)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
-        """Note that the shell holds these blocks of the turn; the program must not have a pin."""
+        """Record that the scheduler holds these blocks of the turn. The program must not have a pin."""
         tokens = len(blocks) * self.block_size
         pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, blocks, turn.client or "")
         self._pins_of_client[pin.client] += 1
@@ -358,7 +358,7 @@ class ProgramTable:
             self._pins_of_client[pin.client] -= 1
             if not self._pins_of_client[pin.client]:
                 del self._pins_of_client[pin.client]
-            pin.blocks = ()  # its deadline is remembered for a while
+            pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
         return pin
 
     def has_pin(self, program_id: str) -> bool:
@@ -366,7 +366,7 @@ class ProgramTable:
 
     @property
     def pinned_tokens(self) -> int:
-        """KV that pins hold together; blocks that several share count once."""
+        """Tokens that all pins hold together; a block that several pins share counts once."""
         return len(self._pinned) * self.block_size
 
     def expired(self, now_s: float) -> list[Pin]:
@@ -380,7 +380,7 @@ class ProgramTable:
         return out
 
     def _next_expiry_s(self) -> float | None:
-        """The earliest instant after which ``expired`` may answer something new."""
+        """The earliest instant after which ``expired`` may return a pin that it did not return before."""
         deadlines = self._deadlines
         while deadlines and self.pins.get(deadlines[0][2].program.program_id) is not deadlines[0][2]:
             heapq.heappop(deadlines)
@@ -392,11 +392,11 @@ class ProgramTable:
         return self.policy.pins_yield_to if chosen == "policy" else chosen
 
     def victims(self, asker: TurnState, must_free: bool) -> Iterator[Pin]:
-        """Pins that may be released so that ``asker`` gets room, the first to go first.
+        """Pins that may be released so that ``asker`` fits, in the order in which they are released.
 
         Args:
             asker: the turn that does not fit.
-            must_free: True where the engine would otherwise stand still or preempt a running request.
+            must_free: True if the engine would otherwise stand still or preempt a running request.
         """
         allowed = "anyone" if must_free or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:

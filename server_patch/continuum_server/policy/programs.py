@@ -1,9 +1,9 @@
-"""Which program a request belongs to. An id is what a client says; a program is a conversation that goes on.
+"""Which program a request belongs to. A client chooses ids freely; a program is one conversation.
 
-A request continues a program of its id where its prompt repeats at least half of what that program's last prompt had
-of its own (what it shared with others from the start, a system prompt, proves nothing), and where none of that
-program's requests is in the engine. Any other request begins a program of its own, as if it had come under a fresh id:
-so nothing is gained by sharing an id, or by using an old one again (docs/server/promises.md).
+A request continues a program with its id under two conditions. Its prompt repeats at least half of what was the
+program's own in its last prompt; a prefix that was shared from the start, such as a system prompt, proves nothing. And
+no request of that program is in the engine. Any other request begins a new program, as if its id were new. So sharing
+an id or reusing an old one gains nothing (docs/server/promises.md).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.turn_numbers import TurnNumbers
 
 IDLE_PROGRAMS_OF_AN_ID = 4
-"""A conversation, and side conversations of it; of more, those idle for longest are forgotten."""
+"""Idle programs remembered of one id: a conversation and its side conversations. The longest idle are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What tells one conversation from another."""
+    """A prompt, as far as it tells one conversation from another."""
 
     tokens: int = 0
     blocks: Sequence[Hashable] | None = None
-    """A hash for each full block, which stands for the prefix up to its end; None: not known, it continues anything."""
+    """A hash for each full block, which stands for the prefix up to its end. None: unknown, continues any program."""
 
 
 @dataclass(slots=True)
 class _Id:
-    """The programs of one id, by key, and how many turns arrived under it."""
+    """The programs of one id, by ``program_id``, and how many turns arrived under the id."""
 
     programs: dict[str, ProgramState] = field(default_factory=dict)
     idle: dict[str, ProgramState] = field(default_factory=dict)
-    """Of these, those without a request in the engine, idle for longest first."""
+    """Programs without a request in the engine, the longest idle first."""
     turns_arrived: int = 0
-    """Turns, not tries of them: the number of the next new turn."""
+    """Turns without retries: the number of the next new turn."""
     numbers: TurnNumbers = field(default_factory=TurnNumbers)
     made: int = 0
 
@@ -45,14 +45,14 @@ class Programs:
     """Programs by id.
 
     Args:
-        limit: idle programs remembered; those idle for longest are forgotten first.
+        limit: idle programs remembered; the longest idle are forgotten first.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
-        """By key, the most recently used last."""
+        """By ``program_id``, the most recently used last."""
         self._resumed_turns: dict[str, int] = {}
         self._resumed_numbers: dict[str, TurnNumbers] = {}
 
@@ -60,21 +60,21 @@ class Programs:
         return len(self._programs)
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """After a restart: turn numbers of known ids go on where the record of the engine before ends."""
+        """After a restart: continue the turn numbers of known ids where the record of the previous engine ends."""
         self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
-        """All that the id names."""
+        """All programs that the id stands for."""
         found = self._ids.get(_id_key(program_id, namespace))
         return list(found.programs.values()) if found is not None else []
 
     def siblings(self, program: ProgramState) -> list[ProgramState]:
-        """All that have this program's id, itself too."""
+        """All programs with this program's id, itself included."""
         found = self._ids.get(program.id_key)
         return list(found.programs.values()) if found is not None else []
 
     def find(self, program_id: str, prompt: Prompt, namespace: str | None = None) -> ProgramState | None:
-        """The program that this request continues; None: it begins a new one."""
+        """The program that this request continues; None: it begins a new program."""
         named = self._ids.get(_id_key(program_id, namespace))
         continued = [program for program in named.idle.values() if continues(program, prompt)] if named else []
         return max(continued, key=lambda program: (program.mark or (-1, None))[0], default=None)
@@ -82,7 +82,7 @@ class Programs:
     def add(
         self, program_id: str, now_s: float, sequence: int, parent_id: str | None = None, namespace: str | None = None
     ) -> ProgramState:
-        """A new program of that id."""
+        """A new program with that id."""
         parents = self.of(parent_id, namespace) if parent_id is not None else []
         key = _id_key(program_id, namespace)
         name = name_of(program_id, namespace)
@@ -107,7 +107,7 @@ class Programs:
         return program
 
     def note_busy(self, program: ProgramState, turn_id: str | None, prompt: Hashable) -> tuple[int, bool]:
-        """A turn of it arrives; the turn's number under the program's id, and whether it is one of before again."""
+        """A turn of the program arrives. Returns the turn's number under the id, and whether it is a retry."""
         self._programs[program.program_id] = self._programs.pop(program.program_id)
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
@@ -117,18 +117,18 @@ class Programs:
         return number, again
 
     def note_failed(self, program: ProgramState, number: int, prompt: Hashable) -> None:
-        """The turn of that number ended badly: should it come again, it keeps its number."""
+        """The turn with that number failed: a retry keeps the number."""
         named = self._ids.get(program.id_key)
         if named is not None:
             named.numbers.failed(number, prompt)
 
     def note_idle(self, program: ProgramState) -> None:
-        """Its last request left the engine."""
+        """The last request of the program left the engine."""
         if not program.ended:
             self._ids[program.id_key].idle[program.program_id] = program
 
     def forget(self, program: ProgramState) -> None:
-        """Its next request, should one come, begins a new program."""
+        """Forget the program: the next request with its id begins a new program."""
         program.ended = True
         if self._programs.pop(program.program_id, None) is None:
             return
@@ -139,14 +139,14 @@ class Programs:
             del self._ids[program.id_key]
 
     def superfluous(self, program: ProgramState) -> list[ProgramState]:
-        """Programs to forget where they are idle: of this one's id, and of all, those beyond the limits."""
+        """Programs to forget if they are idle: beyond the limit for this program's id, and for all ids."""
         idle = self._ids[program.id_key].idle
         beside = list(islice(idle.values(), max(0, len(idle) - IDLE_PROGRAMS_OF_AN_ID)))
         return beside + list(islice(self._programs.values(), max(0, len(self._programs) - self._limit)))
 
 
 def continues(program: ProgramState, prompt: Prompt) -> bool:
-    """Whether the prompt goes on where the program's last one ended."""
+    """Whether the prompt continues the program's last prompt."""
     if prompt.blocks is None:
         return True
     if program.mark is None:  # its last prompt did not fill a block
@@ -156,7 +156,7 @@ def continues(program: ProgramState, prompt: Prompt) -> bool:
 
 
 def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int, Hashable] | None:
-    """The block that a prompt must repeat to continue this one: half way through the part that is its own."""
+    """The block that a prompt must repeat to continue this one: in the middle of the part that is not shared."""
     if not blocks:
         return None
     last = len(blocks) - 1
@@ -165,10 +165,10 @@ def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int,
 
 
 def name_of(program_id: str, namespace: str | None) -> str:
-    """The id as records have it: with several API keys, behind the digest of its own."""
+    """The id as records have it: with several API keys, the digest of its key comes first."""
     return program_id if namespace is None else f"{namespace}:{program_id}"
 
 
 def _id_key(program_id: str, namespace: str | None) -> str:
-    """Ids of different keys never meet. Neither part can hold the separator: ids are printable."""
+    """Ids of different API keys never collide: ids are printable, so neither part contains the separator."""
     return program_id if namespace is None else f"{namespace}\0{program_id}"

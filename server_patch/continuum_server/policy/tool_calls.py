@@ -1,7 +1,7 @@
-"""Which tools a model's output calls (SPEC 6). Nothing in here raises, whatever the text.
+"""Which tools a model's output calls. Nothing in here raises, whatever the text is.
 
-Formats are parsers in a list, asked in order; the first that finds a call decides. The key under which a call's times
-are recorded is made of it in ``vllm_plugin.tool_keys``.
+Each output format has a parser. They are tried in order, and the first parser that finds a call decides. The key under
+which a call's times are recorded is derived in ``vllm_plugin.tool_keys``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_TEXT = 65_536
-"""Only the last so many characters are read: a call ends an output."""
+"""Only this many characters at the end are read: a call is the last thing in an output."""
 _MAX_FAILED = 16
-"""Broken JSON objects after which the search for one ends."""
+"""After this many broken JSON objects the search ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,21 @@ class Call:
 
     name: str
     command: str | None = None
-    """The shell command it runs, where it runs one."""
+    """The shell command, if the call runs one."""
 
 
 Parser = Callable[[str], Sequence[Call]]
-"""From a whole output to the calls in it; none where the format is another."""
+"""Finds the calls in a whole output; none if the output has another format."""
 
 SHELL = "bash"
-"""Name of a call that is nothing but a shell command."""
+"""Name of a call that consists of a shell command only."""
 # fmt: off
 SHELL_FUNCTIONS = frozenset((
     "bash", "execute_bash", "sh", "shell", "local_shell", "terminal", "run_terminal_cmd", "run_command", "cmd", "exec",
     "run_shell_command", "execute_command", "run_in_terminal",
 ))
 # fmt: on
-"""Functions whose argument is a shell command: known by what they run."""
+"""Functions whose argument is a shell command. Their key is derived from the command."""
 _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "code")
 
 
@@ -47,7 +47,7 @@ _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "cod
 
 
 def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[Call]:
-    """Calls that the first parser with any finds."""
+    """The calls found by the first parser that finds any."""
     text = text[-_MAX_TEXT:] if isinstance(text, str) else ""
     if not text.strip():
         return ()
@@ -62,7 +62,7 @@ def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[C
 
 
 def read_openai(tool_calls: Any) -> list[Call]:
-    """Calls of a response's ``tool_calls``; what is malformed is left out."""
+    """The calls in a response's ``tool_calls``; malformed ones are left out."""
     found = []
     for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
         function = _get(call, "function") or call
@@ -77,7 +77,7 @@ def _get(item: Any, name: str) -> Any:
 
 
 def _call(name: str, arguments: Any = None) -> Call:
-    """A call of that function; of a shell function its command is looked up, also in arguments that are JSON text."""
+    """A call of that function. A shell function's command is taken from its arguments, which may be JSON text."""
     name = name.strip()
     if name.lower() not in SHELL_FUNCTIONS:
         return Call(name)
@@ -112,13 +112,13 @@ _FENCE_END = re.compile(r"^[ \t]*```", re.M)
 
 
 def fenced_shell(text: str) -> Sequence[Call]:
-    """Exactly one fenced shell block (mini-swe-agent): several are an error of the model, not calls."""
+    """Exactly one fenced shell block (mini-swe-agent). Several blocks are a mistake of the model and no call."""
     blocks = _elements(text, _FENCE, _FENCE_END)
     return [Call(SHELL, blocks[0][1])] if len(blocks) == 1 and blocks[0][1].strip() else ()
 
 
 def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[tuple[str, str]]:
-    """(first group of the opening, body) of every finished element. Linear: no closing, no further look."""
+    """(first group of the opening, body) of every closed element. Linear: the search ends at the first unclosed one."""
     found: list[tuple[str, str]] = []
     start = opening.search(text)
     while start and (end := closing.search(text, start.end())):
@@ -180,7 +180,7 @@ def json_calls(text: str) -> Sequence[Call]:
 
 
 def terminal_commands(text: str) -> Sequence[Call]:
-    """``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench): one shell, typed into in turn."""
+    """``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench): keystrokes for one shell, in order."""
     for item in _json_values(text):
         commands = item.get("commands") if isinstance(item, dict) else None
         if isinstance(commands, list):
@@ -191,7 +191,7 @@ def terminal_commands(text: str) -> Sequence[Call]:
 
 
 _END_OF_TURN = re.compile(r"(?:<\|[a-z_]{1,32}\|>|</s>)\s*\Z")
-"""The token that ends an output, as text: <|eot_id|>, <|eom_id|>, <|im_end|>, </s>."""
+"""The text of the token that ends an output: <|eot_id|>, <|eom_id|>, <|im_end|>, </s>."""
 
 
 def pythonic(text: str) -> Sequence[Call]:
@@ -220,7 +220,7 @@ def _python_call(node: ast.expr) -> Call | None:
 
 
 def _json_values(text: str) -> Iterator[Any]:
-    """Objects and lists in a text, outermost ones, in order."""
+    """The outermost JSON objects and lists in a text, in order."""
     decoder, at, failed = json.JSONDecoder(strict=False), 0, 0
     while failed < _MAX_FAILED and (match := _OPENING.search(text, at)):
         try:
@@ -241,4 +241,4 @@ PARSERS: dict[str, Parser] = {
     "json": json_calls,
     "pythonic": pythonic,
 }
-"""By name, in the order they are asked. Add or remove entries to plug in other formats."""
+"""By name, in the order in which they are tried. Add or remove entries to plug in other formats."""

@@ -1,8 +1,7 @@
 """Which turn of its program an arriving request is. Pure.
 
-A client that gives its turns ids (``turn_id``) says it itself: an id that the program used before is that turn again.
-Without an id, a request whose prompt is that of a try that ended badly is that turn again. Anything else is the
-program's next turn.
+A request with a ``turn_id`` that the program used before is a retry of that turn. A request without ``turn_id`` whose
+prompt equals that of a failed turn is a retry of that turn. Any other request is the program's next turn.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 RECENT = 8
-"""Ids, and tries that ended badly, remembered of each program; the oldest are forgotten first."""
+"""Turn ids and failed turns remembered of each program; the oldest are forgotten first."""
 
 
 class TurnNumbers:
-    """Of one program."""
+    """The turn numbers of one program."""
 
     __slots__ = ("_by_id", "_failed")
 
@@ -26,9 +25,9 @@ class TurnNumbers:
         """The number of a request that arrives now.
 
         Args:
-            turn_id: as its client sent it.
+            turn_id: as the client sent it.
             prompt: equal for equal prompts.
-            following: the number that a turn gets which did not arrive before.
+            following: the number of a turn that did not arrive before.
         """
         known = self._failed_with(prompt) if turn_id is None else self._by_id.pop(turn_id, None)
         number = following if known is None else known
@@ -40,7 +39,7 @@ class TurnNumbers:
         return number
 
     def failed(self, number: int, prompt: Hashable) -> None:
-        """A try of that turn ended badly: the same prompt without an id is that turn again."""
+        """The turn failed: a request with the same prompt and no id is a retry of it."""
         self._failed = [*self._failed, (prompt, number)][-RECENT:]
 
     def _failed_with(self, prompt: Hashable) -> int | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+from continuum_server.policy.base import Policy
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+PAGES = Path(__file__).parents[3] / "docs" / "policies"
 MACHINES = (
     Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000),
     Machine(PrefillCurve(0.0, 0.0, 0.0), kv_tokens=64, max_num_batched_tokens=1),
@@ -187,3 +190,12 @@ def test_numbers_may_come_as_text() -> None:
     assert read == {"ttl_s": 2.0, "delay_window": 7}
     assert isinstance(read["ttl_s"], float)
     assert read_options(POLICIES["static-ttl"], {"ttl_s": 3}) == {"ttl_s": 3.0}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_rule_is_a_file_and_a_page(policy: type[Policy]) -> None:
+    assert policy.__module__.endswith(f".rules.{policy.name.replace('-', '_')}")
+    pages = [path.read_text(encoding="utf-8") for path in PAGES.glob("*.md") if path.stem in (policy.name, "bounds")]
+    assert any(policy.name in page for page in pages)
+    made = make_policy(policy.name, policy.test_options, MACHINES[0])
+    assert set(policy.gauges) <= set(made.state())

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.launcher import ServerConfig, command_of
 from continuum_server.policy.catalog import PolicyError, find_policy, is_policy, make_policy, read_options
+from continuum_server.server_command import command_of
+from continuum_server.server_config import ServerConfig
 from continuum_server.virtual.loop import Job
-from continuum_server.vllm_plugin.settings import read_settings
-from nano import play, program
+from continuum_server.vllm_plugin.metrics import prometheus_text
+from continuum_server.vllm_plugin.online import Online
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.settings import Settings, read_settings
+from nano import build, play, program
 from policy_driver import MACHINE
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "my-policy.md"
@@ -70,6 +74,22 @@ def test_a_server_is_told_of_it(folder: Path, name: str) -> None:
     settings = read_settings(json.loads(command[command.index("--additional-config") + 1]))
     policy = make_policy(settings.policy, settings.policy_options, MACHINE)
     assert type(policy) is find_policy(name)
+
+
+def test_what_a_policy_shows(folder: Path) -> None:
+    """``gauges`` name what of ``state()`` is in /continuum/state and /metrics."""
+    shown = """
+    gauges: ClassVar[Mapping[str, str]] = {"longest_hold_seconds": "Longest TTL so far", "not_yet": "Unknown at first"}
+
+    def state(self) -> dict[str, Any]:
+        return {"longest_hold_seconds": 1.5, "tools": {}}
+"""
+    imports = "from collections.abc import Mapping\nfrom typing import Any\n"
+    (folder / "my_policy.py").write_text(f"{imports}{CODE}{shown}")
+    scheduler, _ = build([], PATH, {}, scheduler_type=ProgramScheduler)
+    state = json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).state()))
+    assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}
+    assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
 
 
 def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

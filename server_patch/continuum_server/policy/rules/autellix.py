@@ -54,7 +54,8 @@ def _call(turn: TurnState) -> _Call:
 
 
 class Autellix(Policy):
-    """Queues by the service a program has had, a quantum in each, and preemption of calls in lower queues."""
+    """Programs that were served least run first, in queues with quanta; running requests of lower queues are
+    preempted. No KV is held."""
 
     name: ClassVar[str] = "autellix"
     options_type: ClassVar[type] = AutellixOptions

@@ -34,7 +34,8 @@ class ContinuumOptions(Options):
 
 
 class Continuum(ProgramFcfs):
-    """The papers' v4 policy: tau maximises P(tau, f) * (T * eta + C) - tau over recorded tool times."""
+    """Order as ``static-ttl``. KV is held for the tau that maximises P(tau, f) * (T * eta + C) - tau over the recorded
+    times of the tool: the papers' v4 rule."""
 
     name: ClassVar[str] = "continuum"
     options_type: ClassVar[type] = ContinuumOptions

@@ -23,7 +23,8 @@ class ContinuumFixedOptions(Options):
 
 
 class ContinuumFixed(ProgramFcfs):
-    """A turn is held for 2 s if it calls a tool whose mean time is unknown or at most 2 s; otherwise it is not held."""
+    """Order as ``static-ttl``. KV is held for 2 s if the turn calls a tool whose mean time is unknown or at most 2 s,
+    otherwise not at all."""
 
     name: ClassVar[str] = "continuum-fixed"
     options_type: ClassVar[type] = ContinuumFixedOptions

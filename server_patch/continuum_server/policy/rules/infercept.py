@@ -43,7 +43,8 @@ class _Interception:
 
 
 class InferCept(ProgramFcfs):
-    """KV is preserved as long as preserving has wasted less memory than discarding would; judged at every step."""
+    """Order as ``static-ttl``. KV is held while that has wasted less memory than recomputing or swapping it would,
+    decided anew at every step."""
 
     name: ClassVar[str] = "infercept"
     options_type: ClassVar[type] = InferCeptOptions

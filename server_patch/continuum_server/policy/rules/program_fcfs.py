@@ -9,7 +9,7 @@ from continuum_server.policy.facts import TurnState
 
 
 class ProgramFcfs(Policy):
-    """Programs run in order of their first request, the requests of one program in order; no KV is held."""
+    """Programs run in order of their first request, the requests of one program in order of arrival; no KV is held."""
 
     name: ClassVar[str] = "program-fcfs"
     stock_order: ClassVar[bool] = False

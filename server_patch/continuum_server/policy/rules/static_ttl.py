@@ -24,7 +24,8 @@ class StaticTtlOptions(Options):
 
 
 class StaticTtl(ProgramFcfs):
-    """Program order; every turn is held equally long, whatever tool it called, or for as long as its client asks."""
+    """Programs with a pin run first, then programs in order of arrival. Every turn's KV is held equally long, whatever
+    tool it called, or for as long as its client asks."""
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions

@@ -69,7 +69,8 @@ class _Place:
 
 
 class ThunderAgent(Policy):
-    """No KV is held; instead programs are paused so that the contexts of the active ones fit into memory together."""
+    """Requests run in order of arrival. Programs are paused between turns so that the contexts of the active programs
+    fit into memory together; no KV is held."""
 
     name: ClassVar[str] = "thunderagent"
     options_type: ClassVar[type] = ThunderAgentOptions

@@ -8,6 +8,6 @@ from continuum_server.policy.base import Policy
 
 
 class Vllm(Policy):
-    """Stock vLLM: requests run in order of arrival, and a finished turn's KV is evicted when others need room."""
+    """Stock vLLM: requests run in order of arrival; the KV of a finished turn is evicted when others need room."""
 
     name: ClassVar[str] = "vllm"
