@@ -1,4 +1,4 @@
-"""The virtual engine's configuration and what a manifest says of it. Needs no vLLM, whose import takes seconds."""
+"""The virtual engine's configuration and its description in a manifest. Imports no vLLM, which takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from continuum_server.vllm_plugin.versions import check_version
 
 
 class EngineError(Exception):
-    """A run that cannot be made or cannot go on; the message says why."""
+    """A run cannot start or cannot continue. The message says why."""
 
 
 MODELLED = (
@@ -37,39 +37,39 @@ MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine, or several equal ones behind a router."""
+    """One engine, or several equal engines behind a router."""
 
     gpu: str = defaults.GPU
     model: str = defaults.MODEL
     tensor_parallel: int = defaults.TENSOR_PARALLEL
     max_num_seqs: int = defaults.MAX_NUM_SEQS
-    """Most requests running at once."""
+    """Most requests that run at once."""
     chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
-    """Tokens of one step at most (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
+    """Most tokens of one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
     block_size: int = defaults.BLOCK_SIZE
     kv_blocks: int | None = None
-    """KV blocks; None: what fits, from geometry, memory and utilisation."""
+    """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
     gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
     step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
-    """Added to every step: what kernel times leave out."""
+    """Added to every step for the time that is not in the kernel times."""
     max_model_len: int | None = None
-    """Longest prompt plus output; None: the model's own."""
+    """Longest prompt plus output; None: the model's maximum."""
     event_skipping: bool = True
-    """Take stretches of undisturbed decode steps in one scheduler call; results are the same without."""
+    """Compute several undisturbed steps in one scheduler call. This does not change the results."""
     pins_yield_to: str = Guards().pins_yield_to
-    """Who may take a pin while others run; policy: as the policy wants it."""
+    """Which requests may take a pin while others run; policy: the policy decides."""
     offload: Offload | None = None
-    """Tiers of memory below the GPU's; None: KV that leaves the GPU is gone."""
+    """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""
     profile: str | None = None
-    """Profile file: its step times, and its KV size where ``kv_blocks`` gives none, instead of the GPU's."""
+    """Profile file. Its step times replace the GPU's, and so does its KV size if ``kv_blocks`` is None."""
     max_ttl_s: float = Guards().max_ttl_s
     max_pinned_share: float = Guards().max_pinned_share
     replicas: int = 1
-    """Engines, each with GPUs, scheduler and cache of its own."""
+    """Number of engines. Each has its own GPUs, scheduler and cache."""
     router: str = "affinity"
-    """Which of them a turn goes to: a name in ``routers.ROUTERS``; one engine needs none."""
+    """Chooses the replica of a turn: a name in ``routers.ROUTERS``. A single engine needs no router."""
     replica_death: tuple[int, float] | None = None
-    """(replica, second): it dies then, its programs go on elsewhere."""
+    """(replica, second): the replica dies then, and its programs continue on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class EngineDescription:
     versions: dict[str, str]
 
     def without_offload(self) -> EngineDescription:
-        """The same engine for a run that does not use its tiers."""
+        """The description of the engine for a run without tiers."""
         modelled = tuple(line for line in self.modelled if line != MODELLED_TRANSFERS)
         return replace(self, engine_options={**self.engine_options, "offload": None}, modelled=modelled)
 
@@ -91,8 +91,8 @@ def describe(config: EngineConfig) -> EngineDescription:
     """The manifest's part about this engine.
 
     Raises:
-        StepTimesError: unknown GPU or model, or weights that do not fit.
-        EngineError: options that cannot work.
+        StepTimesError: unknown GPU or model, or the weights do not fit.
+        EngineError: an invalid option.
     """
     shape, times = shape_of(config), times_of(config)
     capacity = kv_capacity(
@@ -117,7 +117,7 @@ def describe(config: EngineConfig) -> EngineDescription:
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What the scheduler needs to know of model and memory."""
+    """The properties of model and memory that the scheduler needs."""
 
     layers: int
     kv_heads: int
@@ -136,25 +136,25 @@ class EngineShape:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token, bf16, all GPUs together."""
+        """Bytes of one token's keys and values in bf16, on all GPUs together."""
         return 2 * 2 * self.kv_heads * self.head_dim * (self.kv_layers or self.layers)
 
     @property
     def swap_token_s(self) -> float | None:
-        """Seconds to bring one token's KV from DRAM to the GPUs; None: there is no tier."""
+        """Seconds to load one token's KV from DRAM to the GPUs; None: there is no tier."""
         if self.offload is None or self.offload.dram.gb <= 0.0:
             return None
         return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
 
     @property
     def ssd_token_s(self) -> float:
-        """Seconds to bring it from the SSD up to DRAM first."""
+        """Seconds to load one token's KV from the SSD to DRAM; 0.0: there is no SSD."""
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
 
     @property
     def tier_tokens(self) -> int:
-        """Tokens that DRAM and SSD hold together, all GPUs'."""
+        """Tokens that DRAM and SSD of all GPUs can hold together."""
         if self.offload is None or self.offload.dram.gb <= 0.0:
             return 0
         gb = self.offload.dram.gb + (self.offload.ssd.gb if self.offload.ssd is not None else 0.0)
@@ -162,7 +162,7 @@ class EngineShape:
 
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
-    """A decode step's time by its batch's tokens: the profile's own fit, or that of the tables."""
+    """A decode step's time as a function of the batch's tokens: the fit of the profile or of the tables."""
     return fit_decode(times) if config.profile is None else read_profile(Path(config.profile)).decode_line
 
 

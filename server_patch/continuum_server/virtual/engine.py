@@ -1,7 +1,7 @@
-"""The virtual engine's front door: a configuration, a policy, jobs in; a run directory out.
+"""Builds and runs the virtual engine: plays jobs under a policy and writes a run directory.
 
-What is real: vLLM's scheduler, KV cache manager and prefix cache, the plugin. What is modelled: how long a GPU
-step takes (``step_times``) and the clock.
+Real are vLLM's scheduler, KV cache manager and prefix cache, and the plugin. Modelled are the time of a GPU step
+(``step_times``) and the clock.
 """
 
 from __future__ import annotations
@@ -47,16 +47,15 @@ def simulate(
     """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
     engine.json into ``out``.
 
-    A policy that learns also leaves tool_statistics.json, from which another run may start. With several replicas the
-    records are of all, events with the replica's number, statistics merged.
+    A policy that learns also writes tool_statistics.json, with which another run may start. With several replicas the
+    records are those of all replicas: events have the replica's number, and statistics are merged.
 
-    Deterministic: equal arguments write equal bytes (``seed`` is recorded; nothing here draws from it), but for
-    scheduler_time.json, which is measured.
+    Equal arguments write equal bytes, except scheduler_time.json, which is measured. ``seed`` is only recorded.
 
     Raises:
-        StepTimesError: unknown hardware, or a batch outside what was measured.
+        StepTimesError: unknown hardware, or a batch outside the measured range.
         PolicyError: unknown policy or option.
-        EngineError: a program that cannot fit, or a run that cannot go on.
+        EngineError: a program does not fit, or the run cannot continue.
     """
     check_supported()
     shape, times = shape_of(config), times_of(config)
@@ -90,7 +89,7 @@ def simulate(
 def settings_of(
     config: EngineConfig, policy: str, policy_options: Mapping[str, Any], guards: Guards | None = None
 ) -> Settings:
-    """The plugin's settings for this engine; ``guards`` instead of the configuration's."""
+    """The plugin's settings for this engine. ``guards`` replaces the guards of the configuration."""
     shape, times = shape_of(config), times_of(config)
     own_guards = Guards(
         max_ttl_s=config.max_ttl_s,
@@ -122,19 +121,19 @@ def build_engine(
     max_stretch: int = 512,
     max_calls: int = 200_000_000,
 ) -> Engine:
-    """An engine that has not begun to play.
+    """Build an engine. It has not started to play.
 
     Args:
         shape: model and memory.
         times: seconds of a step.
         settings: policy and its limits.
-        jobs: the programs it plays.
+        jobs: the programs to play.
         on_turn: called with each finished turn's record.
-        sink: gets the scheduler's events; None: nobody does.
-        known_jobs: what bounds may know of the future; None: ``jobs``.
+        sink: receives the scheduler's events; None: they are dropped.
+        known_jobs: the jobs whose future a bound may know; None: ``jobs``.
         scheduler_type: a bound needs ``ForeseeingScheduler``; vLLM's own ``Scheduler`` runs without the plugin.
-        max_stretch: longest run of decode steps taken in one scheduler call; 1 turns event skipping off.
-        max_calls: give up after so many scheduler calls.
+        max_stretch: most steps that one scheduler call computes; 1 turns event skipping off.
+        max_calls: the run fails after so many scheduler calls.
     """
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
     loop = VirtualLoop(scheduler, times, jobs, on_turn, max_stretch, max_calls)
@@ -163,7 +162,7 @@ class Engine:
         }
 
     def close(self) -> int:
-        """Release every pin; the number of blocks that are then missing from the pool."""
+        """Release all pins. Returns the number of blocks that are missing in the pool afterwards."""
         self.scheduler.release_all("shutdown")
         return self._free_at_start - free_block_count(self.scheduler)
 
@@ -177,7 +176,7 @@ def _run_behind_router(
 ) -> dict[str, Any]:
     """Play the jobs on all engines. Returns what engine.json says of the run."""
     loops = [one.loop for one in engines]
-    least_step_s = 0.5 * times.step_s((), 1, 1)  # half: measured tables need not be monotonic
+    least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
     driver = ReplicaLoops(
         loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s, config.replica_death
     )
@@ -200,7 +199,7 @@ def _transfers(scheduler: Any, shape: EngineShape, loop: VirtualLoop) -> Any:
 
 
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:
-    """Every turn must fit the model's context and the pool (one block of which vLLM keeps for itself)."""
+    """Check that every turn fits the model's context and the pool (of which vLLM reserves one block)."""
     pool = (shape.num_blocks - 1) * shape.block_size
     for job in jobs:
         prompts = job.program.prompt_tokens()

@@ -1,4 +1,4 @@
-"""A modelled link: one direction, first come first served, a bandwidth and a latency."""
+"""A modelled link in one direction, with a bandwidth and a latency. Transfers run first come, first served."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import inf
 
 
 class Link:
-    """Transfers one after another; a transfer's latency delays its end, not the transfer behind it.
+    """Runs one transfer after another. A transfer's latency delays its end, but not the next transfer.
 
     Args:
-        bytes_s: bytes a second; may be infinite.
-        latency_s: from a transfer's start to its first byte.
+        bytes_s: bytes per second; may be infinite.
+        latency_s: seconds from a transfer's start to its first byte.
     """
 
     def __init__(self, bytes_s: float, latency_s: float) -> None:
@@ -21,7 +21,7 @@ class Link:
         self._free_s = 0.0
 
     def send(self, now_s: float, size_bytes: int) -> float:
-        """When a transfer that is asked for now will have ended."""
+        """Start a transfer, now or once the link is free. Returns the instant at which it ends."""
         start_s = max(now_s, self._free_s)
         seconds = size_bytes / self.bytes_s
         self._free_s = start_s + seconds
@@ -31,7 +31,7 @@ class Link:
 
 
 class InFlight:
-    """Transfers by when they end."""
+    """The running transfers, by the instant at which they end."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, int]] = []
@@ -40,15 +40,15 @@ class InFlight:
         heapq.heappush(self._ends, (end_s, job))
 
     def next_s(self) -> float:
-        """When the first of them ends; infinite where nothing is on its way."""
+        """The instant at which the first transfer ends; infinite if none is running."""
         return self._ends[0][0] if self._ends else inf
 
     def end_of(self, jobs: set[int]) -> float | None:
-        """When the last of these ends; None: none of them is on its way."""
+        """The instant at which the last of these transfers ends; None: none of them is running."""
         return max((end_s for end_s, job in self._ends if job in jobs), default=None)
 
     def ended(self, now_s: float) -> list[int]:
-        """Those that have ended, in that order; they are forgotten."""
+        """Remove and return the transfers that have ended, in that order."""
         jobs: list[int] = []
         while self._ends and self._ends[0][0] <= now_s:
             jobs.append(heapq.heappop(self._ends)[1])

@@ -1,4 +1,4 @@
-"""The engine loop in virtual time: schedule, take the modelled step time, update."""
+"""The engine loop in virtual time: schedule, add the modelled time of the step, update."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Counters:
-    """What the loop did; written to engine.json."""
+    """Counters of the loop; written to engine.json."""
 
     scheduler_calls: int = 0
     engine_steps: int = 0
@@ -53,14 +53,14 @@ class Counters:
 
 @dataclass(slots=True)
 class Play:
-    """A job on its way through an engine; ``number`` is its own among all of a run."""
+    """A job that is being played. ``number`` is its number among all jobs of a run."""
 
     job: Job
     number: int
     context: TokenContext
     conversation: Conversation[list[bytes]]
     due_s: float
-    """When its next turn arrives."""
+    """The instant at which its next turn is due."""
     action: Action | None = None
     """The conversation's action; a turn that is sent again keeps it."""
     index: int = 0
@@ -74,7 +74,7 @@ class Play:
         return self.index == len(self.job.program.turns)
 
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
-        """When the turn after this one is due if it gets nothing but steps as short as they come."""
+        """The earliest instant at which the next turn can be due: all steps until then take ``least_step_s``."""
         turns = self.job.program.turns
         if self.index == len(turns) - 1:
             return inf
@@ -84,7 +84,7 @@ class Play:
 
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
-    """The jobs of a run, in their order, ready to arrive for the first time."""
+    """The plays of a run's jobs, in the order of the jobs, before their first arrival."""
     prefixes: dict[str, int] = {}
     plays: list[Play] = []
     for number, job in enumerate(jobs):
@@ -140,11 +140,11 @@ class VirtualLoop:
         self._jobs_total = len(jobs)
         self._events: list[tuple[float, int, Play]] = []
         self.on_answer: Callable[[Play], None] = self._come_back
-        """Told of a play whose turn ended; by default the next one arrives in this engine, at its ``due_s``."""
+        """Called with a play whose turn ended. By default the play's next turn arrives in this engine, at ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
-        """No arrival that this loop does not know of comes before; by default it knows all."""
+        """Until this instant no unknown turn arrives. By default the loop knows all arrivals."""
         self.transfers: Transfers | None = None
-        """KV on its way between tiers; None: there are no tiers."""
+        """Transfers of KV between tiers; None: there are no tiers."""
         for play in plays_of(jobs, self._block_size):
             self.deliver(play, play.due_s, play.number)
 
@@ -153,7 +153,7 @@ class VirtualLoop:
 
     @property
     def idle(self) -> bool:
-        """No turn is here, and none is known to come."""
+        """Whether no turn is in the engine and no arrival is known."""
         return not (self._plays or self._events)
 
     def progress(self) -> Progress:
@@ -177,7 +177,7 @@ class VirtualLoop:
         return max(self.now_s, instant_s)
 
     def _must_step(self) -> bool:
-        """A server's engine goes on while KV is on its way, though no request is there."""
+        """Whether transfers are running: a server's engine steps while they do, even without requests."""
         return self.transfers is not None and self.transfers.pending
 
     def advance(self) -> None:
@@ -202,7 +202,7 @@ class VirtualLoop:
     # -------------------------------------------------------------------------------- arrivals
 
     def deliver(self, play: Play, arrival_s: float, order: int) -> None:
-        """Let the play's next turn arrive then; of those at one instant the lowest order first."""
+        """Let the play's next turn arrive at that instant. Among arrivals at one instant the lowest order is first."""
         heapq.heappush(self._events, (arrival_s, order, play))
 
     def _come_back(self, play: Play) -> None:
@@ -210,15 +210,15 @@ class VirtualLoop:
             self.deliver(play, play.due_s, self._jobs_total + self.turns_done)
 
     def earliest_return_s(self, least_step_s: float) -> float:
-        """An instant before which no program now here sends its next turn, if no step is shorter than that."""
+        """The earliest instant at which a program in this engine can send its next turn, if no step is shorter."""
         returns_s = [play.due_s_at_best(self.now_s, least_step_s) for play in self._plays.values()]
         returns_s += [play.due_s_at_best(max(self.now_s, due_s), least_step_s) for due_s, _, play in self._events]
         return min(returns_s, default=inf)
 
     def abandon(self) -> list[Play]:
-        """The engine dies: everything in it is aborted, and handed back as it was before the turn was sent."""
+        """The engine dies: abort all its requests. Returns their plays, which can send the same turns again."""
         lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
-        for request_id in self._plays:  # one by one: vLLM makes a set of several, whose order differs between processes
+        for request_id in self._plays:  # one by one: vLLM makes a set of several, in random order
             self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         self._scheduler.release_all("shutdown")
         self._plays.clear()

@@ -1,6 +1,6 @@
-"""Tiers below GPU memory as a configuration: capacity, bandwidth, latency, presets. Needs no vLLM.
+"""The configuration of memory tiers below the GPU: capacity, bandwidth, latency, presets. Imports no vLLM.
 
-Numbers and where they come from: docs/server/offload.md.
+docs/server/offload.md has the sources of the numbers.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from dataclasses import dataclass
 from continuum_server.step_times.catalog import find_gpu
 
 GB = 1e9
-"""Bytes, in capacities and bandwidths."""
+"""Bytes of a GB in capacities and bandwidths."""
 
 PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800")
-"""The papers' sizes, GB per GPU; any other sizes in the same form work too."""
+"""The papers' sizes, in GB per GPU. Other sizes in the same form work too."""
 
 PCIE4_GB_S, PCIE5_GB_S = 25.0, 50.0
-"""Pinned memory over 16 lanes, one direction: nvbandwidth shows 25.1 on an A100, 52.8 on an H100."""
+"""Pinned memory over 16 lanes, one direction. nvbandwidth measures 25.1 on an A100 and 52.8 on an H100."""
 NVME_READ_GB_S, NVME_WRITE_GB_S = 6.5, 3.5
-"""Sequential, one PCIe 4.0 x4 data-centre drive (Samsung PM9A3 data sheet)."""
+"""Sequential access to one PCIe 4.0 x4 data-centre drive (data sheet of the Samsung PM9A3)."""
 DRAM_LATENCY_S, NVME_LATENCY_S = 50e-6, 200e-6
-"""Before a transfer's first byte: assumptions, a launch and a synchronisation; a read request of a file."""
+"""Time before a transfer's first byte. Assumptions: a launch and a synchronisation; a read request of a file."""
 
 CHUNK_BLOCKS = 16
-"""Of presets: 256 tokens are moved and evicted as one. vLLM's default of 1 costs twice the time to simulate."""
+"""``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
 _PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?")
 _OLDER_LINK = ("a100", "l40s")
 
 
 class OffloadError(ValueError):
-    """Tiers that cannot be; the message says why."""
+    """Invalid tiers. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Memory below the GPU's. Every figure is for one GPU of the replica, which has a link and a share of its own."""
+    """A memory tier below the GPU. Every number is for one GPU: each GPU of a replica has its own link and share."""
 
     gb: float
-    """Capacity, 1e9 bytes."""
+    """Capacity in 1e9 bytes."""
     read_gb_s: float
-    """Towards the GPU, 1e9 bytes a second."""
+    """Bandwidth towards the GPU, in 1e9 bytes per second."""
     write_gb_s: float
     latency_s: float = 0.0
-    """From the start of a transfer to its first byte."""
+    """Seconds from the start of a transfer to its first byte."""
 
     def __post_init__(self) -> None:
         for name in ("gb", "latency_s"):
@@ -58,7 +58,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """DRAM, and below it perhaps an SSD: as in vLLM, what the SSD holds reaches the GPU through DRAM."""
+    """DRAM, with or without an SSD below it. As in vLLM, KV on the SSD is loaded to the GPU through DRAM."""
 
     dram: Tier
     ssd: Tier | None = None
@@ -75,16 +75,16 @@ class Offload:
 
     @property
     def name(self) -> str:
-        """In the form of a preset."""
+        """The tiers in the form of a preset."""
         return f"dram-{self.dram.gb:g}" + (f"+ssd-{self.ssd.gb:g}" if self.ssd is not None else "")
 
 
 def read_offload(preset: str, gpu: str) -> Offload:
-    """Tiers of a preset's sizes with the GPU's usual links.
+    """Tiers with the preset's sizes and the GPU's usual links.
 
     Raises:
-        OffloadError: not of the form ``dram-GB`` or ``dram-GB+ssd-GB``.
-        UnknownPair: no such GPU.
+        OffloadError: the preset does not have the form ``dram-GB`` or ``dram-GB+ssd-GB``.
+        UnknownPair: the GPU is unknown.
     """
     found = _PRESET.fullmatch(preset.strip().lower())
     if found is None:
@@ -97,5 +97,5 @@ def read_offload(preset: str, gpu: str) -> Offload:
 
 
 def default_preset(gpu: str) -> str:
-    """The papers' DRAM: 100 GB beside an A100 (or an older card), 200 GB per GPU beside newer ones."""
+    """The papers' DRAM: 100 GB per GPU for an A100 or an older GPU, 200 GB for newer GPUs."""
     return "dram-100" if find_gpu(gpu).name.startswith(_OLDER_LINK) else "dram-200"

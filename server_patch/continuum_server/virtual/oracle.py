@@ -1,4 +1,4 @@
-"""The future, taken from the trace: what bounds may know and a server never can."""
+"""The future of the requests, read from the trace. Bounds may know it; a server cannot."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 
 
 class ForeseeingScheduler(ProgramScheduler):
-    """The plugin where the trace is known: bounds may run."""
+    """The plugin's scheduler for engines that know the trace, so that bounds may run."""
 
     knows_future = True
 
 
 class TraceOracle:
-    """Tool times and remaining model time of every request of these jobs, by request id."""
+    """The tool times and the remaining model time of all requests of these jobs, by request id."""
 
     def __init__(self, jobs: Sequence[Job], times: StepTimes, machine: Machine) -> None:
         self._times = times
@@ -58,7 +58,7 @@ class TraceOracle:
             self._tool_s[name] = turn.gap_s
 
     def _prefill_s(self, prompt: int, new: int) -> float:
-        """Seconds to compute the prompt's new tokens, in the engine's chunks."""
+        """Seconds to prefill the prompt's new tokens, in the engine's chunks."""
         seconds, done = 0.0, prompt - new
         while done < prompt:
             chunk = min(self._max_num_batched_tokens, prompt - done)
@@ -68,7 +68,7 @@ class TraceOracle:
 
 
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
-    """Give a bound its oracle; every other policy gets nothing."""
+    """Give a bound its oracle. Other policies get nothing."""
     policy = scheduler.table.policy
     if policy.label == "bound":
         policy.oracle = TraceOracle(jobs, times, policy.machine)

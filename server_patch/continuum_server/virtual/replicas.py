@@ -1,7 +1,7 @@
-"""Several engines under one virtual clock, a router in front of them.
+"""Several engines in virtual time, behind a router.
 
-Each loop keeps a clock of its own and takes whole steps; the one that is furthest behind goes first. So when a turn is
-due, every replica has done all it does before that instant, and the router knows every answer that came before it.
+Each loop has its own clock and computes whole steps. The loop whose clock is furthest behind goes first. So when a turn
+is due, every replica has computed all that happens before that instant, and the router knows all earlier answers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
 RETRY_S = 0.5
-"""A turn that died with its replica is sent again after so long; the load generator's first pause too."""
+"""A turn that was lost with its replica is sent again after so many seconds, as the load generator does."""
 
 
 class ReplicaLoops:
     """Plays programs against several loops.
 
     Args:
-        loops: made without jobs; their ``on_answer`` and ``horizon_s`` are set here.
+        loops: built without jobs. This class sets their ``on_answer`` and ``horizon_s``.
         router: chooses a loop for every turn.
         plays: all programs of the run.
         least_step_s: no step of any loop is shorter.
-        death: (replica, instant): it dies at the end of the step that runs then; None: nobody dies.
+        death: (replica, instant): the replica dies at the end of the step that runs then; None: no replica dies.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class ReplicaLoops:
         self._death = death
         self._prompts = {play.number: play.job.program.prompt_tokens() for play in plays}
         self._where: dict[int, tuple[int, Arrival]] = {}
-        """By play's number: where its latest turn was sent."""
+        """By the play's number: the replica to which its latest turn was sent, and that turn."""
         self._answers: list[tuple[float, int, int, Arrival]] = []
-        """(instant, order, replica, turn) of answers that the router has not seen yet."""
+        """(instant, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
-        """By replica, since it last moved."""
+        """``VirtualLoop.earliest_return_s`` by replica; valid until the replica steps or gets a turn."""
         self._order = len(plays)
         self._arrivals = [(play.due_s, play.number, play) for play in plays]
         heapq.heapify(self._arrivals)
@@ -66,7 +66,7 @@ class ReplicaLoops:
         """Play every program to its end.
 
         Raises:
-            EngineError: nothing can go on, or a loop gave up.
+            EngineError: no replica can continue, or a loop made too many scheduler calls.
         """
         steps = 0
         while self._move():
@@ -88,7 +88,7 @@ class ReplicaLoops:
     # ---------------------------------------------------------------------------------------- steps
 
     def _move(self) -> bool:
-        """The next thing that happens anywhere; False when everything is done."""
+        """Do what happens next: a death, an arrival or a step. Returns False at the end of the run."""
         if not self._arrivals and all(loop.idle for loop in self._loops):
             return False
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
@@ -124,7 +124,7 @@ class ReplicaLoops:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
 
     def _arrival(self, play: Play) -> Arrival:
-        """What the router sees of the play's next turn."""
+        """The play's next turn, as the router sees it."""
         program, index = play.job.program, play.index
         return Arrival(
             program_id=play.job.program_id,
@@ -140,7 +140,7 @@ class ReplicaLoops:
         return self._order
 
     def _die(self, index: int, instant_s: float) -> None:
-        """The replica's programs go on elsewhere; what it held is gone."""
+        """Abort the replica's requests and send their turns again, to the other replicas. Its KV is lost."""
         self._death = None
         loop = self._loops[index]
         again_s = max(instant_s, loop.now_s) + RETRY_S
@@ -155,7 +155,7 @@ class ReplicaLoops:
     # -------------------------------------------------------------------------------- looking ahead
 
     def _horizon_s(self, index: int) -> float:
-        """No turn is sent to this replica before, but for those it has: what another one answers comes back later."""
+        """Until this instant the replica gets no further turn: those that other replicas answer are due later."""
         instants = [self._arrivals[0][0]] if self._arrivals else []
         if self._death is not None:
             instants.append(self._death[1])
@@ -174,8 +174,8 @@ _SUMS = ("programs_done", "turns_done", "pins_held")
 
 
 class ReplicaSink:
-    """One replica's events on their way to the run's file: with its number, and with turns counted over all replicas
-    (a scheduler counts those that it saw)."""
+    """Adds the replica's number to its events, and counts turns over all replicas. (A scheduler counts the turns that
+    it receives.)"""
 
     def __init__(self, index: int, out: EventSink) -> None:
         self._index = index

@@ -1,7 +1,7 @@
-"""Which of several replicas a turn goes to.
+"""Routers: each chooses the replica of a turn.
 
-By what a router in front of servers can see, requests going and answers coming: it never looks into a scheduler, and
-what it believes of a cache is what it sent there itself. Needs no vLLM.
+A router knows what a router in front of servers can see: requests and answers. It does not know the schedulers' state,
+and assumes that a replica has cached what was sent to it. Imports no vLLM.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A turn at the router's door."""
+    """A turn that needs a replica."""
 
     program_id: str
     prompt_tokens: int
     kept_tokens: int | None = None
-    """Leading tokens of the program's previous context that are still there; None: all."""
+    """Leading tokens of the program's previous context that the prompt keeps; None: all."""
     shared_prefix_id: str | None = None
     shared_prefix_tokens: int = 0
     is_last: bool = False
@@ -27,30 +27,30 @@ class Arrival:
 
 @dataclass(slots=True)
 class Traffic:
-    """What a router has seen of one replica."""
+    """What a router knows about one replica."""
 
     alive: bool = True
     requests: int = 0
-    """Sent and not answered."""
+    """Requests that were sent and are not answered."""
     tokens: int = 0
-    """Prompt tokens of those."""
+    """Prompt tokens of these requests."""
     tokens_sent: int = 0
-    """Prompt tokens sent there that no longer prompt of the same program has covered since."""
+    """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix are not counted again."""
     programs: set[str] = field(default_factory=set)
-    """Programs not known to be over whose latest turn went there."""
+    """Running programs whose latest turn was sent to this replica."""
 
 
 class Router(Protocol):
-    """Chooses; ``replicas`` holds at least one that is alive, and the answer is one of those."""
+    """Chooses the index of a replica that is alive. At least one is."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int: ...
 
 
 class Affinity:
-    """A program stays where the hash of its id puts it; where that replica died, at the next by the same hash.
+    """The hash of the program's id chooses the replica (rendezvous hashing).
 
-    Rendezvous hashing: the loss of a replica moves its own programs only, and spreads them. (vllm-router's
-    consistent_hash sends all of them to its first healthy replica.)
+    If a replica dies, only its programs move, and they spread over the others. (vllm-router's consistent_hash sends all
+    of them to its first healthy replica.)
     """
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
@@ -58,7 +58,7 @@ class Affinity:
 
 
 class RoundRobin:
-    """Turn after turn to the next replica, whoever sent it."""
+    """Every turn goes to the next replica, whichever program sent it."""
 
     def __init__(self) -> None:
         self._sent = 0
@@ -70,15 +70,15 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Every turn to the replica with the fewest requests under way; among equals, the fewest prompt tokens."""
+    """Every turn goes to the replica with the fewest unanswered requests; among equals, the fewest prompt tokens."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
         return _least_loaded(replicas)
 
 
 class Sticky:
-    """A program's first turn to the replica with the fewest live programs; it stays there (vllm-router's
-    sticky_least_loaded with clients that say when a program is over)."""
+    """A program's first turn goes to the replica with the fewest running programs, and so do its later turns.
+    (vllm-router's sticky_least_loaded, with clients that say when a program ends.)"""
 
     def __init__(self) -> None:
         self._home: dict[str, int] = {}
@@ -94,8 +94,9 @@ class Sticky:
 class CacheAware:
     """vllm-router's cache_aware, counted in tokens, with the defaults of its version 0.1.17.
 
-    To where the longest part of this prompt was sent before, if that is more than ``cache_threshold`` of it, else to
-    where the fewest tokens were sent; to the least loaded while loads differ by more than both balance thresholds.
+    A turn goes to the replica that was sent the longest prefix of its prompt, if it is more than ``cache_threshold``
+    of the prompt; otherwise to the replica that was sent the fewest tokens. While loads differ by more than both balance
+    thresholds, turns go to the least loaded replica.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class CacheAware:
         self._balance_abs_threshold = balance_abs_threshold
         self._balance_rel_threshold = balance_rel_threshold
         self._known: dict[str, dict[int, int]] = {}
-        """By program: by replica, leading tokens of its latest context sent there."""
+        """By program and replica: leading tokens of the program's latest context that were sent to the replica."""
         self._shared: dict[str, set[int]] = {}
-        """By shared prefix: replicas it was sent to."""
+        """By shared prefix: the replicas to which it was sent."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
         known = self._known.setdefault(arrival.program_id, {})
@@ -132,7 +133,7 @@ class CacheAware:
         return min(alive, key=lambda index: (replicas[index].tokens_sent, index))
 
     def _match(self, arrival: Arrival, index: int) -> int:
-        """Leading tokens of this prompt that were sent to the replica before."""
+        """Leading tokens of this prompt that were sent to that replica before."""
         shared = index in self._shared.get(arrival.shared_prefix_id or "", ())
         return max(self._known[arrival.program_id].get(index, 0), arrival.shared_prefix_tokens if shared else 0)
 
@@ -156,14 +157,14 @@ power_of_two draws two replicas by chance and has no counterpart."""
 
 
 class Door:
-    """A router and what it has seen."""
+    """A router, and what it knows about the replicas."""
 
     def __init__(self, router: Router, replicas: int) -> None:
         self.replicas = [Traffic() for _ in range(replicas)]
         self._router = router
 
     def send(self, arrival: Arrival) -> int:
-        """The replica this turn goes to."""
+        """Choose the turn's replica. Returns its index."""
         index = self._router.choose(arrival, self.replicas)
         for replica in self.replicas:
             replica.programs.discard(arrival.program_id)
@@ -174,7 +175,7 @@ class Door:
         return index
 
     def answered(self, index: int, arrival: Arrival) -> None:
-        """The turn's answer came back."""
+        """The turn was answered."""
         replica = self.replicas[index]
         replica.requests -= 1
         replica.tokens -= arrival.prompt_tokens
@@ -182,7 +183,7 @@ class Door:
             replica.programs.discard(arrival.program_id)
 
     def lost(self, index: int) -> None:
-        """The replica is gone, with all that was under way there."""
+        """The replica died, and its requests are lost."""
         self.replicas[index] = Traffic(alive=False)
 
 

@@ -1,4 +1,4 @@
-"""Prompts as token ids, and block hashes that are computed once per token, not once per turn.
+"""Prompts as token ids, with block hashes that are computed once per token and not once per turn.
 
 Ids are unique per (program, turn, kind) and not drawn from a vocabulary: the scheduler only compares prefixes, and two
 prompts share a prefix exactly where the trace says so.
@@ -22,10 +22,10 @@ class TokenContext:
     """One play's context as token ids, with the block hashes of its leading part (a ``conversation.Context``).
 
     Args:
-        number: distinguishes this play of the program from every other in the run.
+        number: the number of the play, unique in the run.
         block_size: tokens of a KV block.
-        shared: id of the tokens of the prefix that it opens with.
-        shared_tokens: their number.
+        shared: the id of every token of the shared prefix.
+        shared_tokens: the length of the shared prefix.
     """
 
     def __init__(self, number: int, block_size: int, shared: int = 0, shared_tokens: int = 0) -> None:
@@ -35,26 +35,26 @@ class TokenContext:
         self._number = number
         self._block_size = block_size
         self._hashes: list[bytes] = []
-        """Block hashes of the leading part of ``prompt`` known from the turn before."""
+        """Block hashes of the leading part of ``prompt``, known from the turn before."""
 
     def keep(self, tokens: int) -> None:
         del self.prompt[tokens:]
         del self._hashes[tokens // self._block_size :]
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
-        """Also makes the turn's ``output``."""
+        """Also sets ``output``."""
         self.prompt = [*self.prompt, *([self._id(index, INPUT)] * tokens)]
         reasoning = turn.output_tokens - turn.carried
         self.output = [self._id(index, REASONING)] * reasoning + [self._id(index, ANSWER)] * turn.carried
 
     def add_output(self, index: int, turn: Turn, answer: list[bytes]) -> None:
-        """``answer``: the block hashes that the turn's request ended with."""
+        """``answer``: the block hashes of the turn's request at its end."""
         common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
         self._hashes = answer[: common // self._block_size]
         self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
 
     def hasher(self) -> BlockHasher:
-        """The block hasher for the present turn's request; it starts from the hashes that are known."""
+        """The block hasher of the present turn's request. It continues from the known hashes."""
         return partial(_hash_blocks, self._hashes, self._block_size)
 
     def _id(self, index: int, kind: int) -> int:
@@ -62,7 +62,7 @@ class TokenContext:
 
 
 def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[bytes]:
-    """Hashes of the request's full blocks that have none yet; each covers its whole prefix."""
+    """Hashes of the request's full blocks without a hash. Each hash covers the whole prefix."""
     done = len(request.block_hashes)
     if (done + 1) * block_size > request.num_tokens:
         return []

@@ -1,8 +1,8 @@
-"""vLLM's own KV offloading, with modelled transfers. Every place where the virtual engine touches it is in here.
+"""vLLM's own KV offloading with modelled transfers. The virtual engine uses vLLM's offloading only here.
 
 Real: ``OffloadingConnector`` on both its sides, ``CPUOffloadingManager`` (LRU), ``TieringOffloadingManager``. Modelled,
 behind vLLM's own interfaces: the copies between GPU and DRAM (``OffloadingWorker``) and the SSD
-(``SecondaryTierManager``). docs/server/offload.md says what is what.
+(``SecondaryTierManager``). See docs/server/offload.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Clock = Callable[[], float]
 
 
 def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | None:
-    """vLLM's configuration of these tiers for a replica of so many GPUs; None: there is nothing to configure."""
+    """vLLM's configuration of these tiers for a replica of ``gpus`` GPUs; None: there are no tiers."""
     if offload is None or offload.dram.gb <= 0.0:
         return None
     extra: dict[str, Any] = {
@@ -61,7 +61,7 @@ def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | No
     return KVTransferConfig(
         kv_connector="OffloadingConnector",
         kv_role="kv_both",
-        engine_id="virtual",  # the default is drawn at random
+        engine_id="virtual",  # the default is random
         kv_connector_extra_config=extra,
     )
 
@@ -70,7 +70,7 @@ def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | No
 
 
 class TwoTiers(TieringOffloadingSpec):
-    """vLLM's DRAM tier over a modelled SSD. No KV exists here, so no memory is mapped for it."""
+    """vLLM's DRAM tier over a modelled SSD. There is no KV data, so no memory is mapped."""
 
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class TwoTiers(TieringOffloadingSpec):
 
 
 class _NoMemory:
-    """In place of the mapped memory of the DRAM tier: of its view only the size of a row is read."""
+    """Replaces the mapped memory of the DRAM tier. Only the size of a row of its view is read."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self._row: Any = np.zeros((1, chunk_bytes), dtype=np.int8)
@@ -103,7 +103,7 @@ class _NoMemory:
 
 
 class ModelledSsd(SecondaryTierManager):
-    """Chunks by least recent use, read and written in modelled time."""
+    """An LRU cache of chunks, which are read and written in modelled time."""
 
     medium = Medium.STORAGE
 
@@ -111,13 +111,13 @@ class ModelledSsd(SecondaryTierManager):
         super().__init__(offloading_spec=spec, primary_kv_view=primary_view, tier_type="modelled-ssd")
         self.capacity = chunks
         self.acted = False
-        """A transfer was asked for since ``acted`` was last cleared."""
+        """A transfer was started or ended since ``acted`` was set to False."""
         self.read = Link(float("inf"), 0.0)
         self.write = Link(float("inf"), 0.0)
         self.in_flight = InFlight()
         self._clock: Clock = lambda: 0.0
         self._held: OrderedDict[OffloadKey, bool] = OrderedDict()
-        """Least recently used first; False while it is being written."""
+        """The least recently used chunk is first. The value is False while the chunk is being written."""
         self._reading: dict[OffloadKey, int] = {}
         self._stores: dict[int, list[OffloadKey]] = {}
         self._loads: dict[int, list[OffloadKey]] = {}
@@ -136,11 +136,12 @@ class ModelledSsd(SecondaryTierManager):
         return LookupResult.HIT if ready else LookupResult.RETRY
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Write what is not there yet and finds room; what is being read or written is not evicted for it."""
+        """Write the chunks that are missing, as far as there is room. A chunk that is being read or written is not
+        evicted."""
         position = job_metadata.req_context.get_offload_key_position
-        keys = sorted(job_metadata.keys, key=lambda key: (position(key) or 0, key))  # they come as a set
+        keys = sorted(job_metadata.keys, key=lambda key: (position(key) or 0, key))  # vLLM passes a set
         new = [key for key in keys if key not in self._held]
-        for key in reversed(keys):  # a prefix outlives its continuation
+        for key in reversed(keys):  # a prefix is evicted after its continuation
             if key in self._held:
                 self._held.move_to_end(key)
         kept = new[: self._make_room(len(new))]
@@ -150,7 +151,7 @@ class ModelledSsd(SecondaryTierManager):
         self._submit(job_metadata.job_id, self.write, len(kept))
 
     def _make_room(self, wanted: int) -> int:
-        """Evict until so many more fit; how many do."""
+        """Evict chunks so that ``wanted`` more fit. Returns the number that fits."""
         excess = len(self._held) + wanted - self.capacity
         if excess > 0:
             idle = [key for key, ready in self._held.items() if ready and key not in self._reading]
@@ -187,7 +188,7 @@ class ModelledSsd(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """vLLM asks for it when caches are reset, which no replay does."""
+        """vLLM calls this when caches are reset, which no replay does."""
         raise NotImplementedError("the virtual engine resets no offload tier")
 
 
@@ -195,13 +196,13 @@ class ModelledSsd(SecondaryTierManager):
 
 
 class ModelledCopies(OffloadingWorker):
-    """The copies between GPU memory and DRAM: one link each way, full duplex."""
+    """The copies between GPU memory and DRAM: full duplex, one link in each direction."""
 
     def __init__(self, clock: Clock, block_bytes: int, read: Link, write: Link) -> None:
         self.read, self.write = read, write
         self.in_flight = InFlight()
         self.stall_until_s = 0.0
-        """The forward pass may not begin before: it would overwrite blocks that are still being copied away."""
+        """The forward pass may not start earlier: it would overwrite blocks that are still being copied to DRAM."""
         self._clock = clock
         self._block_bytes = block_bytes
 
@@ -224,21 +225,21 @@ class ModelledCopies(OffloadingWorker):
 
 
 def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers | None:
-    """The transfers of a scheduler built for this shape; None: it has no tiers."""
+    """The transfers of a scheduler that was built for this shape; None: there are no tiers."""
     if shape.offload is None or scheduler.connector is None:
         return None
-    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # a line for each store without room
+    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # a line per store without room
     return Transfers(scheduler, shape.offload, shape.gpus, clock)
 
 
 class Transfers:
-    """What the workers of a server do for the connector, in the order of vLLM's model runner, in virtual time.
+    """Does in virtual time what a server's workers do for the connector, in the order of vLLM's model runner.
 
     Args:
-        scheduler: built with ``transfer_config``'s result.
+        scheduler: built with the result of ``transfer_config``.
         offload: the same tiers.
-        gpus: of the replica; each has links of its own.
-        clock: the loop's.
+        gpus: number of GPUs of the replica. Each has its own links.
+        clock: the clock of the loop.
     """
 
     def __init__(self, scheduler: Any, offload: Offload, gpus: int, clock: Clock) -> None:
@@ -270,10 +271,10 @@ class Transfers:
         self._acted = False
 
     def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:
-        """A step's transfers: what the workers report of it, and when its forward pass may begin.
+        """Run a step's transfers. Returns the workers' report, and the instant at which the forward pass may start.
 
-        Completions are seen when a forward pass is launched, as on a GPU: one that falls inside a pass is reported by
-        the next.
+        As on a GPU, completions are seen when a forward pass is launched: the next pass reports a transfer that ends
+        during a pass.
         """
         worker = self._connector
         metadata: Any = output.kv_connector_metadata
@@ -295,28 +296,28 @@ class Transfers:
 
     @property
     def quiet(self) -> bool:
-        """The last step began and reported nothing: the next differs only once a transfer ends."""
+        """Whether the last step started and reported no transfer: then nothing changes until a transfer ends."""
         return not (self._acted or self._scheduler.finished_req_ids)
 
     @property
     def fenced(self) -> bool:
-        """Free blocks are still being copied away: who takes one stands still."""
+        """Whether free blocks are still being copied to DRAM: a step that takes one of them waits."""
         return blocks_being_copied(self._scheduler)
 
     @property
     def pending(self) -> bool:
-        """The engine has to go on stepping though nobody waits for it."""
+        """Whether the engine has to step although no request is in it."""
         return bool(self._scheduler.has_requests())
 
     def next_s(self) -> float:
-        """When the next transfer ends; infinite where none is on its way."""
+        """The instant at which the next transfer ends; infinite if none is running."""
         ends = [self.copies.in_flight.next_s()]
         if self.ssd is not None:
             ends.append(self.ssd.in_flight.next_s())
         return min(ends)
 
     def facts(self) -> dict[str, Any]:
-        """What moved, for engine.json."""
+        """The bytes that were transferred, for engine.json."""
         links = {"gpu_to_dram": self.copies.write, "dram_to_gpu": self.copies.read}
         if self.ssd is not None:
             links |= {"dram_to_ssd": self.ssd.write, "ssd_to_dram": self.ssd.read}

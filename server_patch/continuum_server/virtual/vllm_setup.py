@@ -1,4 +1,4 @@
-"""vLLM's scheduler built without a model, a GPU or a worker: configuration in, scheduler out."""
+"""Builds vLLM's scheduler without a model, a GPU or a worker."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from continuum_server.vllm_plugin.settings import Settings
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
-    """A scheduler as the engine core would build it, for synchronous scheduling."""
-    vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM writes to it
+    """A scheduler as vLLM's engine core builds it, for synchronous scheduling."""
+    vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
     spec = FullAttentionSpec(
         block_size=shape.block_size,
@@ -48,7 +48,7 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
 
 @lru_cache(maxsize=64)
 def _vllm_config(shape: EngineShape) -> VllmConfig:
-    """vLLM takes forty times as long to make one as to copy it."""
+    """To make a configuration takes forty times as long as to copy it."""
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
@@ -80,7 +80,7 @@ def _transfer_config(shape: EngineShape) -> Any:
 
 
 def _model_config(shape: EngineShape) -> dict[str, object]:
-    """A Llama's config.json of this geometry; only its shape matters."""
+    """The config.json of a Llama with this geometry."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
