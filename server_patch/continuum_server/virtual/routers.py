@@ -94,9 +94,9 @@ class Sticky:
 class CacheAware:
     """vllm-router's cache_aware, counted in tokens, with the defaults of its version 0.1.17.
 
-    A turn goes to the replica that was sent the longest prefix of its prompt, if it is more than ``cache_threshold``
-    of the prompt; otherwise to the replica that was sent the fewest tokens. While loads differ by more than both balance
-    thresholds, turns go to the least loaded replica.
+    A turn goes to the replica that was sent the longest prefix of its prompt, if the prefix is more than
+    ``cache_threshold`` of the prompt; otherwise to the replica that was sent the fewest tokens. While loads differ by
+    more than both balance thresholds, turns go to the least loaded replica.
     """
 
     def __init__(
