@@ -9,6 +9,8 @@ All arms run in turn (A B A B ...) in one process, because the speed of a machin
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import statistics
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
@@ -68,18 +70,46 @@ class Timed:
         return timed
 
 
+class Row(NamedTuple):
+    """One run of one arm."""
+
+    wall_s: float
+    processor_s: float
+    """Of this process and of those it started: on a busy machine less of it is chance."""
+    inside_s: float = math.nan
+    """Wall seconds inside the scheduler."""
+    calls: int = 0
+
+
+def processor_s() -> float:
+    return sum(os.times()[:4])
+
+
 def build(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> Engine:
     settings = settings_of(CONFIG, policy, {})
     return build_engine(shape_of(CONFIG), times_of(CONFIG), settings, jobs, scheduler_type=kind, max_stretch=stretch)
 
 
-def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> tuple[float, float, int]:
-    """Wall seconds, seconds inside the scheduler, scheduler calls."""
+def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> Row:
     engine = build(jobs, policy, kind, stretch)
     timed, loop = Timed(engine.scheduler), engine.loop
-    start = time.perf_counter()  # noqa: TID251
+    start, began_s = time.perf_counter(), processor_s()  # noqa: TID251
     loop.run()
-    return time.perf_counter() - start, timed.seconds, loop.counters.scheduler_calls  # noqa: TID251
+    wall_s = time.perf_counter() - start  # noqa: TID251
+    return Row(wall_s, processor_s() - began_s, timed.seconds, loop.counters.scheduler_calls)
+
+
+def play_peer(options: argparse.Namespace) -> Row:
+    """aisimulate, with the making of its input and the reading of its output."""
+    with tempfile.TemporaryDirectory() as folder:
+        start, began_s = time.perf_counter(), processor_s()  # noqa: TID251
+        theirs(options.trace, options.jps, 0, options.aisimulate, Path(folder))
+        return Row(time.perf_counter() - start, processor_s() - began_s)  # noqa: TID251
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Median, least and most."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
 def shares(jobs: list[Job]) -> None:
@@ -115,25 +145,33 @@ def main() -> None:
         "plugin, vllm": ("vllm", ProgramScheduler, 512),
         "plugin, continuum": ("continuum", ProgramScheduler, 512),
     }
-    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in arms}
-    peer: list[float] = []
+    found: dict[str, list[Row]] = {name: [] for name in arms}
+    peer: list[Row] = []
     for _ in range(options.repeats):
         for name, arm in arms.items():
             found[name].append(play(jobs, *arm))
         if options.aisimulate:
-            with tempfile.TemporaryDirectory() as folder:
-                start = time.perf_counter()  # noqa: TID251
-                theirs(options.trace, options.jps, 0, options.aisimulate, Path(folder))
-                peer.append(time.perf_counter() - start)  # noqa: TID251
-    sys.stdout.write("| arm | wall s | in schedule + update + add s | calls |\n|---|---|---|---|\n")
+            peer.append(play_peer(options))
+    show(found, peer)
+
+
+def show(found: dict[str, list[Row]], peer: list[Row]) -> None:
+    """The table, and ratios of runs that stood side by side."""
+    write = sys.stdout.write
+    write("| arm | wall, s | processor, s | in schedule + update + add, s | calls |\n|---|---|---|---|---|\n")
     for name, rows in found.items():
-        walls, inside = (statistics.median(row[i] for row in rows) for i in (0, 1))
-        sys.stdout.write(f"| {name} | {walls:.2f} | {inside:.2f} | {rows[0][2]} |\n")
+        cells = (spread([row[i] for row in rows]) for i in range(3))
+        write(f"| {name} | {' | '.join(cells)} | {rows[0].calls:,} |\n")
     if peer:
-        sys.stdout.write(f"| aisimulate, whole process | {statistics.median(peer):.2f} | - | - |\n")
-    stock, plugin = (found[name] for name in list(arms)[:2])
-    ratios = [ours[1] / theirs_[1] for ours, theirs_ in zip(plugin, stock, strict=True)]
-    sys.stdout.write(f"\nplugin / stock, time in the scheduler, run by run: {', '.join(f'{r:.3f}' for r in ratios)}\n")
+        wall, processor = (spread([row[i] for row in peer]) for i in range(2))
+        write(f"| aisimulate, whole process | {wall} | {processor} | | |\n")
+    stock, stepwise, *skipping = found
+    pairs = [(stepwise, stock, found[stock], 2)] + [(name, "aisimulate", peer, i) for name in skipping for i in (0, 1)]
+    for name, other, rows, i in pairs:
+        ratios = [ours[i] / row[i] for ours, row in zip(found[name], rows, strict=False)]
+        if ratios:
+            what = ("wall", "processor", "time in the scheduler")[i]
+            write(f"\n{name} / {other}, {what}, run by run: {spread(ratios, 2)}\n")
 
 
 if __name__ == "__main__":

@@ -382,7 +382,7 @@ METRICS: tuple[Metric, ...] = (
         "scheduler_time_per_call_s",
         "s",
         "processor time in vLLM's schedule and update_from_output, policy included / calls of them; a call is a step "
-        "of the engine, or many where only decoding goes on, so that policies' calls are not alike (step by step: "
+        "of the engine, or many where nothing new can happen, so that policies' calls are not alike (step by step: "
         "`benchmarks/policy_cost.py`). Measured on the machine that ran the virtual engine, not modelled, in no other "
         "time, and noisy: equal runs differ; null elsewhere",
         _scheduler(lambda took: _ratio(took.total_s, took.calls)),

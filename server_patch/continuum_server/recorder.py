@@ -18,7 +18,7 @@ from continuum_traces.run_dir import PREVIEW_EVENTS, RunDirError, compact, read_
 from continuum_traces.scheduler_timestamps import write_preview
 from continuum_traces.schema import SchedulerEvent
 
-from continuum_server.policy.turn_numbers import TurnNumbers
+from continuum_server.policy.programs import TurnNumbers
 from continuum_server.record_file import RecordFile
 
 logger = logging.getLogger("continuum")

@@ -56,8 +56,8 @@ def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
 
 def test_routers_side_by_side(trace: Path, tmp_path: Path) -> None:
     """A router under which no program comes back to its replica but by chance, and one under which each does."""
-    for router in ("round-robin", "sticky"):
-        out = tmp_path / router
+    for router, name in (("round_robin", "round-robin"), ("sticky", "sticky")):  # the first as vllm-router calls it
+        out = tmp_path / name
         done = replay(trace, "--replicas", 2, "--router", router, "--policy", "vllm,continuum", "--out", out)
         assert done.exit_code == 0, done.output
     folders = [str(tmp_path / name) for name in ("sticky", "round-robin")]

@@ -61,9 +61,11 @@ def build(
     events: list[SchedulerEvent] | None = None,
     max_calls: int = 200_000,
     offload: Offload | None = None,
+    max_num_seqs: int = 8,
+    chunk_tokens: int = 256,
 ) -> tuple[Any, VirtualLoop]:
     """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes."""
-    shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, 8, 256, offload=offload)
+    shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
     settings = Settings(
         policy,
         options,

@@ -81,14 +81,15 @@ def check_reloads(played: Played) -> None:
     jobs=workloads(),
     blocks=st.integers(48, 160),
     offload=st.sampled_from(sorted(TIERS)),
+    chunk_tokens=st.sampled_from([16, 256]),
 )
 @settings(max_examples=6)
 def test_every_policy_completes_and_skipping_changes_nothing(
-    policy: str, jobs: list[Job], blocks: int, offload: str
+    policy: str, jobs: list[Job], offload: str, **shape: int
 ) -> None:
     tiers = TIERS[offload]
-    stepwise = play(jobs, policy, BITING[policy], blocks=blocks, max_stretch=1, offload=tiers)
-    skipping = play(jobs, policy, BITING[policy], blocks=blocks, offload=tiers)
+    stepwise = play(jobs, policy, BITING[policy], max_stretch=1, offload=tiers, **shape)
+    skipping = play(jobs, policy, BITING[policy], offload=tiers, **shape)
     for played in (stepwise, skipping):
         check_every_program(played, jobs)
         check_tiers(played, tiers)

@@ -23,11 +23,17 @@ EVERY = sorted(POLICIES)
 
 
 @pytest.mark.parametrize("policy", EVERY)
-@given(jobs=workloads(), blocks=st.integers(48, 160))
-@settings(max_examples=20)
-def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], blocks: int) -> None:
-    stepwise = play(jobs, policy, BITING[policy], blocks=blocks, max_stretch=1)
-    skipping = play(jobs, policy, BITING[policy], blocks=blocks)
+@given(
+    jobs=workloads(),
+    blocks=st.integers(48, 160),
+    chunk_tokens=st.sampled_from([9, 16, 256]),
+    max_num_seqs=st.sampled_from([2, 3, 8]),
+)
+@settings(max_examples=30)
+def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], **shape: int) -> None:
+    """Stretches of decode steps, and of prompt chunks beside them: small chunks make these long."""
+    stepwise = play(jobs, policy, BITING[policy], max_stretch=1, **shape)
+    skipping = play(jobs, policy, BITING[policy], **shape)
     check_every_program(skipping, jobs)
     assert skipping.turns == stepwise.turns
     assert skipping.events == stepwise.events

@@ -12,7 +12,7 @@ from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
+from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import Played, build, play, program
@@ -82,9 +82,10 @@ def test_event_skipping_changes_nothing_for_a_request_that_is_preempted() -> Non
     assert skipping.events == stepwise.events
 
 
-def test_event_skipping_skips() -> None:
-    jobs = [Job(program("a", output=200), 0.0)]
-    stepwise, skipping = play(jobs, max_stretch=1), play(jobs)
+@pytest.mark.parametrize("turn", [{"output": 200}, {"new": 900}])
+def test_event_skipping_skips(turn: dict[str, int]) -> None:
+    jobs = [Job(program("a", turns=1, **turn), 0.0)]
+    stepwise, skipping = (play(jobs, max_stretch=stretch, chunk_tokens=16) for stretch in (1, 512))
     assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
 
 
@@ -245,3 +246,11 @@ def test_hints_of_an_in_process_caller_are_read_and_xargs_outweigh_them(monkeypa
     monkeypatch.setattr(ForeseeingScheduler, "add_request", add_request)
     played = play([Job(program("p", turns=3), 0.0)], "static-ttl", {"ttl_s": 2.0})
     assert [event.ttl_s for event in played.of("pin")] == [7.0, 3.0]
+
+
+def test_a_dying_engine_aborts_in_the_order_of_arrival() -> None:
+    events: list[SchedulerEvent] = []
+    _, loop = build([Job(program(f"p{i}"), 0.0) for i in range(8)], "vllm", {}, events=events)
+    loop.advance()
+    loop.abandon()
+    assert [event.program_id for event in events if event.event == "finish"] == [f"p{i}" for i in range(8)]

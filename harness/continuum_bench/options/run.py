@@ -185,7 +185,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Number of engines behind a router, each with its own GPUs."""
     router: str = "affinity"
     """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica
-    with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin."""
+    with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The names of
+    vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin."""
     kill_replica: str | None = None
     """REPLICA@SECOND: this replica, counted from 0, dies at that second of the run."""
 

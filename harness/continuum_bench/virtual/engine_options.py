@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
+from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import RunOptions
@@ -34,7 +35,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         offload=offload,
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,
-        router=options.router,
+        router=VLLM_ROUTER_NAMES.get(options.router, options.router),
         replica_death=_death(options.kill_replica),
     )
     return config, describe(config)

@@ -102,8 +102,8 @@ def _kill(live: Live) -> None:
 
 @contextmanager
 def _ctrl_c() -> Iterator[Connection]:
-    """A connection that becomes readable when Ctrl-C is pressed. The second time Ctrl-C raises KeyboardInterrupt, in
-    case the process hangs.
+    """A connection that becomes readable when Ctrl-C is pressed. A second Ctrl-C raises KeyboardInterrupt, in case the
+    process hangs.
 
     An exception could be raised inside code that must not fail, where it would be lost, and could leave the fork
     server with half a request. Ctrl-C stays as it is in threads other than the main one, and if it is ignored (a job in

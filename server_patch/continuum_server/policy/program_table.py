@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
-from continuum_server.policy.programs import Programs, Prompt, mark_of
-from continuum_server.policy.turn_numbers import TurnNumbers
+from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: what the policy itself chose."""
@@ -177,6 +176,7 @@ class ProgramTable:
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the gap has ended
+        self.act_soon()
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -228,12 +228,13 @@ class ProgramTable:
         output_tokens: int,
         tool: str | None,
         stored: Stored | None = None,
-        blocks: Sequence[Hashable] = (),
+        blocks: Callable[[], Sequence[Hashable]] = tuple,
     ) -> Hold | None:
         """The turn ended well. Returns how long to hold its KV; None: not at all.
 
         Args:
-            blocks: identities of the blocks that a hold would keep; equal if two programs share a block.
+            blocks: gives the identities of the blocks that a hold would keep; equal if two programs share a block.
+                It is called only if the policy wants a hold.
         """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
@@ -249,7 +250,7 @@ class ProgramTable:
             return None
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
-        return self._allow(hold, self._pinned.new(blocks) * self.block_size, turn.client)
+        return self._allow(hold, blocks, turn.client)
 
     def abort(self, turn: TurnState) -> None:
         """The turn was aborted or failed: it is no sample, and none of its KV is held."""
@@ -331,10 +332,12 @@ class ProgramTable:
 
     # ------------------------------------------------------------------------------------- pins
 
-    def _allow(self, hold: Hold, tokens: int, client: str | None) -> Hold | None:
-        """The hold within the guards. ``tokens``: what it adds to the distinct tokens held."""
+    def _allow(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
+        """The hold within the guards."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
-        if ttl_s <= 0.0 or self.pinned_tokens + tokens > self._max_pinned_tokens:
+        if ttl_s <= 0.0:
+            return None
+        if self.pinned_tokens + self._pinned.new(blocks()) * self.block_size > self._max_pinned_tokens:
             return None
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:

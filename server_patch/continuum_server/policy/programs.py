@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from continuum_server.policy.facts import ProgramState
-from continuum_server.policy.turn_numbers import TurnNumbers
 
 IDLE_PROGRAMS_OF_AN_ID = 4
 """Idle programs remembered of one id: a conversation and its side conversations. The longest idle are forgotten."""
+RECENT = 8
+"""Turn ids and failed turns remembered of each program; the oldest are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,44 @@ class Prompt:
     tokens: int = 0
     blocks: Sequence[Hashable] | None = None
     """A hash for each full block, which stands for the prefix up to its end. None: unknown, continues any program."""
+
+
+class TurnNumbers:
+    """Which turn of its id an arriving request is.
+
+    A request whose ``turn_id`` was used before is a retry of that turn. A request without ``turn_id`` is a retry of a
+    failed turn with an equal prompt. Any other request is the next turn.
+    """
+
+    __slots__ = ("_by_id", "_failed")
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, int] = {}
+        self._failed: list[tuple[Hashable, int]] = []
+
+    def arrived(self, turn_id: str | None, prompt: Hashable, following: int) -> int:
+        """The number of a request that arrives now.
+
+        Args:
+            turn_id: as the client sent it.
+            prompt: equal for equal prompts.
+            following: the number of a turn that did not arrive before.
+        """
+        known = self._failed_with(prompt) if turn_id is None else self._by_id.pop(turn_id, None)
+        number = following if known is None else known
+        self._failed = [entry for entry in self._failed if entry[1] != number]
+        if turn_id is not None:
+            self._by_id[turn_id] = number
+            if len(self._by_id) > RECENT:
+                del self._by_id[next(iter(self._by_id))]
+        return number
+
+    def failed(self, number: int, prompt: Hashable) -> None:
+        """The turn failed: a request with the same prompt and no id is a retry of it."""
+        self._failed = [*self._failed, (prompt, number)][-RECENT:]
+
+    def _failed_with(self, prompt: Hashable) -> int | None:
+        return next((number for failed, number in self._failed if failed == prompt), None)
 
 
 @dataclass(slots=True)

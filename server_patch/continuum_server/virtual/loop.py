@@ -19,9 +19,10 @@ from vllm.v1.request import Request, RequestStatus
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
+from continuum_server.virtual.stretch import Stretches
 from continuum_server.virtual.tokens import TokenContext
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside, hash_computed_blocks
+from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -42,7 +43,7 @@ class Counters:
 
     scheduler_calls: int = 0
     engine_steps: int = 0
-    """Modelled GPU steps; more than scheduler calls where decode stretches were taken in one call."""
+    """Modelled GPU steps; more than scheduler calls where stretches of them were taken in one call."""
     decode_tokens: int = 0
     prefill_tokens: int = 0
     busy_s: float = 0.0
@@ -105,7 +106,7 @@ class VirtualLoop:
         step_times: seconds of a step.
         jobs: programs and when they arrive.
         on_turn: called with each finished turn's record.
-        max_stretch: longest run of decode steps taken in one scheduler call; 1 turns event skipping off.
+        max_stretch: most engine steps taken in one scheduler call; 1 turns event skipping off.
         max_calls: give up after so many scheduler calls.
     """
 
@@ -128,9 +129,8 @@ class VirtualLoop:
         self._scheduler = scheduler
         self._times = step_times
         self._on_turn = on_turn
-        self._max_stretch = max_stretch
+        self._stretches = Stretches(scheduler, step_times, max_stretch)
         self._max_calls = max_calls
-        self._chunk_tokens = scheduler.max_num_scheduled_tokens
         self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
         self._settled = False
@@ -190,16 +190,14 @@ class VirtualLoop:
             raise EngineError(f"at {self.now_s:.3f} s nothing can run and nothing will happen; waiting: {waiting}")
         self.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
-        steps = self._stretch() if self._max_stretch > 1 else 1
-        if steps > 1:
-            for request in self._scheduler.running:
-                request.spec_token_ids = [0] * (steps - 1)
-        output = self.scheduler_time.schedule(self._scheduler)
+        stretch_s = self._stretch()
+        with several_steps(self._scheduler, len(stretch_s)):
+            output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
             self._wait_for_something(output)
             return
-        self._run_step(output, steps)
+        self._run_step(output, stretch_s)
 
     # -------------------------------------------------------------------------------- arrivals
 
@@ -249,6 +247,7 @@ class VirtualLoop:
             arrival_time=self.now_s,
             block_hasher=play.context.hasher(),  # type: ignore[arg-type]
         )
+        omit_prefill_stats(play.request)
         play.sent_s, play.first_token_s = self.now_s, None
         self._plays[tags.turn_id] = play
         self._settled = False
@@ -282,7 +281,9 @@ class VirtualLoop:
 
     # ------------------------------------------------------------------------------------ steps
 
-    def _run_step(self, output: SchedulerOutput, steps: int) -> None:
+    def _run_step(self, output: SchedulerOutput, stretch_s: Sequence[float]) -> None:
+        """What the GPU does with the call's output: one step, or as many as the stretch has."""
+        steps = max(1, len(stretch_s))
         plays, scheduled = self._plays, output.num_scheduled_tokens
         sampled: list[list[int]] = []
         index: dict[str, int] = {}
@@ -306,7 +307,7 @@ class VirtualLoop:
                 finished.append(play)
         self.step_start_s = self.now_s
         moved = self._move_kv(output)
-        self._take_time(batch, steps)
+        self._take_time(batch, stretch_s or [batch.step_s(self._times)])
         if batch.chunks:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
@@ -317,22 +318,21 @@ class VirtualLoop:
         for play in finished:
             self._finish(play)
 
-    def _take_time(self, batch: Batch, steps: int) -> None:
+    def _take_time(self, batch: Batch, steps_s: Sequence[float]) -> None:
         counters = self.counters
-        counters.engine_steps += steps
-        counters.decode_tokens += batch.decodes * steps
+        counters.engine_steps += len(steps_s)
+        counters.decode_tokens += batch.decodes * len(steps_s)
         counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
         start_s = self.now_s
-        if steps == 1:
-            self.now_s += batch.step_s(self._times)
-        else:
-            for seconds in self._stretch_times(batch.decodes, batch.decode_context_tokens, steps):
-                self.step_start_s = self.now_s
-                self.now_s += seconds
-        counters.busy_s += self.now_s - start_s
-
-    def _stretch_times(self, decodes: int, context_tokens: int, steps: int) -> list[float]:
-        return self._times.decode_stretch_s(decodes, context_tokens, steps)[:steps]
+        for number, seconds in enumerate(steps_s):
+            before_s = self.now_s
+            if number > 0:
+                self.step_start_s = before_s
+            self.now_s += seconds
+            if batch.chunks:
+                counters.busy_s += self.now_s - before_s
+        if not batch.chunks:  # in one piece: recorded runs have this sum to its last bit
+            counters.busy_s += self.now_s - start_s
 
     def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
         for request_id in scheduled:
@@ -360,57 +360,17 @@ class VirtualLoop:
 
     # ---------------------------------------------------------------------------- event skipping
 
-    def _stretch(self) -> int:
-        """How many decode steps may be taken in one scheduler call without changing anything observable.
+    def _stretch(self) -> list[float]:
+        """Seconds of each of the next steps, where several can be taken in one scheduler call; else empty."""
+        transfers = self.transfers
+        if transfers is not None and (transfers.fenced or not transfers.quiet):
+            return []
+        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
 
-        The running requests must all be decoding, none may finish, the pool must have the blocks, and no arrival,
-        pin deadline or end of a transfer may fall before the last of the steps starts. A request that waits must have
-        been passed over by the step before: with fewer free blocks and the same batch it stays where it is.
-        """
-        scheduler = self._scheduler
-        running = scheduler.running
-        waits = scheduler.waiting or has_set_aside(scheduler)
-        moving = self.transfers is not None and (self.transfers.fenced or not self.transfers.quiet)
-        if not running or (waits and not self._settled) or moving:
-            return 1
-        steps = min(self._max_stretch, self._chunk_tokens // len(running))
-        context = 0
-        for request in running:
-            if request.is_prefill_chunk or not request.num_output_tokens:
-                return 1
-            steps = min(steps, request.max_tokens - request.num_output_tokens - 1)
-            context += request.num_computed_tokens + 1
-        if steps > 1:
-            steps = self._fit_blocks(steps)
-        return self._fit_events(len(running), context, steps) if steps > 1 else 1
-
-    def _fit_blocks(self, steps: int) -> int:
-        """The most steps, halving, for which the free blocks suffice."""
-        free, size = free_block_count(self._scheduler), self._block_size
-        while steps > 1:
-            wanted = 0
-            for request in self._scheduler.running:
-                computed = request.num_computed_tokens
-                wanted += -(-(computed + steps) // size) - -(-computed // size)
-            if wanted <= free:
-                break
-            steps //= 2
-        return steps
-
-    def _fit_events(self, decodes: int, context_tokens: int, steps: int) -> int:
-        """Steps that start before the next arrival or end of a transfer and not after the next pin deadline."""
-        deadline_s = self._scheduler.table.next_deadline_s()
+    def _news_s(self) -> float:
+        """When the next turn may arrive or the next transfer ends."""
         news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
-        if self.transfers is not None:
-            news_s = min(news_s, self.transfers.next_s())
-        if deadline_s is None and news_s == inf:
-            return steps
-        now_s = self.now_s
-        for number, seconds in enumerate(self._stretch_times(decodes, context_tokens, steps)):
-            if news_s <= now_s or (deadline_s is not None and deadline_s < now_s):
-                return max(1, number)
-            now_s += seconds
-        return steps
+        return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 
 def _just_after(instant_s: float) -> float:

@@ -146,6 +146,15 @@ ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
 }
 
+VLLM_ROUTER_NAMES = {
+    "consistent_hash": "affinity",
+    "sticky_least_loaded": "sticky",
+    "cache_aware": "cache-aware",
+    "round_robin": "round-robin",
+}
+"""Policies of vllm-router (``serve --router``) by the router above that follows the same rule. vllm-router's
+power_of_two draws two replicas by chance and has no counterpart."""
+
 
 class Door:
     """A router, and what it knows about the replicas."""

@@ -250,12 +250,18 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
         siblings = self.table.siblings(turn.program) if turn.is_last else []
-        full = touch_points.full_blocks(self, request)
-        ids = touch_points.block_ids(full)
+        full: touch_points.Blocks = []
+        ids: list[int] = []
+
+        def blocks() -> list[int]:  # many: looked at only where the policy wants a hold
+            full.extend(touch_points.full_blocks(self, request))
+            ids.extend(touch_points.block_ids(full))
+            return ids
+
         stored = self._stored(request)
         # the old pin may end first: the request itself still holds its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, ids)
+        hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks)
         if hold is not None and full:
             self.held.hold(turn.program, full)
             pin = self.table.pin(turn, now_s, hold.ttl_s, ids)

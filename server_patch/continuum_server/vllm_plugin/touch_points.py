@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -113,6 +114,32 @@ def hash_computed_blocks(scheduler: Scheduler) -> None:
     """Hash the running requests' full blocks now; vLLM would do so when it allocates their next step."""
     for request in scheduler.running:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+
+
+def omit_prefill_stats(request: Request) -> None:
+    """vLLM is not to count the request's cached tokens for its log, which takes a look at every block of the prompt."""
+    request.prefill_stats = None
+
+
+@contextmanager
+def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
+    """One call of ``schedule`` in here does the work of so many. Fewer than two: nothing is changed.
+
+    Decoding requests get a token for each step. Where a prompt is computed beside them, the limits of a batch are those
+    of all steps together, and the prompt gets what is left of them.
+    """
+    config = scheduler.scheduler_config
+    before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
+    if steps > 1:
+        decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
+        for request in decoding:
+            request.spec_token_ids = [0] * (steps - 1)
+        if len(decoding) < len(scheduler.running):
+            scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = before
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:

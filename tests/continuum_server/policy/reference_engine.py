@@ -64,7 +64,7 @@ class Engine:
         siblings = self.table.siblings(turn.program) if turn.is_last else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
-        hold = self.table.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=chain)
+        hold = self.table.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=lambda: chain)
         if hold is not None:
             self.held[turn.program.program_id] = chain
             self.table.pin(turn, self.now_s, hold.ttl_s, chain)

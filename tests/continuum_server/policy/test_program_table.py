@@ -36,7 +36,7 @@ def play_turn(table: ProgramTable, program_id: str, start_s: float, end_s: float
     turn = turn_of(table, program_id, start_s)
     table.start(turn, start_s, 0, 16)
     blocks = [f"{program_id}/{number}" for number in range(100)]
-    hold = table.finish(turn, end_s, 100, 10, tool, blocks=blocks)
+    hold = table.finish(turn, end_s, 100, 10, tool, blocks=lambda: blocks)
     if hold is not None:
         table.pin(turn, end_s, hold.ttl_s, blocks)
     return turn

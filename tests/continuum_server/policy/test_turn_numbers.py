@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continuum_server.policy.turn_numbers import RECENT, TurnNumbers
+from continuum_server.policy.programs import RECENT, TurnNumbers
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
