@@ -28,6 +28,7 @@ def _our_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="continuum")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For several processes: tests that share a server or another costly fixture run in one, slow tests run first."""
     for item in items:

@@ -22,7 +22,7 @@ from continuum_traces.run_dir import replica_name
 from continuum_server.bound_process import BoundProcess
 from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server, now_s
-from continuum_server.ports import answers, free_ports, hold_port, listening
+from continuum_server.ports import answers, free_port, hold_port, listening, listens
 from continuum_server.server_config import ServerConfig, ServerError, ServerState
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
@@ -54,7 +54,7 @@ class Router:
         self.port = port
         self.url = f"http://{host}:{self.port}"
         command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
-        command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_ports(1)[0])]
+        command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_port())]
         command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
         environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it logs every program's id three times a turn
         with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
@@ -69,7 +69,7 @@ class Router:
 
     def knows_its_servers(self) -> bool:
         """Whether the router has found all its servers."""
-        return answers(f"{self.url}/health")
+        return answers(f"{self.url}/health") and listens(self.process.pid, self.port)
 
     def state(self) -> ServerState:
         """The state of the router itself, whatever its servers do. Takes up to two seconds."""
@@ -90,23 +90,23 @@ def check_router(policy: str) -> None:
         raise ServerError("several replicas need vllm-router: pip install 'continuum-ttl[replicas]' (or make setup)")
 
 
-def replica_configs(config: ServerConfig, ports: Sequence[int]) -> list[ServerConfig]:
-    """One configuration for each port, with its own record folder, statistics file and GPUs.
+def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
+    """One configuration for each replica, on a free port, with its own record folder, statistics file and GPUs.
 
     Raises:
         ServerError: there are fewer GPUs than the servers need.
     """
-    devices = _devices(config, len(ports))
+    devices = _devices(config, replicas)
     return [
         replace(
             config,
-            port=port,
+            port=0,
             host="127.0.0.1",
             record=config.record / replica_name(index) if config.record else None,
             statistics=replica_file(config.statistics, index) if config.statistics else None,
             devices=devices[index],
         )
-        for index, port in enumerate(ports)
+        for index in range(replicas)
     ]
 
 
@@ -162,14 +162,20 @@ class Fleet:
         self._say = say
         self._lost: set[int] = set()
         self._stopping = False
-        with hold_port(config.host, config.port), listening(config.host, health_port):
-            self._page = HealthPage(config.host, health_port, self.health)
-        self.health_url = self._page.url
+        self._held = hold_port(config.host, config.port)
+        self._port = int(self._held.getsockname()[1])
         try:
-            free, *ports = free_ports(replicas + 1)
-            self._port = config.port or free
-            self.url = f"http://{config.host}:{self._port}"
-            for index, one in enumerate(replica_configs(config, ports)):
+            if health_port == self._port:
+                raise ServerError(f"port {health_port} of {config.host} is taken, by the router; choose another")
+            with listening(config.host, health_port):
+                self._page = HealthPage(config.host, health_port, self.health)
+        except ServerError:
+            self._held.close()
+            raise
+        self.health_url = self._page.url
+        self.url = f"http://{config.host}:{self._port}"
+        try:
+            for index, one in enumerate(replica_configs(config, replicas)):
                 self.servers.append(Server(one, self._log(replica_name(index))))
         except BaseException:
             self.kill()
@@ -192,6 +198,7 @@ class Fleet:
             if now_s() > deadline_s:
                 raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
             time.sleep(0.2)
+        self._held.close()
         self._page.start()
 
     def _check_servers(self) -> None:
@@ -253,6 +260,7 @@ class Fleet:
         self.kill_group()
         for process in self._processes():
             process.kill()
+        self._held.close()
         self._page.close()
 
     def _processes(self) -> list[Server | Router]:

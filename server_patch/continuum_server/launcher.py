@@ -19,7 +19,7 @@ from continuum_traces.run_dir import RunDirError, read_json
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.policy.tool_statistics import merge_statistics
-from continuum_server.ports import answers, check_port, free_ports
+from continuum_server.ports import answers, hold_port, listens
 from continuum_server.record_file import check_folder
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
@@ -39,9 +39,16 @@ class Server:
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
-        check_port(config.host, config.port)
+        self._held = hold_port(config.host, config.port)
+        try:
+            self._start(config, log)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def _start(self, config: ServerConfig, log: Path | None) -> None:
         _check_outputs(config, log)
-        self.port = config.port or free_ports(1)[0]
+        self.port = int(self._held.getsockname()[1])
         self.url = f"http://{config.host}:{self.port}"
         self.config = config
         self._log_path = log
@@ -52,7 +59,7 @@ class Server:
         self.process = self._bound.process
 
     def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
-        """Return once /health answers.
+        """Return once /health answers, and it is this server that answers.
 
         Raises:
             ServerError: it died, or ``timeout_s`` passed.
@@ -61,7 +68,8 @@ class Server:
         while now_s() < deadline_s:
             if self._bound.ended:
                 raise ServerError(f"the server {self._bound.ended}{self._tail()}")
-            if answers(f"{self.url}/health"):
+            if answers(f"{self.url}/health") and listens(self.process.pid, self.port):
+                self._held.close()
                 return
             time.sleep(0.2)
         raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
@@ -100,6 +108,7 @@ class Server:
         """Kill the server and all processes it started, and wait for its end."""
         self._stopping = True
         self._bound.kill()
+        self._held.close()
 
     def kill_group(self) -> None:
         """Send SIGKILL to all its processes. Does not wait, so a signal handler may call it."""

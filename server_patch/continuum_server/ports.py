@@ -7,7 +7,9 @@ import http.client
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
+
+import psutil
 
 from continuum_server.server_config import ServerError
 
@@ -22,30 +24,47 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def free_ports(number: int) -> list[int]:
-    """Different ports on which nothing listens at this moment."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def check_port(host: str, port: int) -> None:
-    """See that a server can listen there.
-
-    vLLM binds late: until then another process on this port would answer the server's health checks.
-
-    Raises:
-        ServerError: the port is taken or cannot be used.
-    """
-    hold_port(host, port).close()
+def free_port() -> int:
+    """A port on which nothing listens at this moment."""
+    with hold_port("127.0.0.1", 0) as held:
+        return int(held.getsockname()[1])
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """A socket that listens there and so keeps other processes from it. Raises what ``check_port`` raises."""
+    """A socket that is bound there and does not listen, until it is closed.
+
+    A server that we start can still listen there (as all servers it sets SO_REUSEADDR), but nobody gets this port when
+    he asks for a free one. vLLM imports for seconds before it binds, and until then somebody else's server would answer
+    our health checks.
+
+    Args:
+        host: an address of this machine.
+        port: 0 for a free one.
+
+    Raises:
+        ServerError: somebody listens there, or it cannot be used.
+    """
     with listening(host, port):
-        return socket.create_server((host, port))
+        held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((host, port))
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+
+def listens(process: int, port: int) -> bool:
+    """Whether this process, or one that it or its children started, listens on that TCP port."""
+    with suppress(psutil.Error):
+        parent = psutil.Process(process)
+        for one in (parent, *parent.children(recursive=True)):
+            with suppress(psutil.Error):
+                connections = one.net_connections(kind="tcp")
+                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections):
+                    return True
+    return False
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from continuum_server import fleet
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
 from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
-from continuum_server.ports import free_ports
+from continuum_server.launcher import Server
+from continuum_server.ports import answers, hold_port, listens
 from continuum_server.server_command import command_of
 from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.jsonl import write_programs
@@ -34,8 +35,8 @@ runner = CliRunner()
 
 def test_each_replica_has_its_own_files_and_port(tmp_path: Path) -> None:
     config = ServerConfig(record=tmp_path / "rec", statistics=tmp_path / "tools.json", host="0.0.0.0", port=8000)
-    first, second = replica_configs(config, [8101, 8102])
-    assert (first.port, first.host, first.record) == (8101, "127.0.0.1", tmp_path / "rec" / "replica0")
+    first, second = replica_configs(config, 2)
+    assert (first.port, first.host, first.record) == (0, "127.0.0.1", tmp_path / "rec" / "replica0")
     assert second.record == tmp_path / "rec" / "replica1"
     assert second.statistics == replica_file(tmp_path / "tools.json", 1) == tmp_path / "tools.replica1.json"
     assert first.devices is None
@@ -44,17 +45,42 @@ def test_each_replica_has_its_own_files_and_port(tmp_path: Path) -> None:
 def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServerConfig(engine="gpu", model="m", gpus=2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [one.devices for one in replica_configs(config, [1, 2])] == ["0,1", "2,3"]
+    assert [one.devices for one in replica_configs(config, 2)] == ["0,1", "2,3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7,6")
-    configs = replica_configs(config, [1, 2])
-    assert [command_of(one, one.port)[1]["CUDA_VISIBLE_DEVICES"] for one in configs] == ["4,5", "7,6"]
+    configs = replica_configs(config, 2)
+    assert [command_of(one, 8000)[1]["CUDA_VISIBLE_DEVICES"] for one in configs] == ["4,5", "7,6"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     with pytest.raises(ServerError, match="2 replicas of 2 GPUs need 4; CUDA_VISIBLE_DEVICES has 2"):
-        replica_configs(config, [1, 2])
+        replica_configs(config, 2)
 
 
-def test_free_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20
+def test_a_port_that_is_held_is_nobody_elses_but_a_server_of_ours_can_listen_there() -> None:
+    with hold_port("127.0.0.1", 0) as held:
+        port = held.getsockname()[1]
+        with socket.socket() as plain, pytest.raises(OSError, match="Address already in use"):
+            plain.bind(("127.0.0.1", port))
+        assert not listens(os.getpid(), port)
+        with socket.create_server(("127.0.0.1", port)):
+            assert listens(os.getpid(), port)
+            with pytest.raises(ServerError, match=f"port {port} of 127.0.0.1 is taken"):
+                hold_port("127.0.0.1", port)
+
+
+@pytest.mark.slow
+def test_a_stranger_who_answers_is_not_our_server(tmp_path: Path) -> None:
+    """Somebody who took the port between our look and vLLM's bind answers /health; our server is not up then."""
+    server = Server(ServerConfig(kv_blocks=1200), tmp_path / "log")
+    try:
+        serving = fleet_health("serving", (ReplicaHealth("r", "http://r", "serving"),))
+        stranger = HealthPage("127.0.0.1", server.port, lambda: serving)
+        stranger.start()
+        assert httpx.get(stranger.url).status_code == 200
+        assert answers(f"http://127.0.0.1:{server.port}/health")
+        with pytest.raises(ServerError, match="the server ended by itself"):
+            server.wait_until_healthy(60.0)
+        stranger.close()
+    finally:
+        server.kill()
 
 
 def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
