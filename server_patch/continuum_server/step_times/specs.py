@@ -96,6 +96,13 @@ class Model:
         return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
 
 
+RTX_PRO_6000_EDITIONS = (
+    "rtx-pro-6000-blackwell",
+    "rtx-pro-6000-blackwell-server-edition",
+    "rtx-pro-6000-blackwell-workstation-edition",
+)
+"""The peaks are those of aiconfigurator's ``rtx_pro_6000_server``: scaled to the 2,430 MHz that the card reported."""
+
 GPUS = (
     Gpu("a100-80gb", 79.15, 312, 312, 2.039, 300, ("a100", "a100-sxm", "a100-sxm4-80gb")),
     Gpu("a100-40gb", 39.39, 312, 312, 1.555, 300, ("a100-sxm4-40gb",)),
@@ -103,6 +110,8 @@ GPUS = (
     Gpu("h200-141gb", 139.8, 989, 1979, 4.8, 450, ("h200", "h200-sxm")),
     Gpu("b200-180gb", 178.35, 2250, 4500, 7.7, 900, ("b200", "b200-sxm")),
     Gpu("l40s", 44.4, 362, 733, 0.864, 32, ("l40s-48gb",)),
+    Gpu("rtx-pro-6000", 94.97, 467.8, 935.6, 1.792, 64, ("rtxpro6000", *RTX_PRO_6000_EDITIONS)),
+    Gpu("rtx-4090", 23.64, 165.2, 330.3, 1.008, 32, ("rtx4090", "4090", "geforce-rtx-4090")),
 )
 
 MODELS = (
@@ -128,6 +137,39 @@ MODELS = (
         vocab=128256,
         max_context_tokens=131072,
         aliases=("llama-3.3-70b",),
+    ),
+    Model(
+        name="qwen3-8b",
+        layers=36,
+        hidden=4096,
+        intermediate=12288,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+    ),
+    Model(
+        name="qwen3-14b",
+        layers=40,
+        hidden=5120,
+        intermediate=17408,
+        query_heads=40,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+    ),
+    Model(
+        name="qwen3-32b",
+        layers=64,
+        hidden=5120,
+        intermediate=25600,
+        query_heads=64,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
     ),
     Model(
         name="gemma-3-12b",

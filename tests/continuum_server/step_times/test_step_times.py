@@ -270,6 +270,9 @@ def test_unknown_names_list_what_exists() -> None:
         ("nvidia_h100", "h100-80gb"),
         ("h200", "h200-141gb"),
         ("B200", "b200-180gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("RTXPRO6000", "rtx-pro-6000"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
     ],
 )
 def test_gpu_aliases(name: str, found: str) -> None:
@@ -282,6 +285,7 @@ def test_gpu_aliases(name: str, found: str) -> None:
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("meta-llama/Meta-Llama-3.1-70B", "llama-3.1-70b"),
         ("google/gemma-3-12b-it", "gemma-3-12b"),
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
         ("zai-org/GLM-4.5-FP8", "glm-4.5"),
     ],
 )
@@ -294,7 +298,15 @@ def test_model_aliases(name: str, found: str) -> None:
 
 def test_parameters_follow_from_the_geometry() -> None:
     """Against the model cards' counts (Gemma: with the vision tower; GLM: without its multi-token layer, 355B with)."""
-    published = {"llama-3.1-8b": 8.03e9, "llama-3.1-70b": 70.55e9, "gemma-3-12b": 12.19e9, "glm-4.5": 353e9}
+    published = {
+        "llama-3.1-8b": 8.03e9,
+        "llama-3.1-70b": 70.55e9,
+        "qwen3-8b": 8.19e9,
+        "qwen3-14b": 14.77e9,
+        "qwen3-32b": 32.76e9,
+        "gemma-3-12b": 12.19e9,
+        "glm-4.5": 353e9,
+    }
     for model in MODELS:
         assert model.parameters == pytest.approx(published[model.name], rel=0.003)
 
@@ -363,7 +375,9 @@ def test_available_says_which_are_measured() -> None:
     assert kinds["a100-40gb", "llama-3.1-8b", 1] == "roofline"
     assert ("l40s", "glm-4.5", 8) not in kinds
     assert sum(p.kind == "measured-table" for p in found) == 40
-    assert len(found) == len(GPUS) * len(MODELS) * len(TENSOR_PARALLEL) - 4
+    over_pcie = [(p.gpu, p.kind) for p in found if p.gpu in ("l40s", "rtx-pro-6000", "rtx-4090")]
+    assert over_pcie.count(("rtx-4090", "roofline")) == len(MODELS) * 2
+    assert len(found) - len(over_pcie) == (len(GPUS) - 3) * len(MODELS) * len(TENSOR_PARALLEL)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
