@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from continuum_server import defaults
 from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
+from continuum_server.step_times.user_files import find_table, user_models
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
 """Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption; a real vLLM measures it."""
+FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
+TableKind = Literal["measured-table", "user-table"]
 FP8_KV = "+fp8-kv"
 """Behind a model's name: vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
@@ -106,8 +109,13 @@ def _plain(key: str) -> str:
     return key.removesuffix("-instruct").removesuffix("-it")
 
 
-def _models_by_name() -> dict[str, Model]:
+def catalog_models() -> dict[str, Model]:
+    """The models that come with this package, by name and alias."""
     return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
+
+
+def _models_by_name() -> dict[str, Model]:
+    return {model.name: model for model in user_models()} | catalog_models()
 
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
@@ -118,11 +126,15 @@ def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
 
 
 def available() -> list[Provenance]:
-    """The provenance of every pair that has step times; measured tables come first."""
-    triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
+    """The provenance of every pair that has step times; tables come first.
+
+    Of the models in fp8 only those that have tables are listed.
+    """
+    models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
+    triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
     every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
     found = [times.provenance for times in every if times is not None]
-    return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
+    return sorted(found, key=lambda provenance: provenance.kind == "roofline")
 
 
 def load_step_times(
@@ -151,16 +163,25 @@ def table_name(gpu: str, model: Model, tensor_parallel: int) -> str:
     return f"{gpu}_{model.tables_of or model.name}_tp{tensor_parallel}.json"
 
 
+def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
+    """The table that comes with this package; None: there is none."""
+    file = files(__package__) / "tables" / table_name(gpu, model, tensor_parallel)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
 def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> StepTimes | None:
-    table = files(__package__) / "tables" / table_name(gpu.name, model, tensor_parallel)
-    if not table.is_file():
-        if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
-            return None
-        return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
-    return _table_times(json.loads(table.read_text(encoding="utf-8")), model, step_overhead_ms)
+    table = committed_table(gpu.name, model, tensor_parallel)
+    if table is not None:
+        return _table_times(table, "measured-table", model, step_overhead_ms)
+    table = find_table(table_name(gpu.name, model, tensor_parallel))
+    if table is not None:
+        return _table_times(table, "user-table", model, step_overhead_ms)
+    if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
+        return None
+    return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
 
 
-def _table_times(data: Mapping[str, Any], model: Model, step_overhead_ms: float) -> StepTimes:
+def _table_times(data: Mapping[str, Any], kind: TableKind, model: Model, step_overhead_ms: float) -> StepTimes:
     measured = data["measured_up_to"]
     kernels = ", ".join(f"{name.removesuffix('_quant_mode')} {kind}" for name, kind in data.get("kernels", {}).items())
     notes = [
@@ -172,7 +193,7 @@ def _table_times(data: Mapping[str, Any], model: Model, step_overhead_ms: float)
         f"the table of {data['model']}, which has the same geometry" if data["model"] != model.name else "",
     ]
     provenance = Provenance(
-        kind="measured-table",
+        kind=kind,
         source=data["source"],
         version=data["version"],
         licence=data["licence"],
