@@ -7,11 +7,21 @@ pairs have a roofline model. ``Provenance.kind`` says which.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from continuum_server import defaults
-from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
+from continuum_server.step_times.attention import BANDS, KERNELS, UNKNOWN, MixedAttention
+from continuum_server.step_times.model import (
+    DoesNotFit,
+    OutOfRange,
+    Provenance,
+    StepTimes,
+    StepTimesError,
+    UnknownPair,
+    check_range,
+)
+from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
@@ -76,25 +86,40 @@ def find_model(name: str) -> Model:
 def available() -> list[Provenance]:
     """The provenance of every pair that has step times; measured tables come first."""
     triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
-    every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
+    every = [_load(*triple, overhead_of(None)) for triple in triples]
     found = [times.provenance for times in every if times is not None]
     return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
 
 
 def load_step_times(
-    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+    gpu: str,
+    model: str,
+    tensor_parallel: int = 1,
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS,
+    vllm: str | None = None,
+    band: str = defaults.STEP_TIMES,
 ) -> StepTimes:
     """Step times of a pair: the measured table if there is one, else the roofline (see ``provenance.kind``).
+
+    Args:
+        step_overhead_ms: added to every step; None: the overhead of the vLLM version.
+        vllm: the version; None: the newest.
+        band: low, mid or high: how long attention takes where no mixed step was measured.
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.
         OutOfRange: a negative overhead.
+        StepTimesError: no such band.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     if tensor_parallel not in TENSOR_PARALLEL:
         raise UnknownPair(f"unknown tensor parallel degree {tensor_parallel}; there are: 1, 2, 4, 8")
-    check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
-    times = _load(found_gpu, found_model, tensor_parallel, step_overhead_ms)
+    if step_overhead_ms is not None:
+        check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
+    overhead = overhead_of(vllm) if step_overhead_ms is None else Overhead(step_overhead_ms)
+    if band not in BANDS:
+        raise StepTimesError(f"step times {band!r}; there are: {', '.join(BANDS)}")
+    times = _load(found_gpu, found_model, tensor_parallel, overhead, band)
     if times is None:
         raise UnknownPair(
             f"no step times for {found_model.name} on {tensor_parallel} x {found_gpu.name}: no measurement, and over "
@@ -103,12 +128,27 @@ def load_step_times(
     return times
 
 
-def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> StepTimes | None:
+def _load(
+    gpu: Gpu, model: Model, tensor_parallel: int, overhead: Overhead, band: str = defaults.STEP_TIMES
+) -> StepTimes | None:
+    kernel = KERNELS.get(gpu.name, UNKNOWN)
+    mixed = MixedAttention(kernel.tiles[band], model, tensor_parallel) if kernel.tiles else None
+    attention = f"{kernel.name}: {kernel.basis}"
     table = files(__package__) / "tables" / f"{gpu.name}_{model.name}_tp{tensor_parallel}.json"
     if not table.is_file():
         if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
             return None
-        return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
+        roofline = RooflineStepTimes(
+            gpu, model, tensor_parallel, overhead.step_ms, request_overhead_ms=overhead.request_ms, mixed=mixed
+        )
+        roofline.provenance = replace(
+            roofline.provenance,
+            request_overhead_ms=overhead.request_ms,
+            overhead=overhead.basis,
+            attention=attention,
+            band=band,
+        )
+        return roofline
     data = json.loads(table.read_text(encoding="utf-8"))
     measured = data["measured_up_to"]
     provenance = Provenance(
@@ -119,7 +159,11 @@ def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float)
         gpu=gpu.name,
         model=model.name,
         tensor_parallel=tensor_parallel,
-        step_overhead_ms=step_overhead_ms,
+        step_overhead_ms=overhead.step_ms,
+        request_overhead_ms=overhead.request_ms,
+        overhead=overhead.basis,
+        attention=attention,
+        band=band,
         notes=(
             f"sums of kernel times measured on vLLM {measured['vllm']}, bf16; no scheduler, sampling or launch gaps. "
             f"Measured: prompts to {measured['prefill_tokens']} tokens, multiplications to {measured['gemm_tokens']}, "
@@ -127,7 +171,7 @@ def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float)
             "prefix, the source's own formula"
         ),
     )
-    return TableStepTimes(table_from_json(data), provenance)
+    return TableStepTimes(table_from_json(data), provenance, mixed)
 
 
 def kv_capacity(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from continuum_server.step_times.attention import MixedAttention
 from continuum_server.step_times.model import PrefillChunk, Provenance, check_range
 from continuum_server.step_times.specs import Gpu, Model
 
@@ -61,13 +62,22 @@ class RooflineStepTimes:
         tensor_parallel: GPUs; divides weights, KV and arithmetic evenly.
         step_overhead_ms: added to every step.
         shares: the constants; by default those of the GPU, or else the general ones.
+        request_overhead_ms: added to every step for each of its requests.
+        mixed: attention in steps with chunks; None: arithmetic and reading, chunk by chunk.
     """
 
     def __init__(
-        self, gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float, shares: Shares | None = None
+        self,
+        gpu: Gpu,
+        model: Model,
+        tensor_parallel: int,
+        step_overhead_ms: float,
+        shares: Shares | None = None,
+        request_overhead_ms: float = 0.0,
+        mixed: MixedAttention | None = None,
     ) -> None:
         shares = shares or MEASURED_SHARES.get(gpu.name) or Shares()
-        self._model = model
+        self._model, self._mixed, self._request_s = model, mixed, request_overhead_ms / 1e3
         peak = gpu.fp8_tflops if model.weight_bytes_each == 1.0 else gpu.bf16_tflops
         self._matmul_flops_s = peak * 1e12 * shares.matmul * tensor_parallel
         self._bytes_s = gpu.bandwidth_tb_s * 1e12 * shares.bandwidth * tensor_parallel
@@ -91,6 +101,8 @@ class RooflineStepTimes:
         for chunk in chunks:
             tokens += chunk.tokens
             attention_s += self._chunk_s(chunk)
+        if self._mixed is not None and chunks:
+            attention_s = self._mixed.ms(chunks, decodes, decode_context_tokens) / 1e3
         return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
@@ -114,7 +126,7 @@ class RooflineStepTimes:
                 model.always_parameters + model.head_parameters + self._experts_read(tokens)
             ) * model.weight_bytes_each
             found = max(flops / self._matmul_flops_s, read / self._bytes_s)
-            found += self._layers_s + self._all_reduce_token_s * tokens
+            found += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
             self._fixed[tokens, sampled] = found
         return found
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from continuum_server.step_times.attention import MixedAttention
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
@@ -67,12 +68,18 @@ class _Line:
 
 
 class TableStepTimes:
-    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points."""
+    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points.
 
-    def __init__(self, table: Table, provenance: Provenance) -> None:
+    Args:
+        mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
+            has the table's time, which was measured.
+    """
+
+    def __init__(self, table: Table, provenance: Provenance, mixed: MixedAttention | None = None) -> None:
         self._table = table
         self._provenance = provenance
-        self._overhead_ms = provenance.step_overhead_ms
+        self._mixed = mixed
+        self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
         self._shared: dict[int, float] = {}
         self._decode: dict[int, _Line] = {}
@@ -95,10 +102,12 @@ class TableStepTimes:
         for chunk in chunks:
             tokens += chunk.tokens
             attention_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
-        return (self._fixed_ms(tokens) + attention_ms) / 1e3
+        if self._mixed is not None and chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens):
+            attention_ms = self._mixed.ms(chunks, decodes, decode_context_tokens)
+        return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes)
+        line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes) + self._request_ms * decodes
         grid, values, slopes, last = line.grid, line.values, line.slopes, line.last
         final = (decode_context_tokens + max(steps - 1, 0) * decodes) / decodes
         check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
