@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from continuum_server.step_times.model import PrefillChunk
-from continuum_server.step_times.specs import Model
+from continuum_server.step_times.specs import Gpu, Model
 
 BANDS = ("low", "mid", "high")
 TILE_QUERIES = 64
@@ -111,7 +111,13 @@ KERNELS = {
     "b200-180gb": _TRTLLM,
 }
 """By the names of ``specs.GPUS``."""
-UNKNOWN = Kernel("unknown", "sums of separately computed prompts and decodes")
+_OTHER = Kernel("other", "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted")
+
+
+def kernel_of(gpu: Gpu, model: Model) -> Kernel:
+    """The kernel of a pair. vLLM takes others than FlashAttention-2 for MLA and for fp8 KV."""
+    kernel = KERNELS.get(gpu.name, _OTHER)
+    return _OTHER if kernel.tiles and (model.kv_lora_rank or model.kv_bytes_each < 2.0) else kernel
 
 
 class MixedAttention:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from continuum_server.step_times.attention import MixedAttention
+from continuum_server.step_times.links import SlowLink
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
@@ -73,12 +74,19 @@ class TableStepTimes:
     Args:
         mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
             has the table's time, which was measured.
+        link: added for all-reduces that are slower than the table's.
     """
 
-    def __init__(self, table: Table, provenance: Provenance, mixed: MixedAttention | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        provenance: Provenance,
+        mixed: MixedAttention | None = None,
+        link: SlowLink | None = None,
+    ) -> None:
         self._table = table
         self._provenance = provenance
-        self._mixed = mixed
+        self._mixed, self._link = mixed, link or SlowLink(0.0, 0.0)
         self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
         self._shared: dict[int, float] = {}
@@ -130,7 +138,8 @@ class TableStepTimes:
         if found is None:
             line = self._shared_line
             check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
-            found = self._shared[tokens] = self._overhead_ms + line.at(tokens)
+            link_ms = self._link.step_ms + self._link.token_ms * tokens
+            found = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
