@@ -133,7 +133,8 @@ class MixedAttention:
         self._window = model.window_tokens
         self._heads, self._group, self._slots = heads, heads / kv_heads, slots
         self._token_us = tiles.tile_token_us * width * tiles.blocks_each
-        self._tile_us, self._launch_us, self._tail = tiles.tile_us, tiles.launch_us, tiles.tail
+        self._tile_us = tiles.tile_us * tiles.blocks_each
+        self._launch_us, self._tail = tiles.launch_us, tiles.tail
         self._read_us = kv_heads * KV_HEAD_BYTES * width / (tiles.kv_tb_s * 1e6)
         self._footprint = KV_HEAD_BYTES * width / (tiles.cache_mb * 1e6)
         self._miss_from, self._miss_over, self._power = tiles.miss_from, tiles.miss_over, tiles.power
