@@ -38,6 +38,10 @@ app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
 
 Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
+]
 TableForm = Annotated[
     str | None,
     typer.Option("--format", help="Write a table for other programs: csv, json, latex, markdown or parquet."),
@@ -177,21 +181,28 @@ def report(
     images: Annotated[
         bool, typer.Option("--images", help="Also write every figure as PNG and SVG beside the page.")
     ] = False,
+    baseline: Baseline = None,
 ) -> int:
     """Write summary.json, summary.csv and report.html again."""
     from continuum_bench.reports import write_reports  # noqa: PLC0415
 
-    return write_reports(directories, out, images)
+    return write_reports(directories, out, images, baseline)
 
 
 @add_command(app)
-def compare(directories: Directories, form: TableForm = None, out: TableFile = None, json_output: Json = False) -> int:
+def compare(
+    directories: Directories,
+    baseline: Baseline = None,
+    form: TableForm = None,
+    out: TableFile = None,
+    json_output: Json = False,
+) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out)
-    return show_comparison(directories, json_output)
+        return write_comparison(directories, form or "csv", out, baseline)
+    return show_comparison(directories, json_output, baseline)
 
 
 @add_command(app)
