@@ -22,6 +22,7 @@ from continuum_bench.options.run import (
     check_no_server_needed,
 )
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
+from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
 
 app = typer.Typer(
@@ -36,6 +37,8 @@ traces_app = typer.Typer(
 )
 app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
+step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
+app.add_typer(step_times_app, name="step-times")
 
 Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
 Baseline = Annotated[
@@ -296,6 +299,17 @@ def convert(
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
     return convert_trace(source, target, to, form)
+
+
+# ------------------------------------------------------------------------------------------------ step times
+
+
+@add_command(step_times_app)
+def build(options: BuildOptions) -> int:
+    """Build a model's table from the kernel times that NVIDIA measured, into your cache. Needs step-times-build."""
+    from continuum_bench.step_times_command import build_user_table  # noqa: PLC0415
+
+    return build_user_table(options)
 
 
 def main() -> None:

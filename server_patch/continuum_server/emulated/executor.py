@@ -58,7 +58,7 @@ class EmulatedWorker:
         spec = FullAttentionSpec(
             block_size=self._config.cache_config.block_size,
             num_kv_heads=model.kv_heads,
-            head_size=model.head_dim,
+            head_size=model.bf16_head_dim,
             dtype=torch.bfloat16,
         )
         return {f"model.layers.{layer}.self_attn.attn": spec for layer in range(model.layers)}

@@ -122,6 +122,7 @@ class EngineShape:
     layers: int
     kv_heads: int
     head_dim: int
+    """Of bf16 keys and values that have the model's bytes per token on all GPUs."""
     hidden: int
     query_heads: int
     max_model_len: int
@@ -136,7 +137,7 @@ class EngineShape:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Bytes of one token's keys and values in bf16, on all GPUs together."""
+        """Bytes of one token's keys and values on all GPUs together."""
         return 2 * 2 * self.kv_heads * self.head_dim * (self.kv_layers or self.layers)
 
     @property
@@ -212,7 +213,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
     return EngineShape(
         layers=model.layers,
         kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
+        head_dim=model.bf16_head_dim * model.kv_copies(config.tensor_parallel),
         hidden=model.hidden,
         query_heads=model.query_heads,
         max_model_len=longest,
