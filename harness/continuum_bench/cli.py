@@ -24,6 +24,7 @@ from continuum_bench.options.run import (
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
+from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -140,6 +141,14 @@ def profile(options: ProfileOptions) -> int:
     from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
 
     return write_profile_file(options)
+
+
+@add_command(app, name="validate")
+def validate_log(options: ValidateOptions) -> int:
+    """Replay a real server's request log on the virtual engine, and show measured beside modelled times."""
+    from continuum_bench.validate.command import validate_log as run  # noqa: PLC0415
+
+    return run(options)
 
 
 @add_command(app)

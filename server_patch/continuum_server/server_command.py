@@ -209,7 +209,7 @@ def _speeds(config: ServerConfig) -> dict[str, Any]:
         return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
     if config.engine == "emulated":
         gpu = _emulated(config)
-        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms)
+        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms, band=gpu.step_times)
         prefill = fit_prefill(times, find_model(gpu.model).max_context_tokens)
         return {"prefill": prefill, "decode": fit_decode(times)}
     return {}
