@@ -60,7 +60,7 @@ def extra_body(
         UnknownDialect: no dialect has that name.
     """
     program = current_program()
-    if program_id is None and program is not None and not program.closed:
+    if program_id is None and program is not None:
         tags = replace(program.take().tags, turn_id=None)  # a framework may send these fields with every call
         output_tokens = output_tokens or program.output_tokens
     else:
@@ -74,7 +74,7 @@ def extra_body(
 
 def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:
     program = current_program()
-    if program_id is None and program is not None and not program.closed:
+    if program_id is None and program is not None:
         return Tags(program_id=program.id, parent_id=program.parent_id, is_last_step=last_step or None)
     if program_id is None:
         return Tags()

@@ -1,7 +1,7 @@
 """A program is one run of an agent. It knows which calls belong to it and what the next call tells the server.
 
-The current program is a context variable. Every call that is made in the body of ``with client.program(...)``, and in
-coroutines, tasks and threads that are started there, belongs to the program.
+Every call that is made in the body of ``with client.program(...)``, and in coroutines, tasks and threads that are
+started there, belongs to the program (``current``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from continuum_traces.schema import Tags
 
+from continuum_client import current
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.tagging import check_id, check_seconds, check_tool
@@ -31,8 +31,7 @@ R = TypeVar("R")
 MAX_RUNS = 256
 """Tool runs that are kept between two calls; further ones are dropped."""
 
-_current: ContextVar[Program | None] = ContextVar("continuum_program", default=None)
-_inheritance = Inheritance(_current)
+_inheritance = Inheritance(current.variable, current.current_entry)
 
 
 class SendingClient(Protocol):
@@ -123,7 +122,7 @@ class Program:
         self._guesses = None if predictor is None else Guesses(predictor)
         self._child = child
         self._lock = threading.Lock()
-        self._token: Token[Program | None] | None = None
+        self._entry: current.Entry | None = None
         self._closed = False
         self._clients: dict[str, SendingClient] = {}
         """By base URL: the clients that sent calls of this program."""
@@ -272,12 +271,12 @@ class Program:
 
     def __enter__(self) -> Program:
         self._open()
-        if self._token is not None:
+        if self._entry is not None:
             raise ContinuumError(
                 f"program {self.id!r} is entered already; in another thread or task use p.active() or p.bind()"
             )
         _inheritance.begin()
-        self._token = _current.set(self)
+        self._entry = current.enter(self)
         return self
 
     def __exit__(
@@ -296,12 +295,9 @@ class Program:
         await self.aclose()
 
     def _leave(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            try:
-                _current.reset(token)
-            except ValueError:  # the block was left in another context than it was entered in
-                _current.set(None)
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            current.leave(entry)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Program]:
@@ -312,11 +308,11 @@ class Program:
         """
         self._open()
         _inheritance.begin()
-        token = _current.set(self)
+        entry = current.enter(self)
         try:
             yield self
         finally:
-            _current.reset(token)
+            current.leave(entry)
 
     def bind(self, function: Callable[P, R]) -> Callable[P, R]:
         """A function that calls ``function`` as part of this program, in whichever thread it runs.
@@ -413,8 +409,9 @@ def _in_background(sent: Any) -> None:
 
 
 def current_program() -> Program | None:
-    """The program to which calls made here belong; None outside any program."""
-    return _current.get()
+    """The open program to which calls made here belong; None outside any program."""
+    entry = current.current_entry()
+    return None if entry is None else entry.program
 
 
 def inherit_threads(wanted: bool = True) -> None:
