@@ -24,7 +24,7 @@ _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _STEPS_FOR_OTHERS = ("contextlib", "_pytest", "pytest_asyncio")
 """Packages that step a generator as a context manager."""
 _OURS = ("__enter__", "__aenter__", "active")
-"""Functions of ``program`` whose frames lie between a ``with`` statement and ``enter``; ``contextlib``'s lie there too."""
+"""Functions of ``program`` that a ``with`` statement runs. Their frames are passed over, as those of ``contextlib``."""
 
 
 class Entry:

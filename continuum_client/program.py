@@ -37,6 +37,8 @@ _inheritance = Inheritance(current.variable, current.current_entry)
 class SendingClient(Protocol):
     """A client that has sent calls of a program, and can send the program's release to its server."""
 
+    base_url: Any
+
     def _release(self, program_id: str) -> Any: ...
 
 
@@ -117,6 +119,8 @@ class Program:
         self.output_tokens = output_tokens
         self.keeper: Any = None
         """Records the turns (``recorder.Ledger``); None: they are not recorded."""
+        self.home: SendingClient | None = None
+        """The client that opened the program."""
         self._clock = clock
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
@@ -212,7 +216,9 @@ class Program:
             raise ContinuumError(
                 "this program was made without a client; open the child with client.program(parent=...)"
             )
-        return self._child(program_id, parent=self, **options)
+        child = self._child(program_id, parent=self, **options)
+        child.home = self.home
+        return child
 
     def _open(self) -> None:
         if self._closed:
@@ -266,6 +272,12 @@ class Program:
         """``client`` sends a call with these tags to the base URL ``url``."""
         self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
+
+    def passed_on(self, last_step: bool) -> None:
+        """The tags were given to a framework, so the client that opened the program has to release it."""
+        if self.home is not None:
+            self._clients.setdefault(str(self.home.base_url), self.home)
+        self._sent_last = last_step
 
     # --------------------------------------------------------------------------------- entering, closing
 
