@@ -20,6 +20,7 @@ from continuum_client.call import Call, call_for
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
+from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, Options, settings_from, settings_like
 
@@ -95,6 +96,7 @@ class _Tagging:
         """
         program = self._continuum.program(program_id, predict, parent, output_tokens)
         program.home = cast("Any", self)
+        hook.install()
         return program
 
     def bind(self, program: Program) -> Self:
@@ -176,6 +178,8 @@ class _SyncTagging(_Tagging):
             except Exception as error:  # noqa: BLE001 - the program is closed in any case
                 self._not_released(error)
 
+    _release_blocking = _release
+
 
 class _AsyncTagging(_Tagging):
     if not TYPE_CHECKING:
@@ -213,6 +217,27 @@ class _AsyncTagging(_Tagging):
         """A coroutine that sends the release; None if the server has no such request."""
         request = self._release_request(program_id)
         return None if request is None else self._send_release(*request)
+
+    def _release_blocking(self, program_id: str) -> None:
+        """Send the release without an event loop, by a client for this one request."""
+        request = self._release_request(program_id)
+        if request is None:
+            return
+        this = cast("Any", self)
+        key = this.api_key or "none"
+        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
+        try:
+            with openai.OpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                organization=this.organization,
+                project=this.project,
+                default_headers={**own, **this._custom_headers},
+                default_query=this._custom_query,
+            ) as plain:
+                plain.post(request[0], **request[1])
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)
 
     async def _send_release(self, url: str, options: dict[str, Any]) -> None:
         try:
@@ -379,7 +404,7 @@ def wrap(
         TypeError: ``client`` is not a client of openai's.
     """
     options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
-    cls = _tagged(type(client))
+    cls = tagged(type(client))
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
     for name in _cached(cls):
@@ -399,7 +424,7 @@ def _cached(cls: type[Any]) -> list[str]:
     return [name for name, value in found if isinstance(value, functools.cached_property)]
 
 
-def _tagged(cls: type[Any]) -> type[Any]:
+def tagged(cls: type[Any]) -> type[Any]:
     """A subclass of ``cls`` with programs. It keeps the name, because openai sends the name as the user agent."""
     with _made_lock:
         if cls not in _made:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 import uuid
 import weakref
@@ -39,7 +40,11 @@ class SendingClient(Protocol):
 
     base_url: Any
 
-    def _release(self, program_id: str) -> Any: ...
+    def _release(self, program_id: str) -> Any:
+        """Send the release; or return a coroutine that sends it."""
+
+    def _release_blocking(self, program_id: str) -> None:
+        """Send the release, outside any event loop."""
 
 
 class Keeper(Protocol):
@@ -343,16 +348,19 @@ class Program:
         """End the program: complete its record, and make the server release its KV cache if the dialect can.
 
         Never raises, and has no effect on a closed program. A server that does not answer costs at most two seconds.
-        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop; ``await p.aclose()`` waits for
-        it.
+        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop, if there is one;
+        ``await p.aclose()`` waits for it.
         """
-        for sent in self._end():
-            if sent is not None:
-                _in_background(sent)
+        for client in self._end():
+            if _loop_runs():
+                _in_background(client._release(self.id))
+            else:
+                client._release_blocking(self.id)
 
     async def aclose(self) -> None:
         """``close()``, but waits until an ``AsyncOpenAI`` has sent the release."""
-        for sent in self._end():
+        for client in self._end():
+            sent = client._release(self.id)
             if sent is not None:
                 await sent
 
@@ -360,8 +368,8 @@ class Program:
         """Close the program without a release, because the agent may still go on with it."""
         self._end(tell=False)
 
-    def _end(self, tell: bool = True) -> list[Any]:
-        """Close the program. Returns what the clients' ``_release`` returned: None or a coroutine."""
+    def _end(self, tell: bool = True) -> list[SendingClient]:
+        """Close the program. Returns the clients that have to send its release."""
         with self._lock:
             if self._closed:
                 return []
@@ -370,7 +378,7 @@ class Program:
             self._clients = {}
         if self.keeper is not None:
             self.keeper.finish(self._runs)
-        return [client._release(self.id) for client in clients]
+        return clients
 
 
 class Tool:
@@ -407,17 +415,17 @@ class Tool:
 _background: set[Any] = set()
 
 
-def _in_background(sent: Any) -> None:
-    """Run a coroutine as a task of the running event loop; without a loop, drop it: the pin then ends by its TTL."""
-    import asyncio  # noqa: PLC0415 - needed only if close() is called for an AsyncOpenAI
+def _loop_runs() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
-    try:
-        task = asyncio.get_running_loop().create_task(sent)
-    except RuntimeError:
-        sent.close()
-        return
-    _background.add(task)
-    task.add_done_callback(_background.discard)
+
+def _in_background(sent: Any) -> None:
+    """Run a coroutine as a task of the running event loop; None: there is nothing to do."""
+    if sent is not None:
+        task = sys.modules["asyncio"].get_running_loop().create_task(sent)
+        _background.add(task)
+        task.add_done_callback(_background.discard)
 
 
 def current_program() -> Program | None:

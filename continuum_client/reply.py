@@ -19,14 +19,18 @@ CONTENTS: tuple[Content, ...] = get_args(Content)
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
-def check_content(content: str) -> Content:
+def check_content(content: str, source: str = "content") -> Content:
     """The name, if it says how much text is recorded.
+
+    Args:
+        content: the name.
+        source: where the name comes from, for the error message.
 
     Raises:
         ValueError: it does not.
     """
     if content not in CONTENTS:
-        raise ValueError(f"content {content!r}: there are {', '.join(CONTENTS)}")
+        raise ValueError(f"{source} {content!r}: there are {', '.join(CONTENTS)}")
     return content
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DIALECT_VARIABLE = "CONTINUUM_DIALECT"
 RECORD_VARIABLE = "CONTINUUM_RECORD"
+CONTENT_VARIABLE = "CONTINUUM_CONTENT"
 
 
 class Options(TypedDict, total=False):
@@ -86,7 +87,7 @@ def settings_from(options: Options) -> ClientSettings:
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another one.
     """
-    content = check_content(options.get("content") or "none")
+    content = _content(options.get("content"))
     predict = options.get("predict") or False
     settings = ClientSettings(_dialect(options.get("dialect")), _recorder(options.get("record"), content), None)
     if not isinstance(predict, bool):
@@ -111,6 +112,11 @@ def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
         implicit=settings.conversations is not None,
     )
     return settings_from(cast("Options", {**kept, **given}))
+
+
+def _content(wanted: Content | None) -> Content:
+    named = os.environ.get(CONTENT_VARIABLE)
+    return check_content(named, CONTENT_VARIABLE) if wanted is None and named else check_content(wanted or "none")
 
 
 def _dialect(wanted: str | Dialect | None) -> Dialect | None:
