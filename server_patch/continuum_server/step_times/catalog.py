@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from continuum_server import defaults
 from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
@@ -29,11 +29,14 @@ from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
+from continuum_server.step_times.user_files import find_table, user_models
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
 """Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption; a real vLLM measures it."""
+FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
+TableKind = Literal["measured-table", "user-table"]
 FP8_KV = "+fp8-kv"
 """Behind a model's name: vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
@@ -117,8 +120,13 @@ def _plain(key: str) -> str:
     return key.removesuffix("-instruct").removesuffix("-it")
 
 
-def _models_by_name() -> dict[str, Model]:
+def catalog_models() -> dict[str, Model]:
+    """The models that come with this package, by name and alias."""
     return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
+
+
+def _models_by_name() -> dict[str, Model]:
+    return {model.name: model for model in user_models()} | catalog_models()
 
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
@@ -129,11 +137,15 @@ def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
 
 
 def available() -> list[Provenance]:
-    """The provenance of every pair that has step times; measured tables come first."""
-    triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
+    """The provenance of every pair that has step times; tables come first.
+
+    Of the models in fp8 only those that have tables are listed.
+    """
+    models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
+    triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
     every = [_load(*triple, overhead_of(None)) for triple in triples]
     found = [times.provenance for times in every if times is not None]
-    return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
+    return sorted(found, key=lambda provenance: provenance.kind == "roofline")
 
 
 def load_step_times(
@@ -177,6 +189,12 @@ def table_name(gpu: str, model: Model, tensor_parallel: int) -> str:
     return f"{gpu}_{model.tables_of or model.name}_tp{tensor_parallel}.json"
 
 
+def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
+    """The table that comes with this package; None: there is none."""
+    file = files(__package__) / "tables" / table_name(gpu, model, tensor_parallel)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
 def _load(
     gpu: Gpu, model: Model, tensor_parallel: int, overhead: Overhead, band: str = defaults.STEP_TIMES
 ) -> StepTimes | None:
@@ -189,10 +207,13 @@ def _load(
         "attention": f"{kernel.name}: {kernel.basis}",
         "band": band,
     }
-    table = files(__package__) / "tables" / table_name(gpu.name, model, tensor_parallel)
-    if table.is_file():
-        link = slow_link(gpu, model, tensor_parallel)
-        return _table_times(json.loads(table.read_text(encoding="utf-8")), model, stated, mixed, link)
+    link = slow_link(gpu, model, tensor_parallel)
+    table = committed_table(gpu.name, model, tensor_parallel)
+    if table is not None:
+        return _table_times(table, "measured-table", model, stated, mixed, link)
+    table = find_table(table_name(gpu.name, model, tensor_parallel))
+    if table is not None:
+        return _table_times(table, "user-table", model, stated, mixed, link)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
         return None
     roofline = RooflineStepTimes(
@@ -204,6 +225,7 @@ def _load(
 
 def _table_times(
     data: Mapping[str, Any],
+    kind: TableKind,
     model: Model,
     stated: Mapping[str, Any],
     mixed: MixedAttention | None,
@@ -221,7 +243,7 @@ def _table_times(
         NOTE if link else "",
     ]
     provenance = Provenance(
-        kind="measured-table",
+        kind=kind,
         source=data["source"],
         version=data["version"],
         licence=data["licence"],

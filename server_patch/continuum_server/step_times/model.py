@@ -51,7 +51,8 @@ class PrefillChunk(NamedTuple):
 class Provenance:
     """Where step times come from. It is written to every run's manifest."""
 
-    kind: Literal["measured-table", "roofline", "profile"]
+    kind: Literal["measured-table", "user-table", "roofline", "profile"]
+    """``user-table``: one that `step-times build` wrote into the user's cache."""
     source: str
     version: str
     licence: str
