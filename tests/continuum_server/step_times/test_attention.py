@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MEASUREMENTS = Path(__file__).parents[4] / "shared" / "validation" / "llmservingsim" / "profile"
-DIP = 1.05
+DIP = 1.15
 """A short tile more lowers the mean tile, whose time the tail is."""
 TILED = [name for name, kernel in KERNELS.items() if kernel.tiles]
 
@@ -79,7 +79,7 @@ def test_more_attention_takes_no_less_time(gpu: str, tokens: int, prefix: int, d
     assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * DIP
     assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * DIP
     low, mid, high = (attention(gpu, band).ms([chunk], decodes, decodes * context) for band in BANDS)
-    assert low <= mid * DIP <= high * DIP**2
+    assert low <= mid <= high
 
 
 def test_the_band_is_wide_where_nothing_was_measured() -> None:
