@@ -7,14 +7,31 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from continuum_traces.wire import MAX_TOOL_CHARS
 
 Content = Literal["none", "digest", "full"]
 """How much text is recorded: none, digests of tool arguments, or the answer and the arguments in full."""
 
+CONTENTS: tuple[Content, ...] = get_args(Content)
+
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+def check_content(content: str, source: str = "content") -> Content:
+    """The name, if it says how much text is recorded.
+
+    Args:
+        content: the name.
+        source: where the name comes from, for the error message.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if content not in CONTENTS:
+        raise ValueError(f"{source} {content!r}: there are {', '.join(CONTENTS)}")
+    return content
 
 
 @dataclass(slots=True)

@@ -14,7 +14,18 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from continuum_server import defaults
-from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
+from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
+from continuum_server.step_times.links import NOTE, SlowLink, slow_link
+from continuum_server.step_times.model import (
+    DoesNotFit,
+    OutOfRange,
+    Provenance,
+    StepTimes,
+    StepTimesError,
+    UnknownPair,
+    check_range,
+)
+from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
@@ -132,25 +143,40 @@ def available() -> list[Provenance]:
     """
     models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
     triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
-    every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
+    every = [_load(*triple, overhead_of(None)) for triple in triples]
     found = [times.provenance for times in every if times is not None]
     return sorted(found, key=lambda provenance: provenance.kind == "roofline")
 
 
 def load_step_times(
-    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+    gpu: str,
+    model: str,
+    tensor_parallel: int = 1,
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS,
+    vllm: str | None = None,
+    band: str = defaults.STEP_TIMES,
 ) -> StepTimes:
     """Step times of a pair: the measured table if there is one, else the roofline (see ``provenance.kind``).
+
+    Args:
+        step_overhead_ms: added to every step; None: the overhead of the vLLM version.
+        vllm: the version; None: the newest.
+        band: low, mid or high: how long attention takes where no mixed step was measured.
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.
         OutOfRange: a negative overhead.
+        StepTimesError: no such band.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     if tensor_parallel not in TENSOR_PARALLEL:
         raise UnknownPair(f"unknown tensor parallel degree {tensor_parallel}; there are: 1, 2, 4, 8")
-    check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
-    times = _load(found_gpu, found_model, tensor_parallel, step_overhead_ms)
+    if step_overhead_ms is not None:
+        check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
+    overhead = overhead_of(vllm) if step_overhead_ms is None else Overhead(step_overhead_ms)
+    if band not in BANDS:
+        raise StepTimesError(f"step times {band!r}; there are: {', '.join(BANDS)}")
+    times = _load(found_gpu, found_model, tensor_parallel, overhead, band)
     if times is None:
         raise UnknownPair(
             f"no step times for {found_model.name} on {tensor_parallel} x {found_gpu.name}: no measurement, and over "
@@ -169,19 +195,42 @@ def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
-def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> StepTimes | None:
+def _load(
+    gpu: Gpu, model: Model, tensor_parallel: int, overhead: Overhead, band: str = defaults.STEP_TIMES
+) -> StepTimes | None:
+    kernel = kernel_of(gpu, model)
+    mixed = MixedAttention(kernel.tiles[band], model, tensor_parallel) if kernel.tiles else None
+    stated = {
+        "step_overhead_ms": overhead.step_ms,
+        "request_overhead_ms": overhead.request_ms,
+        "overhead": overhead.basis,
+        "attention": f"{kernel.name}: {kernel.basis}",
+        "band": band,
+    }
+    link = slow_link(gpu, model, tensor_parallel)
     table = committed_table(gpu.name, model, tensor_parallel)
     if table is not None:
-        return _table_times(table, "measured-table", model, step_overhead_ms)
+        return _table_times(table, "measured-table", model, stated, mixed, link)
     table = find_table(table_name(gpu.name, model, tensor_parallel))
     if table is not None:
-        return _table_times(table, "user-table", model, step_overhead_ms)
+        return _table_times(table, "user-table", model, stated, mixed, link)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
         return None
-    return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
+    roofline = RooflineStepTimes(
+        gpu, model, tensor_parallel, overhead.step_ms, request_overhead_ms=overhead.request_ms, mixed=mixed
+    )
+    roofline.provenance = replace(roofline.provenance, **stated)  # type: ignore[arg-type]
+    return roofline
 
 
-def _table_times(data: Mapping[str, Any], kind: TableKind, model: Model, step_overhead_ms: float) -> StepTimes:
+def _table_times(
+    data: Mapping[str, Any],
+    kind: TableKind,
+    model: Model,
+    stated: Mapping[str, Any],
+    mixed: MixedAttention | None,
+    link: SlowLink | None,
+) -> StepTimes:
     measured = data["measured_up_to"]
     kernels = ", ".join(f"{name.removesuffix('_quant_mode')} {kind}" for name, kind in data.get("kernels", {}).items())
     notes = [
@@ -191,6 +240,7 @@ def _table_times(data: Mapping[str, Any], kind: TableKind, model: Model, step_ov
         "and for chunks behind a prefix, the source's own formula",
         data.get("experts", ""),
         f"the table of {data['model']}, which has the same geometry" if data["model"] != model.name else "",
+        NOTE if link else "",
     ]
     provenance = Provenance(
         kind=kind,
@@ -200,10 +250,10 @@ def _table_times(data: Mapping[str, Any], kind: TableKind, model: Model, step_ov
         gpu=data["gpu"],
         model=model.name,
         tensor_parallel=data["tensor_parallel"],
-        step_overhead_ms=step_overhead_ms,
         notes="; ".join(filter(None, notes)),
+        **stated,
     )
-    return TableStepTimes(table_from_json(data), provenance)
+    return TableStepTimes(table_from_json(data), provenance, mixed, link)
 
 
 def kv_capacity(

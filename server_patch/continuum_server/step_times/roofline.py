@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from continuum_server.step_times.attention import MixedAttention
+from continuum_server.step_times.links import THROUGH_HOST_GB_S, THROUGH_HOST_US
 from continuum_server.step_times.model import PrefillChunk, Provenance, check_range
 from continuum_server.step_times.specs import EMBEDDING_BYTES, Gpu, Model
 
@@ -47,13 +49,20 @@ Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 10% and 8% for the
 """
 PROFILE_SOURCE = "kernel times of vLLM 0.19 in casys-kaist/LLMServingSim @ 5daddb2 (MIT)"
 MEASURED_SHARES = {
-    "rtx-pro-6000": Shares(matmul=0.72, attention=0.59, bandwidth=0.82, layer_us=50.0),
+    "rtx-pro-6000": Shares(
+        matmul=0.72,
+        attention=0.59,
+        bandwidth=0.82,
+        layer_us=50.0,
+        link=THROUGH_HOST_GB_S / 64,
+        all_reduce_us=THROUGH_HOST_US,
+    ),
     "rtx-4090": Shares(matmul=0.93, attention=0.87, bandwidth=0.90, layer_us=33.0),
 }
 """Fitted to ``PROFILE_SOURCE``: Llama-3.1-8B and Qwen3-32B on one and two RTX PRO 6000, Llama-3.1-8B on an RTX 4090;
 steps of decodes alone, whole prompts to 2,048 tokens, and chunks of 512 to 2,048 behind up to 16,384. The mean error is
 5% and 3%, the largest 21% (256 tokens) and 17%. Shorter chunks behind a prefix are not in the fit: FlashAttention-2
-takes far longer for them. Communication is not in that source, so its two constants are the general ones.
+takes far longer for them. Communication is not in that source: see ``links`` for the RTX PRO 6000.
 """
 
 
@@ -66,13 +75,22 @@ class RooflineStepTimes:
         tensor_parallel: GPUs; divides weights, KV and arithmetic evenly.
         step_overhead_ms: added to every step.
         shares: the constants; by default those of the GPU, or else the general ones.
+        request_overhead_ms: added to every step for each of its requests.
+        mixed: attention in steps with chunks; None: arithmetic and reading, chunk by chunk.
     """
 
     def __init__(
-        self, gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float, shares: Shares | None = None
+        self,
+        gpu: Gpu,
+        model: Model,
+        tensor_parallel: int,
+        step_overhead_ms: float,
+        shares: Shares | None = None,
+        request_overhead_ms: float = 0.0,
+        mixed: MixedAttention | None = None,
     ) -> None:
         shares = shares or MEASURED_SHARES.get(gpu.name) or Shares()
-        self._model = model
+        self._model, self._mixed, self._request_s = model, mixed, request_overhead_ms / 1e3
         peak = gpu.fp8_tflops if model.weight_bytes_each == 1.0 else gpu.bf16_tflops
         self._matmul_flops_s = peak * 1e12 * shares.matmul * tensor_parallel
         self._expert_flops_s = self._matmul_flops_s * EXPERTS_SHARE
@@ -101,6 +119,8 @@ class RooflineStepTimes:
         for chunk in chunks:
             tokens += chunk.tokens
             attention_s += self._chunk_s(chunk)
+        if self._mixed is not None and chunks:
+            attention_s = self._mixed.ms(chunks, decodes, decode_context_tokens) / 1e3
         return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
@@ -121,7 +141,7 @@ class RooflineStepTimes:
             flops = 2 * (model.always_parameters * tokens + model.head_parameters * sampled)
             read = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters
             found = max(flops / self._matmul_flops_s, read / self._bytes_s) + self._experts_s(tokens)
-            found += self._layers_s + self._all_reduce_token_s * tokens
+            found += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
             self._fixed[tokens, sampled] = found
         return found
 

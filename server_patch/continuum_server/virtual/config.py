@@ -50,8 +50,12 @@ class EngineConfig:
     kv_blocks: int | None = None
     """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
     gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
-    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
-    """Added to every step for the time that is not in the kernel times."""
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
+    """Added to every step for the time that is not in the kernel times; None: by the vLLM version."""
+    step_times: str = defaults.STEP_TIMES
+    """Which end of the attention's uncertainty: low, mid or high."""
+    vllm: str | None = None
+    """The vLLM version whose overhead is modelled; None: the newest."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's maximum."""
     event_skipping: bool = True
@@ -170,7 +174,9 @@ def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
 def times_of(config: EngineConfig) -> StepTimes:
     if config.profile is not None:
         return ProfileStepTimes(read_profile(Path(config.profile)))
-    return load_step_times(config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms)
+    return load_step_times(
+        config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms, config.vllm, config.step_times
+    )
 
 
 def _check_replicas(config: EngineConfig) -> None:
