@@ -237,7 +237,7 @@ _GLM_45 = Model(
     dense_layers=3,
     architecture="Glm4MoeForCausalLM",
     aliases=("glm-4.5-fp8",),
-    notes="fp8 weights, bf16 KV; 8 of 160 experts a token; no layer for multi-token prediction",
+    notes="fp8 weights; 8 of 160 experts a token; no layer for multi-token prediction",
 )
 _LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
 
@@ -391,7 +391,7 @@ MODELS = (
         dense_layers=3,
         architecture="DeepseekV3ForCausalLM",
         aliases=("deepseek-v3", "deepseek-v3-0324", "deepseek-r1", "deepseek-v3.1-terminus"),
-        notes="fp8 weights, bf16 KV; MLA, whose KV every GPU keeps whole; 8 of 256 experts a token; no "
+        notes="fp8 weights; MLA, whose KV every GPU keeps whole; 8 of 256 experts a token; no "
         "layer for multi-token prediction",
     ),
 )

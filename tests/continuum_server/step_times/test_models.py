@@ -213,6 +213,12 @@ def test_mla_expands_the_prefix_of_a_chunk() -> None:
     assert behind > flops / (8 * 1979e12 * 0.72)
 
 
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-coder-30b-a3b"])
+def test_a_table_of_bf16_kv_is_not_taken_for_fp8_kv(name: str) -> None:
+    assert load_step_times("h100", name).provenance.kind == "measured-table"
+    assert load_step_times("h100", f"{name}+fp8-kv").provenance.kind == "roofline"
+
+
 def test_fewer_bits_of_kv_make_decodes_faster() -> None:
     times = [RooflineStepTimes(find_gpu("h100"), find_model(name), 1, 0.0) for name in ("qwen3-8b", "qwen3-8b+fp8-kv")]
     reading = [each.step_s((), 64, 64 * 8192) - each.step_s((), 64, 64) for each in times]
