@@ -10,13 +10,12 @@ import functools
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
-from urllib.parse import urlsplit, urlunsplit
 
 import openai
 
 from continuum_client.call import Call, call_for
 from continuum_client.dialects import HEADERS, Dialect
-from continuum_client.endpoints import endpoints
+from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import once
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, settings_from
@@ -340,10 +339,3 @@ def _make(cls: type[Any]) -> type[Any]:
         if issubclass(cls, theirs):
             return type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     raise TypeError(f"wrap() takes a client of openai's, not {cls.__name__}")
-
-
-def root_of(url: str) -> str:
-    """A server's root: its base URL without ``/v1``, query and trailing slash."""
-    parts = urlsplit(url)
-    path = parts.path.rstrip("/")
-    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
