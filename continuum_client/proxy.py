@@ -381,7 +381,7 @@ def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) 
     if not fields:
         return raw
     more = json.dumps(fields, separators=(",", ":"))[1:].encode()
-    return raw.rstrip(b" \t\r\n")[:-1] + (b"," if body else b"") + more
+    return b"".join((memoryview(raw)[: raw.rindex(b"}")], b"," if body else b"", more))  # one copy of a long body
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

@@ -299,12 +299,7 @@ def events_of_anthropic() -> list[dict[str, Any]]:
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Let me see."}},
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": tool},
-        {
-            "type": "content_block_delta",
-            "index": 1,
-            "delta": {"type": "input_json_delta", "partial_json": '{"command"'},
-        },
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ': "ls"}'}},
+        *({"type": "content_block_delta", "index": 1, "delta": part} for part in parts),
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 25}},
         {"type": "message_stop"},
     ]
