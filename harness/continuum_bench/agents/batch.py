@@ -178,7 +178,10 @@ class Runner:
             if process is not None:
                 await process.end()
                 self._processes.discard(process)
-        if record.finished and arrival.task.test is not None and self._batch.in_folders:
+        ended_itself = (
+            record.finished and record.status != TIME_LIMIT
+        )  # else it has no patch, whatever the folder holds
+        if ended_itself and arrival.task.test is not None and self._batch.in_folders:
             record.passed = await _passes(arrival.task.test, self._workspace(arrival))
 
     async def _spawn(self, arrival: Arrival) -> AgentProcess:
@@ -227,7 +230,7 @@ class Runner:
         except asyncio.TimeoutError:
             record.status = TIME_LIMIT
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
-            record.passed = False if self._batch.answers else None
+            record.passed = False if self._batch.answers or arrival.task.test is not None else None
         finally:
             record.end_s = self._sink.offset_s()  # before its process ends, which takes a moment
 

@@ -129,7 +129,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         again = f", {finished} finished before" if finished else ""
         rate = pace(options.arrivals, options.jps)
         print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
-        complete = True
+        complete, results.to_run = True, len(arrivals)
         if arrivals:
             batch = Batch(
                 python=python,
@@ -287,6 +287,8 @@ class Results:
         self.out = out
         self.model = start.model
         self.records: list[ProgramRecord] = []
+        self.to_run = 0
+        """Programs that were to be run this time."""
         _claim(out, manifest)
         self._lock = Presence(out / LOCK)
         if not self._lock.alone:
@@ -351,15 +353,23 @@ class Results:
 def _claim(out: Path, manifest: Manifest) -> None:
     """Make the directory, or check that it holds an earlier part of the same batch."""
     if (out / MANIFEST).exists():
-        name = read_manifest(out).workload.get("name")
+        earlier = read_manifest(out)
+        name = earlier.workload.get("name")
         if name != manifest.workload["name"]:
             raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
+        if _against(earlier) != _against(manifest):
+            raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
     write_manifest(out, manifest)
+
+
+def _against(manifest: Manifest) -> str:
+    """The server and the model of a batch."""
+    return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
 
 
 def _show(results: Results, as_json: bool) -> None:
@@ -379,7 +389,8 @@ def _show(results: Results, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
         return
-    counts = ", ".join(f"{count} {status}" for status, count in cast(dict[str, int], summary["status"]).items())
+    ends = {**cast(dict[str, int], summary["status"]), "not run": results.to_run - len(results.records)}
+    counts = ", ".join(f"{count} {status}" for status, count in ends.items() if count)
     mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
     passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
-    print_notice(f"{summary['programs']} programs: {counts or 'none left to run'}{mean}{passed}")
+    print_notice(f"{summary['programs']} programs: {counts or 'all finished before'}{mean}{passed}")
