@@ -75,6 +75,8 @@ class Framework:
 
     @property
     def pinned_version(self) -> str:
+        if self.distribution == DISTRIBUTION:
+            return version(DISTRIBUTION)
         wanted = f"{self.distribution}=="
         lines = self.pins.read_text(encoding="utf-8").splitlines()
         return next(line.removeprefix(wanted) for line in lines if line.startswith(wanted))
@@ -88,6 +90,9 @@ FRAMEWORKS = {
         Framework("openhands", "continuum_agents.openhands", "openhands-sdk", ((3, 12), (3, 14))),
     )
 }
+
+COMMAND = Framework("command", "continuum_agents.command", DISTRIBUTION)
+"""Any command. It runs in the harness's own environment, so it is not among those that are set up."""
 
 
 def source_root() -> Path | None:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 from continuum_agents.environments import (
+    COMMAND,
     FRAMEWORKS,
     AgentEnvironmentError,
     Framework,
@@ -87,6 +88,8 @@ class Work:
     tasks: list[Task]
     answers: bool = False
     """True: programs answer a question. False: programs change code in a folder."""
+    scored: bool = False
+    """True: programs have a verdict also without a test, so a program that is stopped has failed."""
     conclude: Callable[[Results], None] | None = None
     """Called when everything is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -140,6 +143,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
                 workers=at_once(options),
                 time_limit_s=options.time_limit_s,
                 answers=work.answers,
+                scored=work.scored or work.answers,
             )
             complete = play(batch, arrivals, results, print_notice)
         if work.conclude is not None:
@@ -151,6 +155,8 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
 
 
 def environment_of(name: str) -> tuple[Framework, Path]:
+    if name == COMMAND.name:
+        return COMMAND, Path(sys.executable)
     try:
         framework = find_framework(name)
         return framework, python_of(framework)
