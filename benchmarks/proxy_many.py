@@ -86,7 +86,7 @@ async def play(upstream: str, programs: int, folder: str) -> list[str]:
         f"{sum(under_way)} requests are under way at proxies": sum(under_way) == 0,
         f"the server runs {running} requests, {waiting} wait": running == 0 == waiting,
         f"{len(pins)} pins are left": not pins,
-        f"{turns.total()} turns were answered, {recorded.total()} recorded": recorded == turns,
+        f"{turns.total()} turns were read to their end, {recorded.total()} recorded": recorded >= turns,
         f"{len(faults)} faults in the trace": not faults,
     }
     for text, holds in checks.items():

@@ -36,8 +36,8 @@ from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
 from continuum_client.settings import ClientSettings
 from continuum_client.turns import key_of
 
-ASK_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
-"""Time limit of the proxy's own requests: the models of ``auto``, and the release of a program."""
+ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (2.0, 10.0))
+"""Time limits of the proxy's own requests: the models of ``auto``, and the release of a program."""
 IDLE_S = 2.0
 """How long an unused connection to the server stays open: less than vLLM's 5 s, so that the proxy closes it first."""
 MESSAGES = "/messages"
@@ -314,9 +314,8 @@ class Proxy:
         if release is None:
             return
         try:
-            async with self._session.post(
-                URL(self.root + release.path, encoded=True), json=release.body, headers=self._keys, timeout=ASK_TIMEOUT
-            ) as answer:
+            to = URL(self.root + release.path, encoded=True)
+            async with self._session.post(to, json=release.body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
                 failure = None if answer.status in (200, 404, 405) else str(answer.status)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             failure = repr(error)
