@@ -73,7 +73,7 @@ async def play(upstream: str, programs: int, folder: str) -> list[str]:
         async with session.get("/v1/models") as answer:
             model = (await answer.json())["data"][0]["id"]
         turns: Counter[str] = Counter()
-        settings = [settings_from("vllm", recorder, implicit=False) for _ in range(programs)]
+        settings = [settings_from({"dialect": "vllm", "record": recorder, "implicit": False}) for _ in range(programs)]
         playing = [program(number, upstream, model, mine, turns) for number, mine in enumerate(settings)]
         under_way = await asyncio.gather(*playing)
         await asyncio.sleep(1.0)

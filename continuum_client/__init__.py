@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from continuum_client.client import AsyncOpenAI, OpenAI, wrap
     from continuum_client.errors import ContinuumError, ContinuumWarning, InvalidTag, ProgramClosed, UnknownDialect
     from continuum_client.frameworks import extra_body, headers
+    from continuum_client.instrumentation import Instrumentation, instrument, uninstrument
     from continuum_client.predictors import Prediction, Predictor, RunningQuantiles
     from continuum_client.program import Program, current_program, inherit_threads
     from continuum_client.recorder import Recorder
@@ -24,6 +25,7 @@ __all__ = [
     "AsyncOpenAI",
     "ContinuumError",
     "ContinuumWarning",
+    "Instrumentation",
     "InvalidTag",
     "OpenAI",
     "Prediction",
@@ -37,6 +39,8 @@ __all__ = [
     "extra_body",
     "headers",
     "inherit_threads",
+    "instrument",
+    "uninstrument",
     "wrap",
 ]
 
@@ -44,6 +48,7 @@ _HOMES = {
     "client": ("AsyncOpenAI", "OpenAI", "wrap"),
     "errors": ("ContinuumError", "ContinuumWarning", "InvalidTag", "ProgramClosed", "UnknownDialect"),
     "frameworks": ("extra_body", "headers"),
+    "instrumentation": ("Instrumentation", "instrument", "uninstrument"),
     "predictors": ("Prediction", "Predictor", "RunningQuantiles"),
     "program": ("Program", "current_program", "inherit_threads"),
     "recorder": ("Recorder",),

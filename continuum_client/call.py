@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
+from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import Feature, endpoints, named_in
 from continuum_client.errors import once
@@ -181,7 +182,7 @@ def call_for(settings: ClientSettings, bound: Program | None, options: Any, url:
     """The call for a request; None if the request is not a turn or belongs to no program, and is sent unchanged."""
     if options.url not in GENERATING or options.method.lower() != "post":
         return None
-    program = bound or current_program()
+    program = bound or current_program() or closed_here()
     if program is not None:
         if program.closed:
             message = "later calls in it are sent without tags"

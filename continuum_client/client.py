@@ -7,9 +7,10 @@ happen inside it, so a retry carries the same tags. Resources, types and streams
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import openai
 
@@ -17,15 +18,17 @@ from continuum_client.call import Call, call_for
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import once
+from continuum_client.hook import hook
 from continuum_client.program import Program
-from continuum_client.settings import OPTIONS, ClientSettings, settings_from
+from continuum_client.settings import OPTIONS, ClientSettings, Options, settings_from, settings_like
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
+    from continuum_client.dialects import DialectName
     from continuum_client.predictors import Predictor
     from continuum_client.recorder import Recorder
     from continuum_client.reply import Content
@@ -36,6 +39,14 @@ _ASK_OPTIONS: Mapping[str, Any] = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
 
 SETTINGS = "_continuum_settings"
 """The constructor argument with which ``copy()`` passes a client's settings to the copy."""
+
+
+_Class = TypeVar("_Class", bound=type[Any])
+_OURS: Options = {"dialect": None, "record": None, "content": "none", "predict": False, "implicit": True}
+_OUR_PARAMETERS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Options.__annotations__[name])
+    for name, default in _OURS.items()
+]
 
 
 class _Tagging:
@@ -49,7 +60,7 @@ class _Tagging:
 
         def __init__(self, **options: Any) -> None:
             ours = {name: options.pop(name) for name in OPTIONS if name in options}
-            self._continuum = options.pop(SETTINGS, None) or settings_from(**ours)
+            self._continuum = options.pop(SETTINGS, None) or settings_from(ours)
             super().__init__(**options)
 
         def copy(self, **options: Any) -> Any:
@@ -81,7 +92,10 @@ class _Tagging:
         Raises:
             InvalidTag: an id or a number that cannot be sent.
         """
-        return self._continuum.program(program_id, predict, parent, output_tokens)
+        program = self._continuum.program(program_id, predict, parent, output_tokens)
+        program.home = cast("Any", self)
+        hook.install()
+        return program
 
     def bind(self, program: Program) -> Self:
         """A copy of this client whose calls all belong to ``program``, in any thread or task."""
@@ -99,7 +113,8 @@ class _Tagging:
         release = dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
         if release is None:
             return None
-        return root_of(url) + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
+        root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
+        return root + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
 
     def _not_released(self, error: Exception) -> None:
         if getattr(error, "status_code", None) not in (404, 405):  # a server without the request holds no KV either
@@ -125,19 +140,23 @@ class _SyncTagging(_Tagging):
     if not TYPE_CHECKING:
 
         def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
-            call = self._call(options)
-            if call is None:
-                return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-            while True:
-                try:
-                    if not call.tagged:
-                        call.apply_tags(call.dialect or self._ask(call.url), stream, self)
-                    result = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-                except BaseException as error:
-                    if not call.retry_untagged(error):
-                        raise
-                else:
-                    return call.answered(result)
+            return self._send(super().request, cast_to, options, stream, stream_cls)
+
+    def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        """Send a request with ``send``; with tags, if it is a turn of a program."""
+        call = self._call(options)
+        if call is None:
+            return send(cast_to, options, stream=stream, stream_cls=stream_cls)
+        while True:
+            try:
+                if not call.tagged:
+                    call.apply_tags(call.dialect or self._ask(call.url), stream, self)
+                result = send(cast_to, options, stream=stream, stream_cls=stream_cls)
+            except BaseException as error:
+                if not call.retry_untagged(error):
+                    raise
+            else:
+                return call.answered(result)
 
     def _ask(self, url: str) -> Dialect:
         """``auto``: the dialect that the server's model list indicates."""
@@ -157,24 +176,30 @@ class _SyncTagging(_Tagging):
             except Exception as error:  # noqa: BLE001 - the program is closed in any case
                 self._not_released(error)
 
+    _release_blocking = _release
+
 
 class _AsyncTagging(_Tagging):
     if not TYPE_CHECKING:
 
         async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
-            call = self._call(options)
-            if call is None:
-                return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-            while True:
-                try:
-                    if not call.tagged:
-                        call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
-                    result = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-                except BaseException as error:
-                    if not call.retry_untagged(error):
-                        raise
-                else:
-                    return call.answered(result)
+            return await self._send(super().request, cast_to, options, stream, stream_cls)
+
+    async def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        """Send a request with ``send``; with tags, if it is a turn of a program."""
+        call = self._call(options)
+        if call is None:
+            return await send(cast_to, options, stream=stream, stream_cls=stream_cls)
+        while True:
+            try:
+                if not call.tagged:
+                    call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
+                result = await send(cast_to, options, stream=stream, stream_cls=stream_cls)
+            except BaseException as error:
+                if not call.retry_untagged(error):
+                    raise
+            else:
+                return call.answered(result)
 
     async def _ask(self, url: str) -> Dialect:
         """``auto``: the dialect that the server's model list indicates."""
@@ -191,6 +216,27 @@ class _AsyncTagging(_Tagging):
         request = self._release_request(program_id)
         return None if request is None else self._send_release(*request)
 
+    def _release_blocking(self, program_id: str) -> None:
+        """Send the release without an event loop, by a client for this one request."""
+        request = self._release_request(program_id)
+        if request is None:
+            return
+        this = cast("Any", self)
+        key = this.api_key or "none"
+        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
+        try:
+            with openai.OpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                organization=this.organization,
+                project=this.project,
+                default_headers={**own, **this._custom_headers},
+                default_query=this._custom_query,
+            ) as plain:
+                plain.post(request[0], **request[1])
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)
+
     async def _send_release(self, url: str, options: dict[str, Any]) -> None:
         try:
             await cast("Any", self).post(url, **options)
@@ -198,6 +244,24 @@ class _AsyncTagging(_Tagging):
             self._not_released(error)
 
 
+def _shows_arguments(theirs: type[Any]) -> Callable[[_Class], _Class]:
+    """Give a class a constructor whose signature has the arguments of openai's class ``theirs``, and our options."""
+
+    def shown(cls: _Class) -> _Class:
+        def __init__(self: Any, **options: Any) -> None:
+            super(cast("Any", cls), self).__init__(**options)
+
+        parameters = list(inspect.signature(theirs.__init__).parameters.values())
+        rest = [each for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+        listed = [each for each in parameters if each not in rest]
+        __init__.__signature__ = inspect.Signature([*listed, *_OUR_PARAMETERS, *rest])  # type: ignore[attr-defined]
+        cls.__init__ = __init__
+        return cls
+
+    return shown
+
+
+@_shows_arguments(openai.OpenAI)
 class OpenAI(_SyncTagging, openai.OpenAI):
     """``openai.OpenAI`` with programs. It takes openai's arguments and five optional ones.
 
@@ -239,7 +303,7 @@ class OpenAI(_SyncTagging, openai.OpenAI):
             http_client: openai.DefaultHttpxClient | None = None,
             _strict_response_validation: bool = False,
             _enforce_credentials: bool = True,
-            dialect: str | Dialect | None = None,
+            dialect: DialectName | Dialect | None = None,
             record: str | os.PathLike[str] | Recorder | None = None,
             content: Content = "none",
             predict: bool | Predictor = False,
@@ -247,6 +311,7 @@ class OpenAI(_SyncTagging, openai.OpenAI):
         ) -> None: ...
 
 
+@_shows_arguments(openai.AsyncOpenAI)
 class AsyncOpenAI(_AsyncTagging, openai.AsyncOpenAI):
     """``openai.AsyncOpenAI`` with programs. It takes the same five arguments as ``OpenAI``; enter programs with ``async
     with``."""
@@ -273,7 +338,7 @@ class AsyncOpenAI(_AsyncTagging, openai.AsyncOpenAI):
             http_client: openai.DefaultAsyncHttpxClient | None = None,
             _strict_response_validation: bool = False,
             _enforce_credentials: bool = True,
-            dialect: str | Dialect | None = None,
+            dialect: DialectName | Dialect | None = None,
             record: str | os.PathLike[str] | Recorder | None = None,
             content: Content = "none",
             predict: bool | Predictor = False,
@@ -281,40 +346,73 @@ class AsyncOpenAI(_AsyncTagging, openai.AsyncOpenAI):
         ) -> None: ...
 
 
-@overload
-def wrap(client: openai.OpenAI, **options: Any) -> OpenAI: ...
+@_shows_arguments(openai.AzureOpenAI)
+class AzureOpenAI(OpenAI, openai.AzureOpenAI):
+    """``openai.AzureOpenAI`` with programs; ``wrap`` makes it."""
+
+
+@_shows_arguments(openai.AsyncAzureOpenAI)
+class AsyncAzureOpenAI(AsyncOpenAI, openai.AsyncAzureOpenAI):
+    """``openai.AsyncAzureOpenAI`` with programs; ``wrap`` makes it."""
+
+
+_Ours = TypeVar("_Ours", OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI)
 
 
 @overload
-def wrap(client: openai.AsyncOpenAI, **options: Any) -> AsyncOpenAI: ...
+def wrap(client: _Ours, **options: Unpack[Options]) -> _Ours: ...
 
 
-def wrap(client: Any, **options: Any) -> Any:
+@overload
+def wrap(client: openai.AzureOpenAI, **options: Unpack[Options]) -> AzureOpenAI: ...
+
+
+@overload
+def wrap(client: openai.AsyncAzureOpenAI, **options: Unpack[Options]) -> AsyncAzureOpenAI: ...
+
+
+@overload
+def wrap(client: openai.OpenAI, **options: Unpack[Options]) -> OpenAI: ...
+
+
+@overload
+def wrap(client: openai.AsyncOpenAI, **options: Unpack[Options]) -> AsyncOpenAI: ...
+
+
+def wrap(
+    client: Any,
+    *,
+    dialect: DialectName | Dialect | None = None,
+    record: str | os.PathLike[str] | Recorder | None = None,
+    content: Content | None = None,
+    predict: bool | Predictor | None = None,
+    implicit: bool | None = None,
+) -> Any:
     """A client with programs, made from a client of openai's (``openai.OpenAI``, ``AzureOpenAI`` or any subclass).
 
     The given client is not changed, and both clients share one connection pool. The result is an instance of the given
-    client's class and of our ``OpenAI`` or ``AsyncOpenAI``.
+    client's class and of our ``OpenAI`` or ``AsyncOpenAI``. If the given client is one of ours, the result has its
+    options, except for those that are given here.
 
     Args:
         client: an instance of ``openai.OpenAI`` or ``openai.AsyncOpenAI``.
-        options: ``dialect``, ``record``, ``content``, ``predict``, ``implicit``, as for ``OpenAI``.
+        dialect, record, content, predict, implicit: as for ``OpenAI``.
 
     Raises:
-        TypeError: ``client`` is not a client of openai's, or an option has an unknown name.
+        TypeError: ``client`` is not a client of openai's.
     """
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown:
-        raise TypeError(f"wrap() got an unexpected option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
-    cls = _tagged(type(client))
+    options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
+    cls = tagged(type(client))
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
     for name in _cached(cls):
         twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
-    twin._continuum = settings_from(**options)
+    known = isinstance(client, _Tagging)
+    twin._continuum = settings_like(client._continuum, options) if known else settings_from(options)
     return twin
 
 
-_made: dict[type[Any], type[Any]] = {}
+_made: dict[type[Any], type[Any]] = {openai.AzureOpenAI: AzureOpenAI, openai.AsyncAzureOpenAI: AsyncAzureOpenAI}
 _made_lock = threading.Lock()
 
 
@@ -324,7 +422,7 @@ def _cached(cls: type[Any]) -> list[str]:
     return [name for name, value in found if isinstance(value, functools.cached_property)]
 
 
-def _tagged(cls: type[Any]) -> type[Any]:
+def tagged(cls: type[Any]) -> type[Any]:
     """A subclass of ``cls`` with programs. It keeps the name, because openai sends the name as the user agent."""
     with _made_lock:
         if cls not in _made:
@@ -337,5 +435,6 @@ def _make(cls: type[Any]) -> type[Any]:
         return cls
     for theirs, ours in ((openai.OpenAI, OpenAI), (openai.AsyncOpenAI, AsyncOpenAI)):
         if issubclass(cls, theirs):
-            return type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+            made = type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+            return _shows_arguments(cls)(made)
     raise TypeError(f"wrap() takes a client of openai's, not {cls.__name__}")

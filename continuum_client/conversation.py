@@ -131,6 +131,14 @@ class Conversations:
             forgotten.program.forget()
         return conversation.program, lambda: self._fail(conversation)
 
+    def forget(self) -> list[Program]:
+        """Forget all conversations, and return their programs."""
+        with self._lock:
+            programs = [conversation.program for conversation in self._order]
+            for each in (self._sent, self._failed, self._order):
+                each.clear()
+        return programs
+
     def _continued(self, keys: list[int]) -> _Conversation | None:
         """The conversation with the longest prefix of this request. Equal messages count only after a failure."""
         for key in reversed(keys):

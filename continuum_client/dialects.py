@@ -15,13 +15,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_to_xargs
 
 from continuum_client.errors import UnknownDialect
+
+DialectName = Literal["headers", "vllm", "sglang", "dynamo", "trtllm", "thunderagent", "openai", "auto"]
 
 AUTO = "auto"
 """Not a dialect, but the instruction to ask the server for one (``endpoints``)."""
@@ -156,8 +158,12 @@ both send it; they get ``headers``."""
 BY_HOST: dict[str, Dialect] = {"api.openai.com": DIALECTS["openai"]}
 
 
-def find_dialect(wanted: str | Dialect) -> Dialect | None:
+def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect | None:
     """The dialect with that name; an object of the caller's is returned as it is; None for ``auto``.
+
+    Args:
+        wanted: a name, or an object.
+        source: where the name comes from, for the error message.
 
     Raises:
         UnknownDialect: no dialect has that name.
@@ -169,7 +175,7 @@ def find_dialect(wanted: str | Dialect) -> Dialect | None:
     try:
         return DIALECTS[wanted]
     except KeyError:
-        raise UnknownDialect(f"dialect {wanted!r}: there are {', '.join([*DIALECTS, AUTO])}") from None
+        raise UnknownDialect(f"{source} {wanted!r}: there are {', '.join([*DIALECTS, AUTO])}") from None
 
 
 def cache_key(program_id: str) -> str:

@@ -80,9 +80,9 @@ class Endpoints:
 
 
 def root_of(url: str) -> str:
-    """A server's root: its base URL without ``/v1``, query and trailing slash."""
+    """A server's root: its base URL without ``/v1``, an Azure deployment, query and trailing slash."""
     parts = urlsplit(url)
-    path = parts.path.rstrip("/")
+    path = re.sub(r"/openai/deployments/[^/]+$", "", parts.path.rstrip("/"))
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
 
 

@@ -1,5 +1,8 @@
 """Tags as headers and body fields, for frameworks to which no client can be passed.
 
+The end of ``with client.program(...)`` releases the program at ``client``'s base URL, in its dialect. Nothing releases
+a program id that is given here by name: the server keeps its KV cache until the TTL ends.
+
 docs/client has recipes for LiteLLM, LangChain, the OpenAI Agents SDK and PydanticAI.
 """
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from continuum_traces.schema import Tags
 
-from continuum_client.dialects import HEADERS, Dialect, find_dialect
+from continuum_client.dialects import HEADERS, Dialect, DialectName, find_dialect
 from continuum_client.program import current_program
 from continuum_client.tagging import check_id, check_seconds, check_tool, tag_body, tag_headers
 
@@ -32,7 +35,7 @@ def headers(program_id: str | None = None, *, parent_id: str | None = None, last
 def extra_body(
     program_id: str | None = None,
     *,
-    dialect: str | Dialect = "vllm",
+    dialect: DialectName | Dialect = "vllm",
     path: str = "/chat/completions",
     parent_id: str | None = None,
     last_step: bool = False,
@@ -60,8 +63,9 @@ def extra_body(
         UnknownDialect: no dialect has that name.
     """
     program = current_program()
-    if program_id is None and program is not None and not program.closed:
+    if program_id is None and program is not None:
         tags = replace(program.take().tags, turn_id=None)  # a framework may send these fields with every call
+        program.passed_on(last_step or bool(tags.is_last_step))
         output_tokens = output_tokens or program.output_tokens
     else:
         tags = _identity(program_id, parent_id, last_step)
@@ -74,7 +78,8 @@ def extra_body(
 
 def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:
     program = current_program()
-    if program_id is None and program is not None and not program.closed:
+    if program_id is None and program is not None:
+        program.passed_on(last_step)
         return Tags(program_id=program.id, parent_id=program.parent_id, is_last_step=last_step or None)
     if program_id is None:
         return Tags()

@@ -1,7 +1,7 @@
 """A program is one run of an agent. It knows which calls belong to it and what the next call tells the server.
 
-The current program is a context variable. Every call that is made in the body of ``with client.program(...)``, and in
-coroutines, tasks and threads that are started there, belongs to the program.
+Every call that is made in the body of ``with client.program(...)``, and in coroutines, tasks and threads that are
+started there, belongs to the program (``current``).
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from continuum_traces.schema import Tags
 
+from continuum_client import current
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.tagging import check_id, check_seconds, check_tool
@@ -31,14 +32,19 @@ R = TypeVar("R")
 MAX_RUNS = 256
 """Tool runs that are kept between two calls; further ones are dropped."""
 
-_current: ContextVar[Program | None] = ContextVar("continuum_program", default=None)
-_inheritance = Inheritance(_current)
+_inheritance = Inheritance(current.variable, current.current_entry)
 
 
 class SendingClient(Protocol):
     """A client that has sent calls of a program, and can send the program's release to its server."""
 
-    def _release(self, program_id: str) -> Any: ...
+    base_url: Any
+
+    def _release(self, program_id: str) -> Any:
+        """Send the release; or return a coroutine that sends it."""
+
+    def _release_blocking(self, program_id: str) -> None:
+        """Send the release, outside any event loop."""
 
 
 class Keeper(Protocol):
@@ -118,12 +124,14 @@ class Program:
         self.output_tokens = output_tokens
         self.keeper: Any = None
         """Records the turns (``recorder.Ledger``); None: they are not recorded."""
+        self.home: SendingClient | None = None
+        """The client that opened the program."""
         self._clock = clock
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
         self._child = child
         self._lock = threading.Lock()
-        self._token: Token[Program | None] | None = None
+        self._entry: current.Entry | None = None
         self._closed = False
         self._clients: dict[str, SendingClient] = {}
         """By base URL: the clients that sent calls of this program."""
@@ -213,7 +221,9 @@ class Program:
             raise ContinuumError(
                 "this program was made without a client; open the child with client.program(parent=...)"
             )
-        return self._child(program_id, parent=self, **options)
+        child = self._child(program_id, parent=self, **options)
+        child.home = self.home
+        return child
 
     def _open(self) -> None:
         if self._closed:
@@ -268,16 +278,22 @@ class Program:
         self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
 
+    def passed_on(self, last_step: bool) -> None:
+        """The tags were given to a framework, so the client that opened the program has to release it."""
+        if self.home is not None:
+            self._clients.setdefault(str(self.home.base_url), self.home)
+        self._sent_last = last_step
+
     # --------------------------------------------------------------------------------- entering, closing
 
     def __enter__(self) -> Program:
         self._open()
-        if self._token is not None:
+        if self._entry is not None:
             raise ContinuumError(
                 f"program {self.id!r} is entered already; in another thread or task use p.active() or p.bind()"
             )
         _inheritance.begin()
-        self._token = _current.set(self)
+        self._entry = current.enter(self)
         return self
 
     def __exit__(
@@ -296,12 +312,9 @@ class Program:
         await self.aclose()
 
     def _leave(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            try:
-                _current.reset(token)
-            except ValueError:  # the block was left in another context than it was entered in
-                _current.set(None)
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            current.leave(entry)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Program]:
@@ -312,11 +325,11 @@ class Program:
         """
         self._open()
         _inheritance.begin()
-        token = _current.set(self)
+        entry = current.enter(self)
         try:
             yield self
         finally:
-            _current.reset(token)
+            current.leave(entry)
 
     def bind(self, function: Callable[P, R]) -> Callable[P, R]:
         """A function that calls ``function`` as part of this program, in whichever thread it runs.
@@ -335,16 +348,19 @@ class Program:
         """End the program: complete its record, and make the server release its KV cache if the dialect can.
 
         Never raises, and has no effect on a closed program. A server that does not answer costs at most two seconds.
-        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop; ``await p.aclose()`` waits for
-        it.
+        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop, if there is one;
+        ``await p.aclose()`` waits for it.
         """
-        for sent in self._end():
-            if sent is not None:
-                _in_background(sent)
+        for client in self._end():
+            if _loop_runs():
+                _in_background(client._release(self.id))
+            else:
+                client._release_blocking(self.id)
 
     async def aclose(self) -> None:
         """``close()``, but waits until an ``AsyncOpenAI`` has sent the release."""
-        for sent in self._end():
+        for client in self._end():
+            sent = client._release(self.id)
             if sent is not None:
                 await sent
 
@@ -352,8 +368,8 @@ class Program:
         """Close the program without a release, because the agent may still go on with it."""
         self._end(tell=False)
 
-    def _end(self, tell: bool = True) -> list[Any]:
-        """Close the program. Returns what the clients' ``_release`` returned: None or a coroutine."""
+    def _end(self, tell: bool = True) -> list[SendingClient]:
+        """Close the program. Returns the clients that have to send its release."""
         with self._lock:
             if self._closed:
                 return []
@@ -362,7 +378,7 @@ class Program:
             self._clients = {}
         if self.keeper is not None:
             self.keeper.finish(self._runs)
-        return [client._release(self.id) for client in clients]
+        return clients
 
 
 class Tool:
@@ -399,22 +415,23 @@ class Tool:
 _background: set[Any] = set()
 
 
-def _in_background(sent: Any) -> None:
-    """Run a coroutine as a task of the running event loop; without a loop, drop it: the pin then ends by its TTL."""
-    import asyncio  # noqa: PLC0415 - needed only if close() is called for an AsyncOpenAI
+def _loop_runs() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
-    try:
-        task = asyncio.get_running_loop().create_task(sent)
-    except RuntimeError:
-        sent.close()
-        return
-    _background.add(task)
-    task.add_done_callback(_background.discard)
+
+def _in_background(sent: Any) -> None:
+    """Run a coroutine as a task of the running event loop; None: there is nothing to do."""
+    if sent is not None:
+        task = sys.modules["asyncio"].get_running_loop().create_task(sent)
+        _background.add(task)
+        task.add_done_callback(_background.discard)
 
 
 def current_program() -> Program | None:
-    """The program to which calls made here belong; None outside any program."""
-    return _current.get()
+    """The open program to which calls made here belong; None outside any program."""
+    entry = current.current_entry()
+    return None if entry is None else entry.program
 
 
 def inherit_threads(wanted: bool = True) -> None:

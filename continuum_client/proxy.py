@@ -116,7 +116,7 @@ class Proxy:
         watcher: Watcher | None = None,
     ) -> None:
         self.root = root_of(upstream)
-        self.url = f"{self.root}/v1"
+        self.url = self.base_url = f"{self.root}/v1"
         self.program = settings.program(program_id)
         self.under_way = 0
         """Requests that are being forwarded."""
@@ -321,6 +321,9 @@ class Proxy:
             failure = repr(error)
         if failure is not None:
             once.warn(f"release {self.url}", f"{self.url}: the release of a program failed: {failure}")
+
+    def _release_blocking(self, program_id: str) -> None:
+        raise NotImplementedError("a proxy closes its programs with aclose()")
 
 
 class Events:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_client.dialects import AUTO, DIALECTS
+from continuum_client.dialects import AUTO, DIALECTS, find_dialect
 from continuum_client.errors import ContinuumError
 from continuum_client.recorder import Recorder
 from continuum_client.settings import DIALECT_VARIABLE, RECORD_VARIABLE, ClientSettings, settings_from
@@ -77,7 +77,7 @@ def proxy_settings(dialect: str, record: str | None, content: Any) -> ClientSett
         UnknownDialect: no dialect has that name.
     """
     place = None if record is None else Recorder(record, content, source="continuum-proxy", tool_key=tool_by_command)
-    return settings_from(dialect, place, implicit=False)
+    return settings_from({"dialect": find_dialect(dialect) or "auto", "record": place, "implicit": False})
 
 
 async def run(upstream: str, settings: ClientSettings, program_id: str | None, command: Sequence[str]) -> int:

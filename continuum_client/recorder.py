@@ -31,7 +31,7 @@ from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
 from continuum_client.program import MAX_RUNS, ToolRun
 from continuum_client.recover import TRACE, WRITERS, add_missing_turns
-from continuum_client.reply import Content
+from continuum_client.reply import Content, check_content
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 Clock = Callable[[], float]
@@ -69,10 +69,8 @@ class Recorder:
         clock: Clock = time.monotonic,  # noqa: TID251 - the default of an injected clock
         wall: Clock = time.time,  # noqa: TID251
     ) -> None:
-        if content not in ("none", "digest", "full"):
-            raise ValueError(f"content {content!r}: there are none, digest, full")
         self.path = Path(path)
-        self.content: Content = content
+        self.content: Content = check_content(content)
         self.source = source
         self.tool_key = tool_key
         self.clock = clock

@@ -8,18 +8,35 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from continuum_traces.wire import MAX_TOOL_CHARS
 
 Content = Literal["none", "digest", "full"]
 """How much text is recorded: none, digests of tool arguments, or the answer and the arguments in full."""
 
+CONTENTS: tuple[Content, ...] = get_args(Content)
+
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 ENDS = (*_ENDS, "message_stop")
 """Types of the event after which a stream has no further one. A stream of chat chunks ends with ``[DONE]``."""
 ANTHROPIC = ("message", "message_start", "content_block_start", "content_block_delta", "message_delta")
 """Types of the answers and events of Anthropic's API that say something."""
+
+
+def check_content(content: str, source: str = "content") -> Content:
+    """The name, if it says how much text is recorded.
+
+    Args:
+        content: the name.
+        source: where the name comes from, for the error message.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if content not in CONTENTS:
+        raise ValueError(f"{source} {content!r}: there are {', '.join(CONTENTS)}")
+    return content
 
 
 @dataclass(slots=True)

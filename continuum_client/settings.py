@@ -6,20 +6,34 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from continuum_client.conversation import Conversations
-from continuum_client.dialects import Dialect, find_dialect
+from continuum_client.dialects import Dialect, DialectName, find_dialect
 from continuum_client.errors import InvalidTag
 from continuum_client.predictors import Predictor, RunningQuantiles
 from continuum_client.program import Program, current_program
+from continuum_client.reply import Content, check_content
 
 if TYPE_CHECKING:
     from continuum_client.recorder import Recorder
-    from continuum_client.reply import Content
 
 DIALECT_VARIABLE = "CONTINUUM_DIALECT"
 RECORD_VARIABLE = "CONTINUUM_RECORD"
+CONTENT_VARIABLE = "CONTINUUM_CONTENT"
+
+
+class Options(TypedDict, total=False):
+    """The options of a client that openai's clients do not have; ``client.OpenAI`` describes them."""
+
+    dialect: DialectName | Dialect | None
+    record: str | os.PathLike[str] | Recorder | None
+    content: Content | None
+    predict: bool | Predictor | None
+    implicit: bool | None
+
+
+OPTIONS = tuple(Options.__annotations__)
 
 
 @dataclass(slots=True)
@@ -66,38 +80,60 @@ class ClientSettings:
         return predict
 
 
-def settings_from(
-    dialect: str | Dialect | None = None,
-    record: str | os.PathLike[str] | Recorder | None = None,
-    content: Content = "none",
-    predict: bool | Predictor = False,
-    implicit: bool = True,
-) -> ClientSettings:
-    """The settings for a client's options, which ``client.OpenAI`` describes.
+def settings_from(options: Options) -> ClientSettings:
+    """The settings for a client's options. An option that is missing or None has its default.
 
     Raises:
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another one.
     """
-    wanted = dialect if dialect is not None else os.environ.get(DIALECT_VARIABLE) or "headers"
-    place = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
-    settings = ClientSettings(find_dialect(wanted), _recorder(place, content), None)
+    content = _content(options.get("content"))
+    predict = options.get("predict") or False
+    settings = ClientSettings(_dialect(options.get("dialect")), _recorder(options.get("record"), content), None)
     if not isinstance(predict, bool):
         settings.predictor = predict
     elif predict:
         settings.predictor = settings.quantiles
-    if implicit:
+    if options.get("implicit") is not False:
         settings.conversations = Conversations(lambda: settings.program(parent=None))
     return settings
 
 
-def _recorder(place: str | os.PathLike[str] | Recorder | None, content: Content) -> Recorder | None:
+def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
+    """``settings`` with other options; those that are missing or None stay as they are."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return settings
+    kept = Options(
+        dialect=settings.dialect or "auto",
+        record=settings.recorder,
+        content=settings.recorder.content if settings.recorder is not None and "record" not in given else None,
+        predict=settings.predictor is settings.quantiles or settings.predictor,
+        implicit=settings.conversations is not None,
+    )
+    return settings_from(cast("Options", {**kept, **given}))
+
+
+def _content(wanted: Content | None) -> Content:
+    named = os.environ.get(CONTENT_VARIABLE)
+    return check_content(named, CONTENT_VARIABLE) if wanted is None and named else check_content(wanted or "none")
+
+
+def _dialect(wanted: str | Dialect | None) -> Dialect | None:
+    named = os.environ.get(DIALECT_VARIABLE)
+    if wanted is None and named:
+        return find_dialect(named, DIALECT_VARIABLE)
+    return find_dialect(wanted or "headers")
+
+
+def _recorder(record: str | os.PathLike[str] | Recorder | None, content: Content) -> Recorder | None:
+    place = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
     if place is None:
         return None
     from continuum_client.recorder import Recorder, recorder_at  # noqa: PLC0415 - imported only if something is recorded
 
-    return place if isinstance(place, Recorder) else recorder_at(place, content)
-
-
-OPTIONS = ("dialect", "record", "content", "predict", "implicit")
-"""Names of the options that openai's clients do not have."""
+    if not isinstance(place, Recorder):
+        return recorder_at(place, content)
+    if content not in ("none", place.content):
+        raise ValueError(f"{place.path}: the Recorder has content={place.content!r}, so not {content!r}")
+    return place

@@ -26,10 +26,14 @@ class Inheritance:
 
     Args:
         variable: the context variable.
+        current: what to pass on; None: nothing.
     """
 
-    def __init__(self, variable: ContextVar[Any]) -> None:
+    def __init__(self, variable: ContextVar[Any], current: Callable[[], Any]) -> None:
         self._variable = variable
+        self._current = current
+        self._submits = threading.local()
+        """``on``: this thread submits work to a pool. A worker that the pool starts also runs other programs' work."""
         self._wanted = True
         self._patched = False
 
@@ -53,7 +57,7 @@ class Inheritance:
     def _starting(self, plain: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
         @functools.wraps(plain)
         def start(thread: threading.Thread) -> None:
-            value = self._variable.get(None) if self._wanted else None
+            value = self._current() if self._wanted and not getattr(self._submits, "on", False) else None
             if value is not None:
                 thread.run = _carrying(self._variable, value, thread.run)  # type: ignore[method-assign]
             plain(thread)
@@ -65,11 +69,13 @@ class Inheritance:
         def submit(pool: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
             if not self._wanted:
                 return plain(pool, fn, *args, **kwargs)
-            value = self._variable.get(None)
-            token = self._variable.set(None)  # a worker thread that is started now also runs other programs' work
+            value = self._current()
+            token = self._variable.set(None)  # where threads inherit the context, a worker inherits no program
+            self._submits.on = True
             try:
                 return plain(pool, _carrying(self._variable, value, fn), *args, **kwargs)
             finally:
+                self._submits.on = False
                 self._variable.reset(token)
 
         return submit

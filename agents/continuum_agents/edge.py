@@ -17,6 +17,7 @@ from continuum_traces.shell import first_program
 from continuum_agents.channel import Channel
 from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
 from continuum_client import OpenAI
+from continuum_client.dialects import find_dialect
 from continuum_client.program import Program
 from continuum_client.recorder import Recorder, tool_as_named
 
@@ -97,7 +98,13 @@ def recording_client(start: Start, source: str, tool_key: Callable[[str, str], s
     content: Any = start.content
     recorder = Recorder(start.run_dir, content=content, source=source, tool_key=tool_key)
     key = os.environ.pop("OPENAI_API_KEY", None) or "EMPTY"
-    return OpenAI(base_url=start.base_url, api_key=key, dialect=start.dialect, record=recorder, implicit=False)
+    return OpenAI(
+        base_url=start.base_url,
+        api_key=key,
+        dialect=find_dialect(start.dialect) or "auto",
+        record=recorder,
+        implicit=False,
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import openai
 import pytest
 from client_fakes import FakeServer, Planned
 
-from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, UnknownDialect
+from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, UnknownDialect, extra_body, headers
 from continuum_client.dialects import DIALECTS
 from continuum_client.endpoints import endpoints
 
@@ -329,7 +329,37 @@ def test_hosts_that_are_known_are_not_asked(server: FakeServer) -> None:
 
 def test_unknown_dialect() -> None:
     with pytest.raises(UnknownDialect, match="'vlm': there are headers, vllm, sglang"):
-        OpenAI(dialect="vlm")
+        OpenAI(dialect="vlm")  # type: ignore[arg-type]
+
+
+def test_an_unknown_dialect_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTINUUM_DIALECT", "vlm")
+    with pytest.raises(UnknownDialect, match="CONTINUUM_DIALECT 'vlm': there are headers, vllm, sglang"):
+        OpenAI()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_tags_given_to_a_framework_are_released(serve: Callable[..., FakeServer], ours: bool) -> None:
+    """``headers()`` and ``extra_body()`` in a program: the client that opened the program releases it, once."""
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="vllm")
+    plain = openai.OpenAI(base_url=server.url, api_key="k")
+    with client.program("p") as p:
+        if ours:
+            client.chat.completions.create(**ASK)
+        plain.chat.completions.create(**ASK, extra_headers=headers(), extra_body=extra_body())
+        with p.child("c"):
+            plain.chat.completions.create(**ASK, extra_headers=headers())
+    assert [turn.program_id for turn in server.turns] == ["p"] * (1 + ours) + ["c"]
+    assert [seen.path for seen in server.seen if "release" in seen.path] == [
+        "/continuum/programs/c/release",
+        "/continuum/programs/p/release",
+    ]
+    with client.program("last"):
+        plain.chat.completions.create(**ASK, extra_body=extra_body(last_step=True))
+    with client.program("unused"):
+        pass
+    assert sum("release" in seen.path for seen in server.seen) == 2
 
 
 def test_dialect_from_the_environment(serve: Callable[..., FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import continuum_client
 from continuum_client import client as client_module
+from continuum_client.dialects import HEADERS
 
 pytestmark = pytest.mark.filterwarnings("ignore::continuum_client.errors.ContinuumWarning")
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -348,10 +349,79 @@ def test_wrap_refuses_other_things() -> None:
     with pytest.raises(TypeError, match="client of openai"):
         continuum_client.wrap("client")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="dialekt"):
-        continuum_client.wrap(openai.OpenAI(), dialekt="vllm")
+        continuum_client.wrap(openai.OpenAI(), dialekt="vllm")  # type: ignore[call-overload]
+
+
+def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTINUUM_DIALECT", "sglang")
+    ours = continuum_client.OpenAI(
+        base_url=server.url, dialect="openai", record=tmp_path, content="digest", predict=True, implicit=False
+    )
+    assert continuum_client.wrap(ours)._continuum is ours._continuum
+    again = continuum_client.wrap(ours, implicit=True)._continuum
+    assert (again.dialect, again.recorder) == (ours._continuum.dialect, ours._continuum.recorder)
+    assert again.predictor is again.quantiles
+    assert again.conversations is not None
+    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other", predict=False)._continuum
+    assert (other.dialect or HEADERS).name == "vllm"
+    assert other.recorder is not ours._continuum.recorder
+    assert (other.predictor, other.conversations) == (None, None)
+    with pytest.raises(ValueError, match="content"):
+        continuum_client.wrap(ours, content="full")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"azure_endpoint": "{root}"},
+        {"azure_endpoint": "{root}/", "azure_deployment": "m"},
+        {"base_url": "{root}/openai/deployments/m"},
+    ],
+)
+def test_azure_releases_at_the_servers_root(serve: Callable[..., FakeServer], options: dict[str, str]) -> None:
+    server = serve("vllm")
+    there = {name: value.format(root=server.root) for name, value in options.items()}
+    client = continuum_client.wrap(openai.AzureOpenAI(api_version="1", api_key="k", **there), dialect="vllm")  # type: ignore[call-overload]
+    with client.program("p"):
+        client.chat.completions.create(**ASK)
+    assert [seen.path for seen in server.seen] == [
+        "/openai/deployments/m/chat/completions",
+        "/continuum/programs/p/release",
+    ]
+
+
+def test_content_is_checked_without_a_recorder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="content 'all': there are none, digest, full"):
+        continuum_client.OpenAI(content="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'none', so not 'full'"):
+        continuum_client.OpenAI(record=continuum_client.Recorder(tmp_path), content="full")
 
 
 # ------------------------------------------------------------------------------------------ signatures
+
+
+class OfOnesOwn(openai.OpenAI):
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(base_url=url, **more)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (continuum_client.OpenAI, openai.OpenAI),
+        (continuum_client.AsyncOpenAI, openai.AsyncOpenAI),
+        (client_module.AzureOpenAI, openai.AzureOpenAI),
+        (client_module.AsyncAzureOpenAI, openai.AsyncAzureOpenAI),
+        (type(continuum_client.wrap(OfOnesOwn("http://x", api_key="k"))), OfOnesOwn),
+    ],
+)
+def test_signatures_at_run_time(ours: type[Any], theirs: type[Any]) -> None:
+    listed, openais = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
+    assert list(listed) == sorted(
+        [*openais, *client_module.OPTIONS], key=lambda name: (name == "more", name in client_module.OPTIONS)
+    )
+    assert {name: listed[name] for name in openais} == dict(openais)
+    assert listed["content"].default == "none"
 
 
 @pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])

@@ -25,6 +25,12 @@ reveal_type(client.responses.create(model="m", input="x"))
 reveal_type(client.bind(client.program("p")))
 wrapped = wrap(openai.AzureOpenAI(), dialect="vllm")
 reveal_type(wrapped)
+wrapped.program("p")
+reveal_type(wrap(wrapped, content="digest"))
+reveal_type(wrap(openai.OpenAI()))
+reveal_type(wrap(client))
+reveal_type(wrap(openai.AsyncOpenAI()))
+reveal_type(wrap(openai.AsyncAzureOpenAI()))
 with client.program("p", predict=True) as p:
     with p.tool("x", expect_s=1) as tool:
         reveal_type(tool.seconds)
@@ -47,6 +53,11 @@ async def main() -> None:
 
 
 OpenAI(dialekt="vllm")  # E: Unexpected keyword
+OpenAI(dialect="vlm")  # E: arg-type
+OpenAI(content="all")  # E: arg-type
+wrap(openai.AzureOpenAI(), dilect="vllm")  # E: no overload
+wrap(openai.OpenAI(), dialect="vlm")  # E: no overload
+wrap("client")  # E: no overload
 OpenAI(timeout="soon")  # E: arg-type
 client.chat.completions.create(model=3, messages=[])  # E: no overload
 """
@@ -58,7 +69,12 @@ EXPECTED = [
     "OpenAI",
     "Response",
     "OpenAI",
+    "AzureOpenAI",
+    "AzureOpenAI",
     "OpenAI",
+    "OpenAI",
+    "AsyncOpenAI",
+    "AsyncAzureOpenAI",
     "float | None",
     "str",
     "Program",

@@ -1,0 +1,91 @@
+"""Puts a function of ours in front of ``request()`` of openai's two clients, for every client of the process.
+
+``instrumentation`` sends the requests of all clients with tags. Without it, the first ``client.program()`` installs the
+hook too; then a plain client that sends a call inside a program is left alone, and one warning says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import openai
+
+from continuum_client.call import GENERATING
+from continuum_client.errors import once
+from continuum_client.program import current_program
+
+View = Callable[[Any], Any]
+"""From a client of openai's to an object that sends the client's requests with tags (``client._Tagging``)."""
+_NOTHING = object()
+_CLASSES: tuple[type[Any], ...] = (openai.OpenAI, openai.AsyncOpenAI)
+
+
+class Hook:
+    """The patch of ``openai.OpenAI.request`` and ``openai.AsyncOpenAI.request``."""
+
+    def __init__(self) -> None:
+        self.view: View | None = None
+        """Makes the sender of a plain client's requests; None: they are sent without tags."""
+        self._before: dict[type[Any], Any] = {}
+        """For each class: its own ``request`` before the patch, ``_NOTHING`` if it inherits ``request``."""
+        self._ours: dict[type[Any], Any] = {}
+
+    def install(self) -> None:
+        """Patch the classes, if they are not patched."""
+        for cls in _CLASSES:
+            if cls not in self._ours:
+                self._before[cls] = vars(cls).get("request", _NOTHING)
+                self._ours[cls] = cls.request = self._requesting(cls, self._before[cls])
+
+    def remove(self) -> None:
+        """Restore the classes. If others have patched a class since, our patch stays in it and does nothing."""
+        self.view = None
+        for cls, ours in list(self._ours.items()):
+            if vars(cls).get("request") is ours:
+                if self._before[cls] is _NOTHING:
+                    del cls.request
+                else:
+                    cls.request = self._before[cls]
+                del self._ours[cls]
+
+    def _requesting(self, cls: type[Any], before: Any) -> Callable[..., Any]:
+        def plain(client: Any) -> Callable[..., Any]:
+            parent: Any = super(cls, client)
+            return parent.request if before is _NOTHING else functools.partial(before, client)
+
+        @functools.wraps(cls.request)
+        def request(client: Any, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
+            sender = self._sender(client, options)
+            if sender is None:
+                return plain(client)(cast_to, options, stream=stream, stream_cls=stream_cls)
+            return sender._send(plain(client), cast_to, options, stream, stream_cls)
+
+        return request
+
+    def _sender(self, client: Any, options: Any) -> Any:
+        """The sender of a request; None: it is sent as it is."""
+        if options.url not in GENERATING or hasattr(client, "_continuum"):  # a client of ours
+            return None
+        if self.view is not None:
+            return self.view(client)
+        _warn_untagged(client, options)
+        return None
+
+
+def _warn_untagged(client: Any, options: Any) -> None:
+    program = current_program()
+    if program is None:
+        return
+    sent = [options.headers if isinstance(options.headers, Mapping) else {}, client.default_headers]
+    if not any(name.lower() == "x-session-id" for headers in sent for name in headers):
+        once.warn(
+            "plain client",
+            f"a call inside program {program.id!r} was sent by an openai client that does not send its tags. Pass a "
+            "client of continuum_client's, or wrap() that one, or call continuum_client.instrument() at the start.",
+        )
+
+
+hook = Hook()
+"""The process's."""

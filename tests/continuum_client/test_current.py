@@ -1,0 +1,244 @@
+"""Which program is current: generators keep their own, and a closed program is never current and never a parent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from client_fakes import FakeServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Program, current_program
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
+    return serve("vllm")
+
+
+@pytest.fixture
+def client(vllm: FakeServer) -> OpenAI:
+    return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
+
+
+def ids(server: FakeServer) -> list[str | None]:
+    return [turn.program_id for turn in server.turns]
+
+
+def name() -> str | None:
+    program = current_program()
+    return None if program is None else program.id
+
+
+def job(client: OpenAI, program_id: str, turns: int = 2) -> Iterator[Program]:
+    with client.program(program_id) as p:
+        for _ in range(turns):
+            client.chat.completions.create(**ASK)
+            yield p
+
+
+def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> None:
+    one, two = job(client, "job1"), job(client, "job2")
+    programs = [next(one), next(two)]
+    assert current_program() is None
+    client.chat.completions.create(**ASK)
+    for each in (one, two, one, two):
+        next(each, None)
+    assert ids(vllm) == ["job1", "job2", None, "job1", "job2"]
+    assert [p.parent_id for p in programs] == [None, None]
+    assert current_program() is None
+    with client.program("after") as p:
+        assert p.parent_id is None
+
+
+def test_the_callers_program_stays_current(client: OpenAI, vllm: FakeServer) -> None:
+    """A generator's program is a child of the program in which it was entered, and is current only inside."""
+    with client.program("main"):
+        sub = job(client, "sub")
+        assert next(sub).parent_id == "main"
+        assert name() == "main"
+        next(sub)
+    with client.program("other"):
+        next(sub, None)
+        assert name() == "other"
+    assert current_program() is None
+
+
+def test_a_generator_that_is_dropped(client: OpenAI, vllm: FakeServer) -> None:
+    p = next(job(client, "dropped"))
+    assert p.closed
+    assert current_program() is None
+
+
+def test_programs_inside_a_generators_program(client: OpenAI) -> None:
+    seen: list[str | None] = []
+
+    def helper() -> None:
+        with client.program("inner"):
+            seen.append(name())
+            with p.active():
+                seen.append(name())
+
+    def steps() -> Iterator[None]:
+        nonlocal p
+        with client.program("outer") as p:
+            yield
+            helper()
+            seen.append(name())
+            yield from nested()
+            seen.append(name())
+
+    def nested() -> Iterator[None]:
+        with client.program("nested") as q:
+            seen.append(q.parent_id)
+            yield
+            seen.append(name())
+
+    p: Any = None
+    for _ in steps():
+        assert current_program() is None
+    assert seen == ["inner", "outer", "outer", "outer", "nested", "outer"]
+
+
+def test_context_managers_made_of_generators(client: OpenAI) -> None:
+    """``contextlib`` steps the generator, and the block that it serves is in the program."""
+
+    @contextlib.contextmanager
+    def session(program_id: str) -> Iterator[Program]:
+        with contextlib.ExitStack() as stack:
+            yield stack.enter_context(client.program(program_id))
+
+    with session("s") as p:
+        assert name() == "s"
+        with session("t"):
+            assert name() == "t"
+        assert name() == "s"
+
+    def steps() -> Iterator[None]:
+        with session("in a generator"):
+            yield
+            assert name() == "in a generator"
+
+    running = steps()
+    next(running)
+    assert current_program() is None
+    assert next(running, "end") == "end"
+    assert p.closed
+
+
+@pytest.fixture
+def of_a_fixture(client: OpenAI) -> Iterator[str]:
+    with client.program("fixture") as p:
+        yield p.id
+
+
+def test_fixtures(of_a_fixture: str) -> None:
+    assert name() == of_a_fixture
+
+
+def test_each_step_in_another_thread(client: OpenAI, vllm: FakeServer) -> None:
+    """As Starlette steps the generator of a ``StreamingResponse``: in a pool, each time in a copy of the context."""
+    one, two = job(client, "one"), job(client, "two")
+    with ThreadPoolExecutor(2) as pool:
+        for each in (one, two, one, two, one, two):
+            context = contextvars.copy_context()
+            pool.submit(context.run, next, each, None).result(9)
+    assert ids(vllm) == ["one", "two", "one", "two"]
+
+
+def test_threads_started_in_a_generator(client: OpenAI) -> None:
+    seen: list[str | None] = []
+
+    def steps() -> Iterator[None]:
+        with client.program("p"), ThreadPoolExecutor(1) as pool:
+            yield
+            thread = threading.Thread(target=lambda: seen.append(name()))
+            thread.start()
+            thread.join(9)
+            pool.submit(lambda: seen.append(name())).result(9)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: seen.append(name())).result(9)
+
+    for _ in steps():
+        thread = threading.Thread(target=lambda: seen.append(name()))
+        thread.start()
+        thread.join(9)
+    assert seen == [None, "p", "p", None]
+
+
+def test_async_generators(vllm: FakeServer) -> None:
+    async def stream(client: AsyncOpenAI, program_id: str) -> AsyncIterator[str | None]:
+        async with client.program(program_id):
+            for _ in range(2):
+                await asyncio.gather(*(client.chat.completions.create(**ASK) for _ in range(2)))
+                yield name()
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
+        one, two = stream(client, "one"), stream(client, "two")
+        for each in (one, two, one, two):
+            assert await anext(each) in ("one", "two")
+            assert current_program() is None
+        for each in (one, two):
+            assert await anext(each, None) is None
+
+    asyncio.run(run())
+    assert ids(vllm) == ["one", "one", "two", "two"] * 2
+    assert sum(seen.path.endswith("release") for seen in vllm.seen) == 2
+
+
+def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        left = asyncio.Event()
+
+        async def late() -> None:
+            await left.wait()
+            assert current_program() is None
+            with pytest.warns(ContinuumWarning, match="'p' is closed"):
+                await client.chat.completions.create(**ASK)
+            async with client.program("new") as q:
+                assert q.parent_id is None
+                await client.chat.completions.create(**ASK)
+
+        async with client.program("p"):
+            task = asyncio.create_task(late())
+        left.set()
+        await task
+
+    asyncio.run(run())
+    assert ids(vllm) == [None, "new"]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_interleaving(data: st.DataObject) -> None:
+    """Generators with nested programs, stepped in any order and dropped anywhere: each sees its own programs."""
+    client = OpenAI(base_url="http://127.0.0.1:9/v1", implicit=False)
+
+    def steps(label: str, depth: int) -> Iterator[None]:
+        with client.program(f"{label}{depth}") as p:
+            assert p.parent_id == (f"{label}{depth - 1}" if depth else None)
+            yield
+            assert name() == p.id
+            if depth < 2:
+                yield from steps(label, depth + 1)
+            assert name() == p.id
+            yield
+            assert name() == p.id
+
+    running = {label: steps(label, 0) for label in "abc"}
+    while running:
+        label = data.draw(st.sampled_from(sorted(running)))
+        if data.draw(st.integers(0, 9)) == 0 or next(running[label], "end") == "end":
+            del running[label]
+        assert current_program() is None

@@ -1,0 +1,305 @@
+"""``instrument()`` and ``continuum-instrument``: every openai client of a process tags and records, whoever made it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from client_fakes import FakeServer, Planned, collected
+from continuum_traces.run_dir import read_turns
+
+import continuum_client
+from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
+from continuum_client.hook import hook
+from continuum_client.instrument_command import STARTUP
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+CLASSES = (openai.OpenAI, openai.AsyncOpenAI, openai.AzureOpenAI, openai.AsyncAzureOpenAI)
+
+
+@pytest.fixture
+def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
+    return serve("vllm")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    uninstrument()
+    hook.remove()
+    assert not any("request" in vars(cls) for cls in CLASSES)
+
+
+def ids(server: FakeServer) -> list[str | None]:
+    return [turn.program_id for turn in server.turns]
+
+
+def released(server: FakeServer) -> list[str]:
+    return [seen.path.split("/")[3] for seen in server.seen if seen.path.endswith("/release")]
+
+
+class Loud(openai.OpenAI):
+    """A subclass that overrides what we patch."""
+
+    calls = 0
+
+    def request(self, *args: Any, **kwargs: Any) -> Any:
+        Loud.calls += 1
+        return super().request(*args, **kwargs)
+
+
+def test_clients_made_before_and_after(vllm: FakeServer, tmp_path: Path) -> None:
+    before = openai.OpenAI(base_url=vllm.url)
+    assert before.chat.completions.create(**ASK).choices[0].message.content == "fine"
+    agents = instrument(dialect="vllm", record=tmp_path)
+    Loud.calls = 0
+    clients = [before, openai.OpenAI(base_url=vllm.url), before.with_options(timeout=9), Loud(base_url=vllm.url)]
+    clients.append(openai.AzureOpenAI(azure_endpoint=vllm.root, api_version="1", api_key="k"))
+    for number, client in enumerate(clients):
+        with agents.program(f"p{number}") as p:
+            assert client.chat.completions.create(**ASK).choices[0].message.content == "fine"
+            with p.tool("pytest"):
+                pass
+            assert len(list(client.chat.completions.create(**ASK, stream=True))) > 1
+    before.embeddings.create(model="m", input="hi", encoding_format="float")
+    assert Loud.calls == 3  # and the release
+    assert ids(vllm) == [None, *(f"p{number}" for number in range(5) for _ in range(2))]
+    tools = [turn.body.get("vllm_xargs", {}).get("last_func_call") for turn in vllm.turns]
+    assert tools == [None, *[None, "pytest"] * 5]
+    assert released(vllm) == [f"p{number}" for number in range(5)]
+    assert [turn.program_id for turn in read_turns(tmp_path)] == ids(vllm)[1:]
+    assert type(before) is openai.OpenAI
+
+
+def test_async_clients(vllm: FakeServer) -> None:
+    agents = instrument(dialect="vllm")
+
+    async def run() -> None:
+        async with openai.AsyncOpenAI(base_url=vllm.url) as client, agents.program("p"):
+            await client.chat.completions.create(**ASK)
+            await collected(await client.chat.completions.create(**ASK, stream=True))
+            async with client.chat.completions.with_streaming_response.create(**ASK) as response:
+                await response.json()
+            await client.responses.create(model="m", input="hi")
+
+    asyncio.run(run())
+    assert ids(vllm) == ["p"] * 4
+    assert released(vllm) == ["p"]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_conversations_that_nobody_names(vllm: FakeServer, how: str) -> None:
+    """Each gets a program, which ``uninstrument()`` releases, also if the event loop of its calls is gone."""
+    instrument(dialect="vllm")
+    first: list[Any] = [{"role": "user", "content": "one"}]
+    second: list[Any] = [{"role": "user", "content": "two"}]
+    more = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "more"}]
+
+    async def run() -> None:
+        client = openai.AsyncOpenAI(base_url=vllm.url)
+        for messages in (first, second, more):
+            await client.chat.completions.create(model="m", messages=messages)
+
+    if how == "async":
+        asyncio.run(run())
+    else:
+        client = openai.OpenAI(base_url=vllm.url)
+        for messages in (first, second, more):
+            client.chat.completions.create(model="m", messages=messages)
+    one, two, again = ids(vllm)
+    assert one == again != two
+    assert None not in (one, two)
+    uninstrument()
+    assert sorted(released(vllm)) == sorted([str(one), str(two)])
+
+
+def test_ours_are_tagged_once_and_keep_their_options(vllm: FakeServer, server: FakeServer, tmp_path: Path) -> None:
+    instrument(dialect="vllm", record=tmp_path / "all")
+    ours = continuum_client.OpenAI(base_url=server.url, dialect="openai", record=tmp_path / "ours")
+    with ours.program("p"):
+        ours.chat.completions.create(**ASK)
+        continuum_client.wrap(openai.OpenAI(base_url=vllm.url), dialect="vllm").chat.completions.create(**ASK)
+    assert server.turns[0].body["prompt_cache_key"] == "p"
+    assert ids(vllm) == ["p"]
+    assert len(list(read_turns(tmp_path / "ours"))) == 2
+    assert not (tmp_path / "all" / "turns.jsonl").read_text()
+
+
+def test_retries_refusals_and_errors(server: FakeServer) -> None:
+    """As with our own clients: a retry carries the same tags, refused fields are left out, errors are openai's."""
+    instrument(dialect="vllm")
+    client = openai.OpenAI(base_url=server.url, max_retries=1)
+    server.plan.append(Planned(500))
+    with pytest.warns(ContinuumWarning, match="refuses"):
+        client.chat.completions.create(**ASK)
+    client.chat.completions.create(**ASK)
+    assert "vllm_xargs" not in server.seen[-1].body
+    server.plan.append(Planned(401))
+    with pytest.raises(openai.AuthenticationError):
+        client.chat.completions.create(**ASK)
+
+
+def test_uninstrument_restores(vllm: FakeServer) -> None:
+    client = openai.OpenAI(base_url=vllm.url)
+    before = dict(vars(client))
+    instrument(dialect="vllm")
+    instrument(dialect="headers")  # replaces
+    client.chat.completions.create(**ASK)
+    uninstrument()
+    uninstrument()
+    assert not any("request" in vars(cls) for cls in CLASSES)
+    client.chat.completions.create(**ASK)
+    assert [turn.program_id is None for turn in vllm.turns] == [False, True]
+    assert "vllm_xargs" not in vllm.turns[0].body
+    assert {name: value for name, value in vars(client).items() if name in before} == before
+    with pytest.raises(UnknownDialect):
+        instrument(dialect="vlm")  # type: ignore[arg-type]
+    assert not any("request" in vars(cls) for cls in CLASSES)
+
+
+def test_a_patch_of_somebody_elses(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was there before is restored; one that came later stays."""
+    calls: list[str] = []
+    inherited = openai.OpenAI.request
+
+    def theirs(client: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("theirs")
+        return inherited(client, *args, **kwargs)
+
+    client = openai.OpenAI(base_url=vllm.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(openai.OpenAI, "request", theirs)
+        instrument(dialect="vllm")
+        client.chat.completions.create(**ASK)
+        uninstrument()
+        assert vars(openai.OpenAI)["request"] is theirs
+    instrument(dialect="vllm")
+    ours = openai.OpenAI.request
+    with monkeypatch.context() as patch:
+        patch.setattr(openai.OpenAI, "request", lambda *args, **kwargs: ours(*args, **kwargs))
+        uninstrument()
+        client.chat.completions.create(**ASK)
+    assert calls == ["theirs"] * 2  # the call and the release
+    assert [turn.program_id is None for turn in vllm.turns] == [False, True]
+
+
+def test_clients_are_not_kept_alive(vllm: FakeServer) -> None:
+    instrument(dialect="vllm", implicit=False)
+    client = openai.OpenAI(base_url=vllm.url)
+    client.chat.completions.create(**ASK)
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
+    """Not instrumented: the call is sent without tags, and one warning says so; not if the caller wrote the tags."""
+    plain = openai.OpenAI(base_url=vllm.url)
+    client = continuum_client.OpenAI(base_url=vllm.url, dialect="vllm")
+    with client.program("p"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plain.chat.completions.create(**ASK, extra_headers=continuum_client.headers())
+            plain.with_options(default_headers=continuum_client.headers()).chat.completions.create(**ASK)
+            plain.models.list()
+            client.chat.completions.create(**ASK)
+        with pytest.warns(ContinuumWarning, match="inside program 'p'.*instrument"):
+            plain.chat.completions.create(**ASK)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plain.chat.completions.create(**ASK)
+    assert ids(vllm) == ["p", "p", "p", None, None]
+
+
+def test_sync_programs_of_async_clients_are_released(vllm: FakeServer) -> None:
+    """As with a framework's ``run_sync``: when the program ends, the event loop of its calls is gone."""
+    client = continuum_client.AsyncOpenAI(base_url=vllm.url, dialect="vllm", default_headers={"X-Own": "1"})
+    with client.program("p"):
+        asyncio.run(client.chat.completions.create(**ASK))  # type: ignore[arg-type]
+        assert current_program() is not None
+    assert released(vllm) == ["p"]
+    assert {seen.headers.get("x-own") for seen in vllm.seen} == {"1"}
+    assert len({seen.headers.get("authorization") for seen in vllm.seen}) == 1
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+AGENT = """
+import sys
+import openai
+client = openai.OpenAI(base_url=sys.argv[1], api_key="k")
+messages = [{"role": "user", "content": "Hello"}]
+for _ in range(2):
+    reply = client.chat.completions.create(model="m", messages=messages).choices[0].message
+    messages += [reply.model_dump(exclude_none=True), {"role": "user", "content": "More"}]
+print(reply.content)
+"""
+SITE = "import sys; sys.stderr.write('their sitecustomize\\n')\n"
+
+
+def run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "HOME", "PYTHON"))}
+    return subprocess.run(
+        command, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def instrumented(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "continuum_client.instrument_command", *arguments]
+
+
+def test_the_command(vllm: FakeServer, tmp_path: Path) -> None:
+    """An agent that does not know us: tagged, recorded, released; a ``sitecustomize`` of the user's still runs."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
+    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}"
+    command = instrumented("--dialect", "vllm", "--record", "runs", "--", sys.executable, "agent.py", vllm.url)
+    done = run(command, tmp_path, PYTHONPATH=path)
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+    assert "their sitecustomize" in done.stderr
+    one, two = ids(vllm)
+    assert one == two is not None
+    assert vllm.turns[0].body["session_id"] == one
+    assert released(vllm) == [one]
+    assert [turn.program_id for turn in read_turns(tmp_path / "runs")] == [one, two]
+    assert (tmp_path / "runs" / "trace.jsonl").read_text().count('"kind":"end"') == 1
+
+
+@pytest.mark.slow
+def test_environment_variables_alone(vllm: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    printed = run(instrumented("--dialect", "vllm"), tmp_path).stdout.splitlines()
+    variables = dict(line.split("=", 1) for line in printed)
+    assert variables["PYTHONPATH"].startswith(str(STARTUP))
+    done = run([sys.executable, "agent.py", vllm.url], tmp_path, **variables)
+    assert done.stdout == "fine\n", done.stderr
+    assert vllm.turns[0].body["session_id"] == vllm.turns[1].program_id
+    wrong = run([sys.executable, "agent.py", vllm.url], tmp_path, **{**variables, "CONTINUUM_DIALECT": "vlm"})
+    assert wrong.stdout == "fine\n"
+    assert wrong.stderr.startswith("continuum: calls of this process are not tagged: CONTINUUM_DIALECT 'vlm': there")
+
+
+def test_a_process_without_openai_imports_nothing(tmp_path: Path) -> None:
+    code = "import sys; print([n for n in sys.modules if n.startswith(('openai', 'continuum'))])"
+    done = run(instrumented(sys.executable, "-c", code), tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+
+
+def test_users_mistakes(tmp_path: Path) -> None:
+    done = run(instrumented("no-such-command"), tmp_path)
+    assert (done.stderr, done.returncode) == ("error: no-such-command: there is no such command\n", 2)
+    done = run(instrumented("--dialect", "vlm", "python"), tmp_path)
+    assert "invalid choice: 'vlm'" in done.stderr
+    assert done.returncode == 2
