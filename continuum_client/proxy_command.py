@@ -32,42 +32,43 @@ FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 def main() -> None:
     """The command."""
-    given = _parser().parse_args()
+    given = parser().parse_args()
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
-        _parser().error("expected -- COMMAND ...")
+        parser().error("expected -- COMMAND ...")
     try:
         settings = proxy_settings(given.dialect, given.record, given.content)
         status = asyncio.run(run(given.upstream, settings, given.program, command))
     except (ContinuumError, ValueError) as error:
-        _parser().error(str(error))
+        parser().error(str(error))
     sys.exit(status)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``continuum-proxy``."""
+    made = argparse.ArgumentParser(
         "continuum-proxy",
         usage="%(prog)s --upstream URL [options] -- COMMAND ...",
         description="Run a program whose requests to a model server are tagged as one program, without changing it.",
     )
-    parser.add_argument("--upstream", required=True, metavar="URL", help="the server, with or without /v1")
-    parser.add_argument("--program", metavar="ID", help="program id (default: a random one)")
-    parser.add_argument(
+    made.add_argument("--upstream", required=True, metavar="URL", help="the server, with or without /v1")
+    made.add_argument("--program", metavar="ID", help="program id (default: a random one)")
+    made.add_argument(
         "--dialect",
         default=os.environ.get(DIALECT_VARIABLE) or AUTO,
         help=f"how tags are sent: {', '.join([*DIALECTS, AUTO])} (default: ${DIALECT_VARIABLE}, else auto)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--record",
         metavar="DIR",
         default=os.environ.get(RECORD_VARIABLE) or None,
         help=f"directory to which the program is recorded (default: ${RECORD_VARIABLE}, else nothing is recorded)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--content", choices=("none", "digest", "full"), default="none", help="text that is recorded (default: none)"
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
-    return parser
+    made.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    return made
 
 
 def proxy_settings(dialect: str, record: str | None, content: Any) -> ClientSettings:
