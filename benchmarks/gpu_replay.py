@@ -5,8 +5,9 @@
 
 The model has the geometry of Llama-3.1-8B, random weights (vLLM's dummy loader) and a vocabulary of 8,192. Its answers
 mean nothing, but their lengths are exact, and a scheduler sees only lengths. Each policy gets a new server and the same
-arrivals. Then the server is profiled, and the virtual engine runs the same workload with the profile. Prints the tables
-of docs/results/gpu.md.
+arrivals. First the server is profiled, and after each live run the virtual engine runs the same workload with the
+profile. ``--live`` leaves the virtual runs out; the same command with ``--virtual`` makes them later, without a GPU,
+beside the live runs in --out. Prints the tables of docs/results/gpu.md.
 """
 
 from __future__ import annotations
@@ -43,21 +44,43 @@ def config_of(options: argparse.Namespace, policy: str, profile: Path | None) ->
     }
     if options.engine == "gpu":
         folder = ensure_model(find_model("llama-3.1-8b"))
-        return ServerConfig(engine="gpu", model=str(folder), vllm_arguments=("--load-format", "dummy"), **common)
+        arguments = ("--load-format", "dummy", *more_of(options, "server_argument"))
+        return ServerConfig(engine="gpu", model=str(folder), vllm_arguments=arguments, **common)
+    common["vllm_arguments"] = tuple(more_of(options, "server_argument"))
     if options.engine == "cpu":
         return ServerConfig(engine="cpu", **{**common, "block_size": 32, "kv_blocks": options.kv_blocks // 2})
     return ServerConfig(engine="emulated", emulated=EmulatedSettings(gpu=options.gpu), **common)
 
 
+def more_of(options: argparse.Namespace, name: str) -> list[Any]:
+    """A list of options that a caller of ``play`` need not know."""
+    return list(getattr(options, name, []))
+
+
+def workload(options: argparse.Namespace) -> list[Any]:
+    load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
+    return load + more_of(options, "workload")
+
+
 def play(options: argparse.Namespace, policy: str, profile: Path | None) -> dict[str, Any]:
     config, out = config_of(options, policy, profile), options.out / f"live-{policy}"
     with Server(config, options.out / f"{policy}.log") as server:
-        load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
+        load = workload(options)
         load += ["--base-url", f"{server.url}/v1", "--label", policy, "--no-report", "--skip-invalid", "--out", out]
+        if getattr(options, "time_limit_s", None) is not None:
+            load += ["--time-limit-s", options.time_limit_s]
         if config.record is not None:
             load += ["--scheduler-records", config.record]
         bench(*load)
     return summary(out, policy)
+
+
+def play_virtually(options: argparse.Namespace, policy: str, profile: Path) -> dict[str, Any]:
+    name = "vllm" if policy == "stock" else policy
+    out = options.out / f"virtual-{name}"
+    load = [*workload(options), "--profile", profile, "--kv-blocks", options.kv_blocks, "--policy", name]
+    bench(*load, "--skip-invalid", "--no-report", "--out", out)
+    return summary(out, name)
 
 
 def summary(folder: Path, policy: str) -> dict[str, Any]:
@@ -75,30 +98,32 @@ def main() -> None:
     parser.add_argument("--kv-blocks", type=int, default=27_500, help="KV blocks of 16 tokens; an A100-80GB has 27,500")
     parser.add_argument("--max-model-len", type=int, default=131_072)
     parser.add_argument("--policy", default="stock,continuum")
+    parser.add_argument("--length-scale", type=float, default=1.0, help="multiplies the lengths of the trace")
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
+    parser.add_argument(
+        "--time-limit-s", type=float, help="end a live replay after so long; what is unfinished is counted"
+    )
+    parser.add_argument(
+        "--server-argument", action="append", default=[], help="passed on to vLLM; repeat it for each word"
+    )
+    parser.add_argument("--live", action="store_true", help="live runs only")
+    parser.add_argument("--virtual", action="store_true", help="virtual runs only, beside the live ones in --out")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    options.out.mkdir(parents=True)
+    if options.live and options.virtual:
+        parser.error("--live and --virtual exclude each other")
+    options.workload = ["--length-scale", options.length_scale, "--seed", options.seed]
     profile = options.out / "profile.json"
-    with Server(config_of(options, "stock", None), options.out / "profile.log") as server:
-        bench("profile", "--base-url", f"{server.url}/v1", "--out", profile)
+    if not options.virtual:
+        options.out.mkdir(parents=True)
+        with Server(config_of(options, "stock", None), options.out / "profile.log") as server:
+            bench("profile", "--base-url", f"{server.url}/v1", "--out", profile)
     rows = []
     for policy in options.policy.split(","):
-        name = "vllm" if policy == "stock" else policy
-        rows.append(line(policy, f"live ({options.engine})", play(options, policy, profile)))
-        out = options.out / f"virtual-{name}"
-        load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
-        load += [
-            "--profile",
-            profile,
-            "--kv-blocks",
-            options.kv_blocks,
-            "--policy",
-            name,
-            "--skip-invalid",
-            "--no-report",
-        ]
-        bench(*load, "--out", out)
-        rows.append(line("", "virtual, with the profile", summary(out, name)))
+        live = summary(options.out / f"live-{policy}", policy) if options.virtual else play(options, policy, profile)
+        rows.append(line(policy, f"live ({options.engine})", live))
+        if not options.live:
+            rows.append(line("", "virtual, with the profile", play_virtually(options, policy, profile)))
     print(HEADER + "\n" + "\n".join(rows))  # noqa: T201
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 
 import numpy as np
-from continuum_server.step_times.build import MODELS, SYSTEMS, open_source, pairs
+from continuum_server.step_times.build import MODELS, open_pair, pairs
 from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
@@ -37,7 +37,7 @@ OVERHEADS_MS = (0.0, 1.0, 2.0, 3.0)
 def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int, seed: int) -> dict[str, Errors]:
     """Relative errors against the package at random batches between grid points, without the step overhead."""
     rng = np.random.default_rng(seed)
-    source = open_source(MODELS[model], SYSTEMS[gpu], tensor_parallel)
+    source = open_pair(find_model(model), find_gpu(gpu).name, tensor_parallel)
     times = load_step_times(gpu, model, tensor_parallel, 0.0)
     out: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for _ in range(points):

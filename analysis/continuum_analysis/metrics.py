@@ -28,6 +28,11 @@ class Metric:
     formula: str
     compute: Callable[[RunFacts], Value]
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1."""
+        return self.name.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
+
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:

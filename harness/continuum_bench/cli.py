@@ -22,7 +22,9 @@ from continuum_bench.options.run import (
     check_no_server_needed,
 )
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
+from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
+from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,8 +38,14 @@ traces_app = typer.Typer(
 )
 app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
+step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
+app.add_typer(step_times_app, name="step-times")
 
 Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
+]
 TableForm = Annotated[
     str | None,
     typer.Option("--format", help="Write a table for other programs: csv, json, latex, markdown or parquet."),
@@ -135,6 +143,14 @@ def profile(options: ProfileOptions) -> int:
     return write_profile_file(options)
 
 
+@add_command(app, name="validate")
+def validate_log(options: ValidateOptions) -> int:
+    """Replay a real server's request log on the virtual engine, and show measured beside modelled times."""
+    from continuum_bench.validate.command import validate_log as run  # noqa: PLC0415
+
+    return run(options)
+
+
 @add_command(app)
 def doctor(json_output: Json = False) -> int:
     """Show what works on this machine, and what to do about the rest."""
@@ -177,21 +193,28 @@ def report(
     images: Annotated[
         bool, typer.Option("--images", help="Also write every figure as PNG and SVG beside the page.")
     ] = False,
+    baseline: Baseline = None,
 ) -> int:
     """Write summary.json, summary.csv and report.html again."""
     from continuum_bench.reports import write_reports  # noqa: PLC0415
 
-    return write_reports(directories, out, images)
+    return write_reports(directories, out, images, baseline)
 
 
 @add_command(app)
-def compare(directories: Directories, form: TableForm = None, out: TableFile = None, json_output: Json = False) -> int:
+def compare(
+    directories: Directories,
+    baseline: Baseline = None,
+    form: TableForm = None,
+    out: TableFile = None,
+    json_output: Json = False,
+) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out)
-    return show_comparison(directories, json_output)
+        return write_comparison(directories, form or "csv", out, baseline)
+    return show_comparison(directories, json_output, baseline)
 
 
 @add_command(app)
@@ -285,6 +308,17 @@ def convert(
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
     return convert_trace(source, target, to, form)
+
+
+# ------------------------------------------------------------------------------------------------ step times
+
+
+@add_command(step_times_app)
+def build(options: BuildOptions) -> int:
+    """Build a model's table from the kernel times that NVIDIA measured, into your cache. Needs step-times-build."""
+    from continuum_bench.step_times_command import build_user_table  # noqa: PLC0415
+
+    return build_user_table(options)
 
 
 def main() -> None:

@@ -98,11 +98,14 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
     return _wrote(write_table(TABLES[name](_runs(paths)), form, out), out)
 
 
-def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
+def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
     """Write a page for each directory, or the page ``out`` about all of them."""
     from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
 
-    written = [write_joint_report(paths, out)] if out is not None else [_report_of(path) for path in paths]
+    if out is not None:
+        written = [write_joint_report(paths, out, baseline)]
+    else:
+        written = [_report_of(path, baseline) for path in paths]
     for page in written:
         print_notice(f"report: {page}")
     if images:
@@ -114,7 +117,7 @@ def write_reports(paths: Sequence[Path], out: Path | None, images: bool) -> int:
     return 0
 
 
-def _report_of(path: Path) -> Path:
+def _report_of(path: Path, baseline: str | None) -> Path:
     """Writes the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
         from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
@@ -124,12 +127,12 @@ def _report_of(path: Path) -> Path:
         return write_sweep_report(sweep)
     from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
 
-    return write_report(path)
+    return write_report(path, baseline)
 
 
-def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
+def show_comparison(paths: Sequence[Path], as_json: bool, baseline: str | None = None) -> int:
     """Runs of all the directories side by side: seeds merged, a table for each load."""
-    summaries = _summaries(paths)
+    summaries = _summaries(paths, baseline)
     if as_json:
         data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries.items()]
         sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
@@ -143,10 +146,10 @@ def show_comparison(paths: Sequence[Path], as_json: bool) -> int:
     return 0
 
 
-def write_comparison(paths: Sequence[Path], form: str, out: Path | None) -> int:
+def write_comparison(paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None) -> int:
     from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
 
-    summaries = _summaries(paths)
+    summaries = _summaries(paths, baseline)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
 
@@ -171,10 +174,10 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
     return 0
 
 
-def _summaries(paths: Sequence[Path]) -> dict[float | None, Summary]:
+def _summaries(paths: Sequence[Path], baseline: str | None) -> dict[float | None, Summary]:
     loads = by_load(load_all(paths))
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
-    return {jps: summarize_runs(whole, runs) for jps, runs in loads.items()}
+    return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
 
 
 def _wrote(text: str, out: Path | None) -> int:

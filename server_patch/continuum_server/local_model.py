@@ -14,6 +14,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from continuum_server.cache import default_cache
 from continuum_server.step_times.specs import Model
 
 VOCABULARY = 8192
@@ -68,7 +69,7 @@ def ensure_model(model: Model, cache: Path | None = None) -> Path:
     """The directory of that model, written on first use. Several processes may do so at once.
 
     Args:
-        cache: the folder of all such directories; default ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``.
+        cache: the folder of all such directories; default ``cache.default_cache()``.
     """
     described = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
     digest = hashlib.sha256(described.encode()).hexdigest()[:12]
@@ -76,10 +77,6 @@ def ensure_model(model: Model, cache: Path | None = None) -> Path:
     if not (folder / "config.json").exists():
         write_model(model, folder)
     return folder
-
-
-def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "continuum"
 
 
 def write_model(model: Model, folder: Path) -> None:

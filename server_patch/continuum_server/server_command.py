@@ -25,6 +25,8 @@ from continuum_server.vllm_plugin.versions import check_version, vllm_distributi
 
 SCHEDULER = "continuum_server.vllm_plugin.scheduler.make"
 MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
+VLLM = "vllm.entrypoints.openai.api_server"
+EMULATED = "continuum_server.emulated.api_server"
 EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
 
 
@@ -39,7 +41,7 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     check_version()
     _check(config)
     model, name = _model(config)
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    command = [sys.executable, "-m", EMULATED if config.engine == "emulated" else VLLM, "--model", model]
     command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
     command += _flag("--max-num-seqs", config.max_num_seqs)
     command += _flag("--max-num-batched-tokens", config.max_num_batched_tokens)
@@ -207,7 +209,7 @@ def _speeds(config: ServerConfig) -> dict[str, Any]:
         return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
     if config.engine == "emulated":
         gpu = _emulated(config)
-        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms)
+        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms, band=gpu.step_times)
         prefill = fit_prefill(times, find_model(gpu.model).max_context_tokens)
         return {"prefill": prefill, "decode": fit_decode(times)}
     return {}
@@ -217,6 +219,8 @@ def _environment(config: ServerConfig) -> dict[str, str]:
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if config.engine != "gpu":  # the model is a local folder: nothing needs to be looked up
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if config.engine == "emulated":
+        environment["OMP_NUM_THREADS"] = "1"
     if config.engine == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     if config.devices is not None:

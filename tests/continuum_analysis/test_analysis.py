@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -192,11 +193,12 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     written = summary.to_json()
     row = written["policies"]["continuum"]
-    # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the ratio's interval is 5 / that of the mean.
+    # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the logarithm's deviation is s / mean / sqrt(n).
     mean = (2.5 + 1.25 + 2.0) / 3
     assert row["ratio_to_vllm"] == pytest.approx(5 / mean) == pytest.approx(5 / row["jct_mean_s"])
     half = 4.302653 * 0.629153 / 3**0.5  # t(0.975, 2) * s / sqrt(n)
-    assert row["ratio_to_vllm_interval"] == pytest.approx([5 / (mean + half), 5 / (mean - half)], rel=1e-4)
+    factor = math.exp(half / mean)
+    assert row["ratio_to_vllm_interval"] == pytest.approx([5 / mean / factor, 5 / mean * factor], rel=1e-4)
     assert row["difference_to_vllm_s"] == pytest.approx(5 - mean)
     assert row["difference_to_vllm_interval_s"] == pytest.approx([5 - mean - half, 5 - mean + half], rel=1e-4)
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
@@ -210,7 +212,7 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
         ["continuum", "1", "1.25"],
         ["continuum", "2", "2"],
     ]
-    assert verdict(summary).startswith("continuum finished programs 2.61x faster than vllm (95% interval 1.44 to 14.13")
+    assert verdict(summary).startswith("continuum finished programs 2.61x faster than vllm (95% interval 1.15 to 5.90")
 
 
 def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_bars_differ_in_colour_or_hatch(names: list[str]) -> None:
 
 def page_figure(names: list[str]) -> Figure:
     arm = ArmSummary("any", None, (0,), {"jct_mean_s": Interval(1.0)})
-    summary = Summary((0,), None, dict.fromkeys(names, arm), (), {})
+    summary = Summary((0,), names[0], dict.fromkeys(names, arm), None, (), {})
     return load_figure({0.1: summary, 0.2: summary})
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval, resampled_ratio
-from continuum_analysis.compare.summary import summarize
+from continuum_analysis.compare.runs import load_runs
+from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics_page import page
 from continuum_analysis.records.timeline import AnalysisError
@@ -44,22 +46,24 @@ pairs = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=6)
 
 
 @given(pairs)
-def test_ratio_and_difference_never_contradict_each_other(times: list[tuple[float, float]]) -> None:
+def test_a_ratio_s_interval_is_positive_and_the_same_the_other_way(times: list[tuple[float, float]]) -> None:
     over, under = [a for a, _ in times], [b for _, b in times]
     ratio, other_way = ratio_interval(over, under), ratio_interval(under, over)
-    difference = mean_interval([a - b for a, b in times])
     assert ratio.mean == pytest.approx(np.mean(over) / np.mean(under))
-    assert difference.low is not None
-    assert difference.high is not None
-    if ratio.low is None or ratio.high is None:
-        return
-    assert ratio.low <= ratio.mean * (1 + 1e-9)
-    assert ratio.high >= ratio.mean * (1 - 1e-9)
-    if min(abs(difference.low), abs(difference.high)) > 1e-6:
-        assert (ratio.low <= 1 <= ratio.high) == (difference.low <= 0 <= difference.high)
-    if other_way.low is not None and other_way.high is not None and ratio.low > 1e-3:
-        assert other_way.low == pytest.approx(1 / ratio.high, rel=1e-6)
-        assert other_way.high == pytest.approx(1 / ratio.low, rel=1e-6)
+    assert ratio.bounds is not None
+    assert other_way.bounds is not None
+    low, high = ratio.bounds
+    assert 0 < low <= ratio.mean * (1 + 1e-9)
+    assert ratio.mean * (1 - 1e-9) <= high < math.inf
+    assert other_way.bounds == pytest.approx((1 / high, 1 / low), rel=1e-6)
+
+
+def test_a_share_s_interval_stays_between_0_and_1() -> None:
+    low, high = mean_interval([0.98, 0.5, 0.86]).bounds or (0.0, 0.0)
+    assert low < 0.2
+    assert high > 1
+    assert mean_interval([0.98, 0.5, 0.86]).within(0.0, 1.0).bounds == (low, 1.0)
+    assert mean_interval([0.5]).within(0.0, 1.0) == Interval(0.5)
 
 
 def test_ratio_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -104,8 +108,34 @@ def test_a_better_policy_is_not_passed_over(tmp_path: Path) -> None:
             jcts = [factor * (t + extra) for t in (10.0, 20.0, 40.0)]
             write_one_turn_programs(tmp_path / f"{policy}-seed{seed}", policy, seed, jcts)
     said = verdict(summarize(tmp_path))
-    assert said.startswith("continuum finished programs 2.00x faster than vllm")
-    assert said.endswith("static-ttl's mean JCT was lower: 9.7 s.")
+    assert said.startswith("static-ttl was the fastest: it finished programs 2.50x faster than vllm")
+    assert said.endswith(
+        "Its programs were 1.25x as fast as under the next best, continuum (1.25 to 1.25). "
+        "No program finished later than under vllm."
+    )
+
+
+def test_the_winner_s_cost_is_named(tmp_path: Path) -> None:
+    """One program of three waits twice as long, in each of three seeds."""
+    for seed, extra in enumerate((0.0, 1.0, 2.0)):
+        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 20.0, 40.0 + extra])
+        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0, 10.0, 20.0 + extra])
+    said = verdict(summarize(tmp_path))
+    assert said.endswith("33% of the programs finished later than under vllm, the worst-hit after 2.00x the time.")
+    assert summarize(tmp_path).to_json()["policies"]["continuum"]["worst_slowdown_to_vllm"] == pytest.approx(2.0)
+
+
+def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -> None:
+    for policy, factor in (("continuum", 0.5), ("stock", 1.0), ("static-ttl", 0.4)):
+        write_one_turn_programs(tmp_path / policy, policy, 0, [factor * 10.0, factor * 20.0])
+    runs = load_runs(tmp_path)
+    assert summarize(tmp_path).baseline == "stock"
+    assert summarize_runs(None, runs, "static-ttl").to_json()["policies"]["stock"]["ratio_to_vllm"] == pytest.approx(
+        0.4
+    )
+    assert summarize_runs(None, [run for run in runs if run.manifest.policy != "stock"]).baseline == "continuum"
+    with pytest.raises(AnalysisError, match="--baseline vllm: no run of it; there are stock, continuum, static-ttl"):
+        summarize_runs(None, runs, "vllm")
 
 
 def test_a_slower_policy_is_called_slower(tmp_path: Path) -> None:

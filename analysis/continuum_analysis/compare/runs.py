@@ -13,8 +13,8 @@ from continuum_traces.schema import Manifest
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
-BASELINE = "vllm"
-"""The policy that others are compared with."""
+BASELINES = ("vllm", "stock")
+"""Policies that others are compared with where nobody names one: vLLM's own scheduler, virtual and live."""
 MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields in which two runs must agree before they are compared."""
 TIERS = "offload"
@@ -70,6 +70,19 @@ def load_all(paths: Sequence[Path]) -> list[Run]:
         AnalysisError: a directory without a run.
     """
     return name_routers([run for path in paths for run in load_runs(path)])
+
+
+def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> str:
+    """The arm that the others are compared with: the one that is asked for, else vLLM's own scheduler, else the first.
+
+    Raises:
+        AnalysisError: no run of the baseline that is asked for.
+    """
+    wanted = BASELINES if asked is None else (asked,)
+    found = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
+    if found is None and asked is not None:
+        raise AnalysisError(f"--baseline {asked}: no run of it; there are {', '.join(arms)}")
+    return found or next(iter(arms))
 
 
 def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:

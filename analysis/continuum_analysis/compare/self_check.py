@@ -49,7 +49,7 @@ class Rate:
     claims: float
     """Share of comparisons in which the verdict would name a difference: alarms, except intervals within 1% of 1."""
     no_interval: float
-    """Share of comparisons whose interval is unbounded; they raise no alarm."""
+    """Share of comparisons that have no interval; they raise no alarm."""
 
 
 def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -> list[Rate]:
@@ -99,7 +99,7 @@ Method = Callable[[Sequence[Pair]], Interval]
 def _rates(policy: str, kind: str, dealt: Sequence[Sequence[Pair]], per_comparison: int) -> list[Rate]:
     several = f"{per_comparison} {'pairs of seeds' if kind == 'other seeds' else 'seeds'}"
     methods: list[tuple[str, Method, int, int]] = [
-        (f"Fieller over {several} (the verdict's)", _fieller, per_comparison, DEALS),
+        (f"log ratio over {several} (the verdict's)", _log_ratio, per_comparison, DEALS),
         (f"bootstrap over {several}", _bootstrap, per_comparison, 10),
         ("bootstrap over one pair's programs", _within_one, 1, 2),
     ]
@@ -135,7 +135,7 @@ def _means(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
     return [float(np.mean(over)) for over, _ in times], [float(np.mean(under)) for _, under in times]
 
 
-def _fieller(pairs: Sequence[Pair]) -> Interval:
+def _log_ratio(pairs: Sequence[Pair]) -> Interval:
     return ratio_interval(*_means(pairs))
 
 

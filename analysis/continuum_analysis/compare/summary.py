@@ -26,8 +26,8 @@ from continuum_analysis.compare.intervals import (
     share_sooner,
     standardized_difference,
 )
-from continuum_analysis.compare.runs import BASELINE, ROUTER, Run, check_comparable, load_runs
-from continuum_analysis.metrics import METRICS, Value
+from continuum_analysis.compare.runs import BASELINES, ROUTER, Run, baseline_of, check_comparable, load_runs
+from continuum_analysis.metrics import METRICS, Metric, Value
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
@@ -83,9 +83,11 @@ class Summary:
     """What several runs of the same workload gave, arm by arm."""
 
     seeds: tuple[int, ...]
-    baseline: str | None
-    """The arm that the others are compared with: ``vllm``, behind the first router; None without a run of it."""
+    baseline: str
+    """The arm that the others are compared with (``baseline_of``); where routers differ, behind the first one."""
     arms: Mapping[str, ArmSummary]
+    runner_up: tuple[str, Comparison] | None
+    """The arm with the second-lowest mean JCT, and the best arm's comparison to it; None where no two can be paired."""
     warnings: tuple[str, ...]
     manifest: Mapping[str, Any]
     """The experiment's, or the first run's, as JSON."""
@@ -116,6 +118,7 @@ def _comparison_json(found: Comparison | None) -> dict[str, Any]:
         "difference_to_vllm_s": found.difference_s.mean if found else None,
         "difference_to_vllm_interval_s": _bounds(found.difference_s) if found else None,
         "effect_size_to_vllm": found.effect if found else None,
+        "worst_slowdown_to_vllm": found.worst if found else None,
         "sooner_than_vllm_share": found.sooner.mean if found else None,
         "sooner_than_vllm_interval": _bounds(found.sooner) if found else None,
         "paired_seeds": list(found.seeds) if found else [],
@@ -133,22 +136,41 @@ def summarize(path: Path) -> Summary:
     return summarize_runs(path, load_runs(path))
 
 
-def summarize_runs(path: Path | None, runs: Sequence[Run]) -> Summary:
-    """The summary of runs already read (``load_runs``); ``path`` is None for runs of several directories."""
+def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None = None) -> Summary:
+    """The summary of runs already read (``load_runs``).
+
+    Args:
+        path: None for runs of several directories.
+        runs: of one load.
+        baseline: an arm or a policy; None: see ``baseline_of``.
+
+    Raises:
+        AnalysisError: runs that may not stand side by side, or no run of the baseline.
+    """
     check_comparable(runs)
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=_order(path, runs)):
         by_arm.setdefault(run.arm, []).append(run)
-    base = next((arm for arm, group in by_arm.items() if group[0].manifest.policy == BASELINE), None)
-    baseline = by_arm[base] if base is not None else []
+    base = baseline_of(by_arm, baseline)
     file = path / MANIFEST if path is not None else None
     return Summary(
         seeds=tuple(sorted({run.manifest.seed for run in runs})),
         baseline=base,
-        arms={arm: _summarize_arm(group, compare_to(baseline, group)) for arm, group in by_arm.items()},
+        arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
+        runner_up=_runner_up(by_arm),
         warnings=tuple(_warnings(by_arm)),
         manifest=read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest),
     )
+
+
+def _runner_up(by_arm: Mapping[str, Sequence[Run]]) -> tuple[str, Comparison] | None:
+    times = {arm: [t for run in group if (t := run.metrics.values["jct_mean_s"])] for arm, group in by_arm.items()}
+    ranked = sorted((arm for arm in times if times[arm]), key=lambda arm: float(np.mean(times[arm])))
+    if len(ranked) < 2:
+        return None
+    best, second = ranked[:2]
+    found = compare_to(by_arm[second], by_arm[best])
+    return None if found is None else (second, found)
 
 
 def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:
@@ -157,7 +179,7 @@ def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int,
     if path is not None and (path / MANIFEST).exists():
         asked = read_manifest(path).policy.split(",")
     else:
-        asked = [BASELINE, *(run.manifest.policy for run in runs)]
+        asked = [*BASELINES, *(run.manifest.policy for run in runs)]
     routers = list(dict.fromkeys(run.router for run in runs))
     return lambda run: (
         routers.index(run.router),
@@ -194,7 +216,8 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
         ratio_within=None if several else resampled_ratio(*times[0]),
         ratio_resampled=resampled_ratio(over, under) if several else None,
         effect=standardized_difference(over, under),
-        sooner=mean_interval([share_sooner(a, b) for a, b in times]),
+        sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
+        worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True)),
         programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
     )
 
@@ -206,13 +229,20 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
         policy=runs[0].manifest.policy,
         router=runs[0].manifest.engine_options.get(ROUTER),
         seeds=tuple(sorted(run.manifest.seed for run in runs)),
-        metrics={name: mean_interval(values) if values else None for name, values in by_seed.items()},
+        metrics={row.name: _mean_of(row, by_seed[row.name]) for row in METRICS},
         comparison=comparison,
         pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
         errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
         unfinished=tuple(sorted({program for each in metrics for program in each.unfinished})),
         failed=tuple(sorted({program for each in metrics for program in each.failed})),
     )
+
+
+def _mean_of(row: Metric, values: Sequence[float]) -> Interval | None:
+    if not values:
+        return None
+    found = mean_interval(values)
+    return found.within(0.0, 1.0) if row.is_share else found
 
 
 def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -252,9 +282,9 @@ def write_summary(path: Path) -> Summary:
     return write_summary_of(path, load_runs(path))
 
 
-def write_summary_of(path: Path, runs: Sequence[Run]) -> Summary:
+def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = None) -> Summary:
     """``write_summary`` of runs already read."""
-    summary = summarize_runs(path, runs)
+    summary = summarize_runs(path, runs, baseline)
     write_json(path / SUMMARY, summary.to_json())
     names = [metric.name for metric in METRICS]
     rows = [[name, *map(_cell, _csv_values(arm))] for name, arm in summary.arms.items()]

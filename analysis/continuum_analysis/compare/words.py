@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, Interval, interval_text
-from continuum_analysis.compare.runs import BASELINE
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.misses import Return, cause_rows
 
@@ -62,7 +61,7 @@ REPLICA_COLUMNS = (
     _metric("replica_busiest", "busiest", "{:.2f}"),
 )
 """Shown where there are several replicas."""
-RATIO = Column(f"ratio to {BASELINE}", "{:.2f}".format, lambda arm: arm.ratio)
+RATIO = Column("ratio", "{:.2f}".format, lambda arm: arm.ratio)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
@@ -70,7 +69,7 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
     seen = list(summaries)
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
-    baselines = dict.fromkeys(summary.baseline or BASELINE for summary in seen)
+    baselines = dict.fromkeys(summary.baseline for summary in seen)
     return (*COLUMNS, *replicas, replace(RATIO, heading=f"ratio to {' or '.join(baselines)}"))
 
 
@@ -90,20 +89,17 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
 
 
 def verdict(summary: Summary) -> str:
-    """The result in one sentence that claims no more than the data show; a second sentence names a policy that did
-    better. With several routers there is a sentence for ``continuum`` behind each."""
-    baseline = summary.baseline or BASELINE
-    others = {name: arm.comparison for name, arm in summary.arms.items() if name != baseline and arm.comparison}
-    if baseline not in summary.arms or not others:
-        return "No comparison: the runs do not hold vllm and another policy on the same arrivals."
+    """The result in two sentences: the fastest policy against the baseline, then against the next best, and what it
+    costs. They claim no more than the data show."""
+    others = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline and arm.comparison}
+    if not others:
+        return "No comparison: there are no two policies on the same arrivals."
     best = max(others, key=lambda name: others[name].ratio.mean)
-    ours = [name for name in others if summary.arms[name].policy == "continuum"] or [best]
-    said = " ".join(_against_baseline(summary, name, others[name]) for name in ours)
-    return said + _better_one(summary, max(ours, key=lambda name: others[name].ratio.mean), best, others)
+    return f"{_against_baseline(summary, best, others[best])} {_next_best(summary, best)}{_cost(summary, others[best])}"
 
 
 def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:
-    baseline = summary.baseline or BASELINE
+    baseline, several = summary.baseline, len(summary.arms) > 2
     facts = f"mean JCT {_mean_jct(summary, name)} against {_mean_jct(summary, baseline)}"
     ratio, bounds, seeds = found.ratio, found.ratio.bounds, f"{len(found.seeds)} seeds, paired"
     if bounds is None:
@@ -115,10 +111,45 @@ def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:
     if low <= 1.0 <= high:
         return f"{name} and {baseline} cannot be told apart: {ratio.mean:.2f}x {said}."
     if ratio.mean > 1:
-        return f"{name} finished programs {ratio.mean:.2f}x faster than {baseline} {said}."
+        first = "was the fastest: it " if several else ""
+        return f"{name} {first}finished programs {ratio.mean:.2f}x faster than {baseline} {said}."
     slower = Interval(1 / ratio.mean, 1 / high, 1 / low)
     said = f"(95% interval {slower.bounds_text('{:.2f}'.format)}, {seeds}; {facts})"
-    return f"{name} finished programs {slower.mean:.2f}x slower than {baseline} {said}."
+    first = f"No policy was faster than {baseline}: " if several else ""
+    return f"{first}{name} finished programs {slower.mean:.2f}x slower than {baseline} {said}."
+
+
+def _next_best(summary: Summary, best: str) -> str:
+    """How the fastest policy stands to the second, where that is not the baseline."""
+    if summary.runner_up is None or summary.runner_up[0] in (best, summary.baseline):
+        return ""
+    second, found = summary.runner_up
+    bounds = found.ratio.bounds
+    if bounds is None:
+        return f"The next best was {second} ({_mean_jct(summary, second)}). "
+    if bounds[0] <= 1.0 <= bounds[1] or max(abs(each - 1) for each in bounds) < SAME_TO_THE_EYE:
+        how = "it cannot be told apart from the next best"
+    else:
+        how = f"its programs were {found.ratio.mean:.2f}x as fast as under the next best"
+    return f"{how[0].upper()}{how[1:]}, {second} ({found.ratio.bounds_text('{:.2f}'.format)}). "
+
+
+def _cost(summary: Summary, found: Comparison) -> str:
+    """At whose cost: the programs that finished later, and the worst-hit one."""
+    later = 1 - found.sooner.mean
+    if later < SAME_TO_THE_EYE / 2:
+        return (
+            f"No program finished later than under {summary.baseline}."
+            if found.worst <= 1
+            else (
+                f"Fewer than 1% of the programs finished later than under {summary.baseline}, the worst-hit after "
+                f"{found.worst:.2f}x the time."
+            )
+        )
+    return (
+        f"{later:.0%} of the programs finished later than under {summary.baseline}, the worst-hit after "
+        f"{found.worst:.2f}x the time."
+    )
 
 
 def _no_interval(found: Comparison) -> str:
@@ -129,13 +160,6 @@ def _no_interval(found: Comparison) -> str:
     if within is not None and within.bounds is not None:
         spread = f", {within.bounds_text('{:.2f}'.format)} within this one arrival sequence only"
     return f"one arrival sequence{spread}; one seed is no proof, use --seeds 5 for an interval"
-
-
-def _better_one(summary: Summary, name: str, best: str, others: Mapping[str, Comparison]) -> str:
-    """Names the policy with the lowest mean JCT if it is lower by more than 1%; it claims no more than the mean."""
-    if others[best].ratio.mean < others[name].ratio.mean * (1 + SAME_TO_THE_EYE):
-        return ""
-    return f" {best}'s mean JCT was lower: {_mean_jct(summary, best)}."
 
 
 def _mean_jct(summary: Summary, name: str) -> str:

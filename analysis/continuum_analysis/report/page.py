@@ -13,7 +13,7 @@ from continuum_traces.run_dir import writing
 from plotly.offline import get_plotlyjs
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
-from continuum_analysis.compare.runs import BASELINE, Run, by_load, load_all, load_runs
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, columns, summary_rows, verdict
 from continuum_analysis.metrics import METRICS
@@ -56,7 +56,7 @@ class Page:
         return {arm: [run for run in self.runs if run.arm == arm] for arm in self.summary.arms}
 
 
-def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
+def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: str | None = None) -> Page:
     """Sort runs by load and summarise each; where they are of one load and at home somewhere, its files are written.
 
     Raises:
@@ -64,27 +64,27 @@ def page_of(name: str, runs: Sequence[Run], home: Path | None = None) -> Page:
     """
     loads = by_load(runs)
     if home is not None and len(loads) == 1:
-        return Page(name, loads, {jps: write_summary_of(home, runs) for jps in loads})
-    return Page(name, loads, {jps: summarize_runs(None, group) for jps, group in loads.items()})
+        return Page(name, loads, {jps: write_summary_of(home, runs, baseline) for jps in loads})
+    return Page(name, loads, {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()})
 
 
-def write_report(path: Path) -> Path:
+def write_report(path: Path, baseline: str | None = None) -> Path:
     """Write report.html (and the summary) for the runs below ``path`` and return its path.
 
     Raises:
         AnalysisError, RunDirError: nothing to report, or nowhere to write.
     """
-    return _write(page_of(path.resolve().name, load_runs(path), path), path / "report.html")
+    return _write(page_of(path.resolve().name, load_runs(path), path, baseline), path / "report.html")
 
 
-def write_joint_report(paths: Sequence[Path], target: Path) -> Path:
+def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None = None) -> Path:
     """Write one page of several directories: seeds merged, policies and loads side by side.
 
     Raises:
         AnalysisError, RunDirError: nothing to report, runs of different work, or nowhere to write.
     """
     name = ", ".join(path.resolve().name for path in paths)
-    return _write(page_of(name, load_all(paths)), target)
+    return _write(page_of(name, load_all(paths), None, baseline), target)
 
 
 def _write(page: Page, target: Path) -> Path:
@@ -108,7 +108,7 @@ def figures_of(page: Page) -> list[Figure]:
 def render(page: Page) -> str:
     """The page as HTML."""
     summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
-    shown, baseline = columns(page.summaries.values()), summary.baseline or BASELINE
+    shown, baseline = columns(page.summaries.values()), summary.baseline
     manifest = page.runs[0].manifest
     folder = files("continuum_analysis")
     source = (folder / "report.html.j2").read_text(encoding="utf-8")
@@ -257,9 +257,8 @@ def _parallel(number: object) -> str | None:
     return None if number in (None, 1) else f"tensor parallel over {number}"
 
 
-def _knee(groups: Groups, capacity: int, baseline: str | None) -> str:
-    """Live context against the pool, in the baseline where it ran."""
-    policy = baseline or next(iter(groups))
+def _knee(groups: Groups, capacity: int, policy: str) -> str:
+    """Live context against the pool, in the baseline."""
     run = shown_run(groups, policy) or groups[policy][0]
     need = demand(run.metrics.facts.machine)
     mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_interval
-from continuum_analysis.compare.runs import BASELINE
+from continuum_analysis.compare.runs import BASELINES
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import point_text
@@ -53,7 +53,7 @@ def summarize_goodput(found: Sequence[Found]) -> list[Goodput]:
     rows = []
     for point in points:
         here = [one for one in found if _key(one) == point]
-        base = {one.seed: one.jps for one in here if one.policy == BASELINE}
+        base = {one.seed: one.jps for one in here if one.policy in BASELINES}
         for policy in dict.fromkeys(one.policy for one in here):
             rows.append(_row([one for one in here if one.policy == policy], base))
     return rows

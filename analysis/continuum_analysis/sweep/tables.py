@@ -11,7 +11,7 @@ import pandas as pd
 from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, read_manifest, write_json, writing
 
 from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
-from continuum_analysis.compare.runs import BASELINE, Run
+from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import METRICS, Value, analyze_run
@@ -54,8 +54,9 @@ class GroupSummary:
         return {seed: value for seed, value in mine if value is not None}
 
     def ratios(self, policy: str) -> list[float]:
-        """vllm's mean JCT over this policy's, seed by seed."""
-        base, mine = self.by_seed(BASELINE, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
+        """The baseline's mean JCT over this policy's, seed by seed."""
+        baseline = self.summary.baseline if self.summary else ""
+        base, mine = self.by_seed(baseline, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
         return [base[seed] / mine[seed] for seed in mine if seed in base]
 
 
@@ -74,6 +75,11 @@ class Sweep:
         names = list(dict.fromkeys(name for group in self.groups for name in group.axes))
         return [name for name in names if len({str(group.axes.get(name)) for group in self.groups}) > 1]
 
+    @property
+    def baseline(self) -> str:
+        """What the ratios are to; a point where that policy has no run is compared with another."""
+        return " or ".join(dict.fromkeys(group.summary.baseline for group in self.groups if group.summary))
+
     def warnings(self) -> list[str]:
         found = []
         for group in self.groups:
@@ -86,7 +92,17 @@ class Sweep:
         """One row a point and policy: the axes that vary, the policy, what is always shown, and what is drawn."""
         axes = self.varying() or ["jps"]
         drawn = [name for name in self.plot.get("y", ()) if name not in SHOWN]
-        headings = [*axes, "policy", "seeds", "JCT mean, s", "P95, s", "jobs/s", "prefix hit", "ratio to vllm", *drawn]
+        headings = [
+            *axes,
+            "policy",
+            "seeds",
+            "JCT mean, s",
+            "P95, s",
+            "jobs/s",
+            "prefix hit",
+            f"ratio to {self.baseline}",
+            *drawn,
+        ]
         rows = [
             [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(group, policy, drawn)]
             for group in self.groups

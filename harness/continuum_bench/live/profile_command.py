@@ -41,7 +41,8 @@ def write_profile_file(options: ProfileOptions) -> int:
 def _from_tables(options: ProfileOptions) -> Profile:
     """A profile of the modelled step times."""
     gpu, model, tp = options.gpu, options.model, options.tp
-    times, longest = load_step_times(gpu, model, tp, options.step_overhead_ms), find_model(model).max_context_tokens
+    times = load_step_times(gpu, model, tp, options.step_overhead_ms, band=options.step_times)
+    longest = find_model(model).max_context_tokens
     lengths = [1024 * 2**power for power in range(20) if 1024 * 2**power <= longest]
     capacity = kv_capacity(gpu, model, tp)
     return make_profile(

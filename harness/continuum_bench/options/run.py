@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
+from continuum_server.step_times.attention import BANDS
 
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
@@ -110,8 +111,12 @@ class GpuOptions(Options):
     """Model to compute step times for. `doctor` lists the known models."""
     tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
     """Tensor parallel size: the number of GPUs of one replica."""
-    step_overhead_ms: Annotated[float, FINITE] = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step."""
+    step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
+    """Milliseconds added to every modelled step. Default: what vLLM's own work takes, by its version and the number of
+    requests."""
+    step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
+    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
+    high. On other GPUs the three are the same."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def server_config(
             tensor_parallel=options.tp,
             gpu_memory_utilization=options.gpu_memory_utilization,
             step_overhead_ms=options.step_overhead_ms,
+            step_times=options.step_times,
             time_scale=options.time_scale,
             replies=str(options.replies.absolute()) if options.replies else None,
         ),

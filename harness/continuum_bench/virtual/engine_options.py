@@ -31,6 +31,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         kv_blocks=options.kv_blocks,
         gpu_memory_utilization=options.gpu_memory_utilization,
         step_overhead_ms=options.step_overhead_ms,
+        step_times=options.step_times,
         pins_yield_to=options.pins_yield_to,
         offload=offload,
         profile=str(options.profile) if options.profile else None,

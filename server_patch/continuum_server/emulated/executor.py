@@ -44,7 +44,13 @@ class EmulatedWorker:
     def __init__(self, vllm_config: VllmConfig, settings: EmulatedSettings) -> None:
         self._config = vllm_config
         self._settings = settings
-        self._times = load_step_times(settings.gpu, settings.model, settings.tensor_parallel, settings.step_overhead_ms)
+        self._times = load_step_times(
+            settings.gpu,
+            settings.model,
+            settings.tensor_parallel,
+            settings.step_overhead_ms,
+            band=settings.step_times,
+        )
         self._device = PacedDevice(settings.time_scale)
         self._vocabulary = Vocabulary(vllm_config.model_config)
         self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
@@ -58,7 +64,7 @@ class EmulatedWorker:
         spec = FullAttentionSpec(
             block_size=self._config.cache_config.block_size,
             num_kv_heads=model.kv_heads,
-            head_size=model.head_dim,
+            head_size=model.bf16_head_dim,
             dtype=torch.bfloat16,
         )
         return {f"model.layers.{layer}.self_attn.attn": spec for layer in range(model.layers)}

@@ -25,7 +25,8 @@ class EmulatedSettings:
     tensor_parallel: Annotated[int, Range(1, 1_000_000)] = defaults.TENSOR_PARALLEL
     """Only step times and memory are modelled for several GPUs; vLLM itself runs with one device."""
     gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = defaults.GPU_MEMORY_UTILIZATION
-    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
+    step_times: str = defaults.STEP_TIMES
     time_scale: Annotated[float, Range(above=True)] = 1.0
     """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True

@@ -1,10 +1,10 @@
-"""Builds the committed tables from the measurements in ``aiconfigurator-core``.
+"""Builds tables from the measurements in ``aiconfigurator-core``: the committed ones, and a user's own.
 
     python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
 
-needs the extra ``step-times-build``. The package sums measured kernel times and interpolates between them. Beyond the
-largest measured shape it extrapolates silently, so ``MEASURED`` states these shapes and every table contains them. The
-package knows nothing of GPU memory.
+needs the extra ``step-times-build``, as does ``continuum-bench step-times build`` for one table. The package sums
+measured kernel times and interpolates between them. Beyond the largest measured shape it extrapolates silently, so
+``MEASURED`` states these shapes and every table contains them. The package knows nothing of GPU memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_model
+from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_model, table_name
+from continuum_server.step_times.hf_config import MODEL_TYPES, config_of
 from continuum_server.step_times.model import StepTimesError
+from continuum_server.step_times.specs import MXFP4_BYTES, Model
 from continuum_server.step_times.table import FORMAT
 
 PACKAGE = "aiconfigurator-core"
@@ -31,13 +34,35 @@ MODELS = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
     "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
 }
+"""Models with a table for each of ``FULL_GRID`` and each degree, by the package's name for them."""
+FULL_GRID = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb", "l40s")
+MORE_TABLES: dict[str, dict[str, tuple[int, ...]]] = {
+    "llama-3.1-8b": {"rtx-pro-6000": (1, 2)},
+    "llama-3.1-70b-fp8": {"h100-80gb": (1, 2, 4), "h200-141gb": (1, 2)},
+    "qwen3-8b": {"a100-80gb": (1,), "h100-80gb": (1,), "l40s": (1,), "rtx-pro-6000": (1,)},
+    "qwen3-14b": {"a100-80gb": (1,), "h100-80gb": (1,), "h200-141gb": (1,), "rtx-pro-6000": (1,)},
+    "qwen3-32b": {
+        "a100-80gb": (1, 2),
+        "h100-80gb": (1, 2, 4),
+        "h200-141gb": (1, 2),
+        "b200-180gb": (1,),
+        "rtx-pro-6000": (1, 2),
+    },
+    "qwen3-30b-a3b": {"a100-80gb": (1, 2), "h100-80gb": (1, 2), "h200-141gb": (1,), "rtx-pro-6000": (1, 2)},
+    "qwen3-235b-a22b": {"h200-141gb": (4, 8), "b200-180gb": (4,)},
+    "gpt-oss-20b": {"h100-80gb": (1,), "l40s": (1,), "rtx-pro-6000": (1,)},
+    "gpt-oss-120b": {"h100-80gb": (1, 2), "h200-141gb": (1,), "b200-180gb": (1,), "rtx-pro-6000": (1,)},
+}
+"""The other committed tables: degrees of each GPU."""
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
     "h100-80gb": "h100_sxm",
     "h200-141gb": "h200_sxm",
     "b200-180gb": "b200_sxm",
     "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
 }
+"""The package's names of the GPUs that it measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +73,10 @@ class Measured:
     """The version whose kernels were timed."""
     gemm_tokens: int
     decode_head_tokens: int
-    """Batch x context x query heads of one GPU in a decode step; a single context reaches an eighth of that."""
+    """Batch x context x query heads of one GPU in a decode step; a single context reaches an eighth of that.
+
+    Heads count as the next power of two, and half as much if they have 64 numbers instead of 128.
+    """
     prefill_tokens: int = 16384
     """Tokens of one prompt without a prefix; chunks after a prefix were not measured."""
     decode_context_tokens: int = 131071
@@ -60,7 +88,10 @@ MEASURED = {
     "h200-141gb": Measured("0.24.0", 32768, 524280 * 32),
     "b200-180gb": Measured("0.24.0", 32768, 524280 * 32),
     "l40s": Measured("0.24.0", 32768, 524280 * 32),
+    "rtx-pro-6000": Measured("0.24.0", 32768, 524280 * 32),
 }
+EXPERT_TOKENS = 16384
+"""Tokens up to which the package's files have mixtures of experts."""
 
 TOLERANCE = 0.004
 """Largest relative distance between the line through two kept grid points and the source's value."""
@@ -72,24 +103,71 @@ PROBE_BATCHES = (1, 4, 16, 64, 66, 256)
 Function = Callable[[int], Sequence[float]]
 
 
-def build_table(model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
+def build_table(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     """One pair's table, ready for JSON.
 
     Raises:
-        StepTimesError: the package is missing, of another version, or cannot answer.
+        StepTimesError: the package is missing, of another version, or has no measurements of this pair.
     """
-    source = open_source(MODELS[model], SYSTEMS[gpu], tensor_parallel)
+    source = open_pair(model, gpu, tensor_parallel)
+    kernels = quantisation(model)
     return {
         "format": FORMAT,
-        "model": model,
+        "model": model.name,
         "gpu": gpu,
         "tensor_parallel": tensor_parallel,
         "source": f"NVIDIA {PACKAGE} measured kernel times, system {SYSTEMS[gpu]}, backend vllm",
         "version": PACKAGE_VERSION,
         "licence": "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES",
-        "measured_up_to": measured_up_to(find_model(model).query_heads, gpu, tensor_parallel),
+        **({"kernels": kernels} if kernels else {}),
+        **({"experts": EXPERT_BALANCE} if model.experts else {}),
+        "measured_up_to": measured_up_to(model, gpu, tensor_parallel),
         **build_grids(source),
     }
+
+
+EXPERT_BALANCE = "tokens per expert follow a power law with exponent 1.2; experts are split over the GPUs by width"
+
+
+def quantisation(model: Model) -> dict[str, str]:
+    """The package's kernels for the model's weights and KV; empty: bf16 throughout."""
+    chosen = {}
+    if model.weight_bytes_each == 1.0:
+        chosen["gemm_quant_mode"] = "fp8"
+    if model.experts and model.expert_bytes_each == MXFP4_BYTES:
+        chosen["moe_quant_mode"] = "w4a16_mxfp4"
+    elif model.experts and model.weight_bytes_each == 1.0:
+        chosen["moe_quant_mode"] = "fp8"
+    if model.kv_bytes_each == 1.0:
+        chosen["kvcache_quant_mode"] = "fp8"
+    return chosen
+
+
+def open_pair(model: Model, gpu: str, tensor_parallel: int) -> Any:
+    """The package's engine for a pair that it can answer for.
+
+    Raises:
+        StepTimesError: in one sentence, why not.
+    """
+    if gpu not in SYSTEMS:
+        raise StepTimesError(f"{PACKAGE} has no measurements of {gpu}; it has: {', '.join(SYSTEMS)}")
+    if model.kv_lora_rank:
+        raise StepTimesError(f"{model.name}: {PACKAGE} does not tell MLA's attention from the rest of a step")
+    if model.architecture not in MODEL_TYPES:
+        raise StepTimesError(f"{model.name}: no tables for {model.architecture}, only for {', '.join(MODEL_TYPES)}")
+    try:
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(config_of(model)), encoding="utf-8")
+            path = MODELS.get(model.name, folder)
+            source = open_source(path, SYSTEMS[gpu], tensor_parallel, **quantisation(model))
+        chunk_attention_ms(source)(2048, 0)
+        decode_attention_ms(source)(8, 4096)
+    except StepTimesError:
+        raise
+    except Exception as error:  # the package raises what it likes for a pair that it did not measure
+        reason = " ".join(str(error).split())[:200]
+        raise StepTimesError(f"no measurements of {model.name} on {tensor_parallel} x {gpu}: {reason}") from error
+    return source
 
 
 def build_grids(source: Any) -> dict[str, Any]:
@@ -112,13 +190,14 @@ def build_grids(source: Any) -> dict[str, Any]:
     }
 
 
-def measured_up_to(query_heads: int, gpu: str, tensor_parallel: int) -> dict[str, Any]:
+def measured_up_to(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     """The largest shapes measured, in tokens, for a model's share on one GPU."""
     measured = MEASURED[gpu]
-    batch_tokens = measured.decode_head_tokens * tensor_parallel // query_heads
+    heads = 1 << (model.query_heads // tensor_parallel - 1).bit_length()
+    batch_tokens = measured.decode_head_tokens * 128 // (heads * model.head_dim)
     return {
         "vllm": measured.vllm,
-        "gemm_tokens": measured.gemm_tokens,
+        "gemm_tokens": min(measured.gemm_tokens, EXPERT_TOKENS) if model.experts else measured.gemm_tokens,
         "prefill_tokens": measured.prefill_tokens,
         "decode_context_tokens": min(batch_tokens // 8, measured.decode_context_tokens),
         "decode_kv_tokens": batch_tokens,
@@ -230,21 +309,27 @@ def to_text(table: dict[str, Any]) -> str:
 def pairs() -> Iterator[tuple[str, str, int]]:
     """Model, GPU and degree of every committed table."""
     for model in MODELS:
-        for gpu in SYSTEMS:
+        for gpu in FULL_GRID:
             for tensor_parallel in TENSOR_PARALLEL:
+                yield model, gpu, tensor_parallel
+    for model, degrees in MORE_TABLES.items():
+        for gpu, each in degrees.items():
+            for tensor_parallel in each:
                 yield model, gpu, tensor_parallel
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the step-time tables.")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into; tables in it are kept")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     try:
-        for model, gpu, tensor_parallel in pairs():
-            file = out / f"{gpu}_{model}_tp{tensor_parallel}.json"
-            file.write_text(to_text(build_table(model, gpu, tensor_parallel)), encoding="utf-8")
-            sys.stderr.write(f"wrote {file.name}\n")
+        for name, gpu, tensor_parallel in pairs():
+            model = find_model(name)
+            file = out / table_name(gpu, model, tensor_parallel)
+            if not file.exists():
+                file.write_text(to_text(build_table(model, gpu, tensor_parallel)), encoding="utf-8")
+                sys.stderr.write(f"wrote {file.name}\n")
     except StepTimesError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -1,25 +1,44 @@
 """Finds GPUs and models by name, the step times of a pair, and how many tokens of KV fit.
 
-Pairs that NVIDIA's aiconfigurator measured have tables (A100, H100, H200, B200, L40S with Llama-3.1-8B, 70B); other
-pairs have a roofline model. ``Provenance.kind`` says which.
+The pairs most used of those that NVIDIA's aiconfigurator measured have tables; other pairs have a roofline model.
+``Provenance.kind`` says which.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib.resources import files
+from typing import Any, Literal
 
 from continuum_server import defaults
-from continuum_server.step_times.model import DoesNotFit, OutOfRange, Provenance, StepTimes, UnknownPair, check_range
+from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
+from continuum_server.step_times.links import NOTE, SlowLink, slow_link
+from continuum_server.step_times.model import (
+    DoesNotFit,
+    OutOfRange,
+    Provenance,
+    StepTimes,
+    StepTimesError,
+    UnknownPair,
+    check_range,
+)
+from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.table import TableStepTimes, table_from_json
+from continuum_server.step_times.user_files import find_table, user_models
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
 """Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption; a real vLLM measures it."""
+FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
+TableKind = Literal["measured-table", "user-table"]
+FP8_KV = "+fp8-kv"
+"""Behind a model's name: vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
 """Over PCIe the roofline was 2 to 7 times too fast on four and more GPUs (L40S), so it is offered for two at most."""
 WINDOW_REQUESTS = 16
@@ -37,6 +56,7 @@ class KvCapacity:
     tokens: int
     block_size: int
     bytes_per_token: int
+    """Of the layers whose KV grows with the context, on all GPUs."""
     weight_bytes: int
     memory_bytes: int
     """Of one GPU."""
@@ -45,6 +65,8 @@ class KvCapacity:
     """Of one GPU: not weights, not KV."""
     window_bytes: int = 0
     """For the window layers of ``WINDOW_REQUESTS`` requests."""
+    kv_copies: int = 1
+    """How many GPUs keep the same KV (counted in ``bytes_per_token``): MLA, or fewer KV heads than GPUs."""
 
 
 def find_gpu(name: str) -> Gpu:
@@ -57,44 +79,104 @@ def find_gpu(name: str) -> Gpu:
     for gpu in GPUS:
         if key in (gpu.name, *gpu.aliases):
             return gpu
-    raise UnknownPair(f"unknown GPU {name!r}; there are: {', '.join(gpu.name for gpu in GPUS)}")
+    names = {alias: gpu.name for gpu in GPUS for alias in (gpu.name, *gpu.aliases)}
+    raise UnknownPair(_unknown("GPU", name, key, names))
 
 
 def find_model(name: str) -> Model:
-    """The model of that name or alias; a ``vendor/`` in front and an ``-Instruct`` or ``-it`` behind do not matter.
+    """The model of that short name, alias or Hugging Face id; case and an ``-Instruct`` or ``-it`` do not matter.
+
+    ``-fp8`` behind a bf16 model's name means its weights in fp8, ``+fp8-kv`` behind any name means its KV in fp8.
 
     Raises:
-        UnknownPair: listing what exists.
+        UnknownPair: naming what is spelled alike, and listing what exists.
     """
-    key = name.strip().lower().rsplit("/", 1)[-1].removeprefix("meta-").removesuffix("-instruct").removesuffix("-it")
-    for model in MODELS:
-        if key in (model.name, *model.aliases):
-            return model
-    raise UnknownPair(f"unknown model {name!r}; there are: {', '.join(model.name for model in MODELS)}")
+    key, fp8_kv, rest = name.strip().lower().rsplit("/", 1)[-1].partition(FP8_KV)
+    for prefix in ("meta-", "nvidia-"):
+        key = key.removeprefix(prefix)
+    key = key.removesuffix("-dynamic")
+    stem = key.removesuffix("-fp8")
+    known = _models_by_name()
+    model = known.get(_plain(key))
+    base = known.get(_plain(stem))
+    if model is None and base is not None and base.expert_bytes_each is None:
+        model = fp8_weights(base)
+    if model is None or rest:
+        names = {alias: found.name for alias, found in known.items()}
+        raise UnknownPair(_unknown("model", name, _plain(stem), names))
+    return replace(model, name=model.name + FP8_KV, kv_bytes_each=1.0) if fp8_kv else model
+
+
+def fp8_weights(model: Model) -> Model:
+    """The model with fp8 weights, as the ``-FP8`` checkpoints have them; a model that is fp8 already is unchanged."""
+    if model.weight_bytes_each == 1.0:
+        return model
+    tables_of = f"{model.tables_of}-fp8" if model.tables_of else ""
+    notes = "; ".join(filter(None, ("fp8 weights, bf16 KV", model.notes)))
+    return replace(model, name=f"{model.name}-fp8", weight_bytes_each=1.0, tables_of=tables_of, notes=notes)
+
+
+def _plain(key: str) -> str:
+    return key.removesuffix("-instruct").removesuffix("-it")
+
+
+def catalog_models() -> dict[str, Model]:
+    """The models that come with this package, by name and alias."""
+    return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
+
+
+def _models_by_name() -> dict[str, Model]:
+    return {model.name: model for model in user_models()} | catalog_models()
+
+
+def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
+    """One sentence: the name, the names that are spelled alike, and all that exist."""
+    near = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
+    question = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"unknown {kind} {name!r}{question} there are: {', '.join(dict.fromkeys(names.values()))}"
 
 
 def available() -> list[Provenance]:
-    """The provenance of every pair that has step times; measured tables come first."""
-    triples = [(gpu, model, degree) for gpu in GPUS for model in MODELS for degree in TENSOR_PARALLEL]
-    every = [_load(*triple, defaults.STEP_OVERHEAD_MS) for triple in triples]
+    """The provenance of every pair that has step times; tables come first.
+
+    Of the models in fp8 only those that have tables are listed.
+    """
+    models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
+    triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
+    every = [_load(*triple, overhead_of(None)) for triple in triples]
     found = [times.provenance for times in every if times is not None]
-    return sorted(found, key=lambda provenance: provenance.kind != "measured-table")
+    return sorted(found, key=lambda provenance: provenance.kind == "roofline")
 
 
 def load_step_times(
-    gpu: str, model: str, tensor_parallel: int = 1, step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
+    gpu: str,
+    model: str,
+    tensor_parallel: int = 1,
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS,
+    vllm: str | None = None,
+    band: str = defaults.STEP_TIMES,
 ) -> StepTimes:
     """Step times of a pair: the measured table if there is one, else the roofline (see ``provenance.kind``).
+
+    Args:
+        step_overhead_ms: added to every step; None: the overhead of the vLLM version.
+        vllm: the version; None: the newest.
+        band: low, mid or high: how long attention takes where no mixed step was measured.
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.
         OutOfRange: a negative overhead.
+        StepTimesError: no such band.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     if tensor_parallel not in TENSOR_PARALLEL:
         raise UnknownPair(f"unknown tensor parallel degree {tensor_parallel}; there are: 1, 2, 4, 8")
-    check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
-    times = _load(found_gpu, found_model, tensor_parallel, step_overhead_ms)
+    if step_overhead_ms is not None:
+        check_range("step_overhead_ms", step_overhead_ms, 0, 1000)
+    overhead = overhead_of(vllm) if step_overhead_ms is None else Overhead(step_overhead_ms)
+    if band not in BANDS:
+        raise StepTimesError(f"step times {band!r}; there are: {', '.join(BANDS)}")
+    times = _load(found_gpu, found_model, tensor_parallel, overhead, band)
     if times is None:
         raise UnknownPair(
             f"no step times for {found_model.name} on {tensor_parallel} x {found_gpu.name}: no measurement, and over "
@@ -103,31 +185,75 @@ def load_step_times(
     return times
 
 
-def _load(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: float) -> StepTimes | None:
-    table = files(__package__) / "tables" / f"{gpu.name}_{model.name}_tp{tensor_parallel}.json"
-    if not table.is_file():
-        if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
-            return None
-        return RooflineStepTimes(gpu, model, tensor_parallel, step_overhead_ms)
-    data = json.loads(table.read_text(encoding="utf-8"))
+def table_name(gpu: str, model: Model, tensor_parallel: int) -> str:
+    return f"{gpu}_{model.tables_of or model.name}_tp{tensor_parallel}.json"
+
+
+def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
+    """The table that comes with this package; None: there is none."""
+    file = files(__package__) / "tables" / table_name(gpu, model, tensor_parallel)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def _load(
+    gpu: Gpu, model: Model, tensor_parallel: int, overhead: Overhead, band: str = defaults.STEP_TIMES
+) -> StepTimes | None:
+    kernel = kernel_of(gpu, model)
+    mixed = MixedAttention(kernel.tiles[band], model, tensor_parallel) if kernel.tiles else None
+    stated = {
+        "step_overhead_ms": overhead.step_ms,
+        "request_overhead_ms": overhead.request_ms,
+        "overhead": overhead.basis,
+        "attention": f"{kernel.name}: {kernel.basis}",
+        "band": band,
+    }
+    link = slow_link(gpu, model, tensor_parallel)
+    table = committed_table(gpu.name, model, tensor_parallel)
+    if table is not None:
+        return _table_times(table, "measured-table", model, stated, mixed, link)
+    table = find_table(table_name(gpu.name, model, tensor_parallel))
+    if table is not None:
+        return _table_times(table, "user-table", model, stated, mixed, link)
+    if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
+        return None
+    roofline = RooflineStepTimes(
+        gpu, model, tensor_parallel, overhead.step_ms, request_overhead_ms=overhead.request_ms, mixed=mixed
+    )
+    roofline.provenance = replace(roofline.provenance, **stated)  # type: ignore[arg-type]
+    return roofline
+
+
+def _table_times(
+    data: Mapping[str, Any],
+    kind: TableKind,
+    model: Model,
+    stated: Mapping[str, Any],
+    mixed: MixedAttention | None,
+    link: SlowLink | None,
+) -> StepTimes:
     measured = data["measured_up_to"]
+    kernels = ", ".join(f"{name.removesuffix('_quant_mode')} {kind}" for name, kind in data.get("kernels", {}).items())
+    notes = [
+        f"sums of kernel times measured on vLLM {measured['vllm']}, {kernels or 'bf16'}; no scheduler, sampling or "
+        f"launch gaps. Measured: prompts to {measured['prefill_tokens']} tokens, multiplications to "
+        f"{measured['gemm_tokens']}, decode to {measured['decode_kv_tokens']} tokens of KV in a batch; beyond that, "
+        "and for chunks behind a prefix, the source's own formula",
+        data.get("experts", ""),
+        f"the table of {data['model']}, which has the same geometry" if data["model"] != model.name else "",
+        NOTE if link else "",
+    ]
     provenance = Provenance(
-        kind="measured-table",
+        kind=kind,
         source=data["source"],
         version=data["version"],
         licence=data["licence"],
-        gpu=gpu.name,
+        gpu=data["gpu"],
         model=model.name,
-        tensor_parallel=tensor_parallel,
-        step_overhead_ms=step_overhead_ms,
-        notes=(
-            f"sums of kernel times measured on vLLM {measured['vllm']}, bf16; no scheduler, sampling or launch gaps. "
-            f"Measured: prompts to {measured['prefill_tokens']} tokens, multiplications to {measured['gemm_tokens']}, "
-            f"decode to {measured['decode_kv_tokens']} tokens of KV in a batch; beyond that, and for chunks behind a "
-            "prefix, the source's own formula"
-        ),
+        tensor_parallel=data["tensor_parallel"],
+        notes="; ".join(filter(None, notes)),
+        **stated,
     )
-    return TableStepTimes(table_from_json(data), provenance)
+    return TableStepTimes(table_from_json(data), provenance, mixed, link)
 
 
 def kv_capacity(
@@ -140,7 +266,7 @@ def kv_capacity(
 ) -> KvCapacity:
     """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.
 
-    Weights and KV are assumed to divide evenly over the GPUs.
+    Weights are assumed to divide evenly over the GPUs. KV heads are divided too, and copied where they are fewer.
 
     Raises:
         UnknownPair: no such GPU or model.
@@ -150,9 +276,10 @@ def kv_capacity(
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     _check_options(tensor_parallel, utilization, block_size, reserved_gib)
     memory, reserved = int(found_gpu.memory_gib * GIB), int(reserved_gib * GIB)
-    window = WINDOW_REQUESTS * found_model.window_bytes_per_request
+    copies = found_model.kv_copies(tensor_parallel)
+    window = WINDOW_REQUESTS * found_model.window_bytes_per_request * copies
     room = (memory * utilization - reserved) * tensor_parallel - found_model.weight_bytes - window
-    per_token = found_model.kv_bytes_per_token
+    per_token = found_model.kv_bytes_per_token * copies
     blocks = int(room // (per_token * block_size))
     if blocks < 1:
         raise DoesNotFit(
@@ -170,6 +297,7 @@ def kv_capacity(
         utilization=utilization,
         reserved_bytes=reserved,
         window_bytes=window,
+        kv_copies=copies,
     )
 
 

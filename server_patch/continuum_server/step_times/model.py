@@ -51,7 +51,8 @@ class PrefillChunk(NamedTuple):
 class Provenance:
     """Where step times come from. It is written to every run's manifest."""
 
-    kind: Literal["measured-table", "roofline", "profile"]
+    kind: Literal["measured-table", "user-table", "roofline", "profile"]
+    """``user-table``: one that `step-times build` wrote into the user's cache."""
     source: str
     version: str
     licence: str
@@ -61,6 +62,14 @@ class Provenance:
     step_overhead_ms: float
     """Added to every step for what kernel times leave out: scheduling, sampling, launches."""
     notes: str = ""
+    request_overhead_ms: float = 0.0
+    """Added to every step for each of its requests."""
+    overhead: str = "given"
+    """Where the two overheads come from."""
+    attention: str = ""
+    """The attention kernel of steps with prompt chunks, and what its times stand on."""
+    band: str = "mid"
+    """Which end of the attention's uncertainty these times are: low, mid or high."""
 
 
 class StepTimes(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder with grouped-query attention and gated MLPs, dense or with routed experts."""
+    """A decoder with gated MLPs, dense or with routed experts, and grouped-query or multi-head latent attention (MLA).
+
+    This one description is what step times, KV capacity, the virtual engine's scheduler, the emulated engine's model
+    folder and ``step-times build`` read.
+    """
 
     name: str
     layers: int
@@ -31,11 +35,22 @@ class Model:
     """Width of a dense layer's MLP."""
     query_heads: int
     kv_heads: int
+    """With MLA, 1: all query heads share one compressed vector."""
     head_dim: int
+    """With MLA: of keys without rotation, and of values."""
     vocab: int
     max_context_tokens: int
     weight_bytes_each: float = 2.0
-    """Bytes of a weight: 2 for bf16, 1 for fp8. KV is bf16 throughout."""
+    """Bytes of a weight in attention and MLPs: 2 for bf16, 1 for fp8. Embeddings and output layer are always bf16."""
+    expert_bytes_each: float | None = None
+    """The same for routed experts; None: as the other weights. MXFP4 has 4 bits and a byte of scale for each 32."""
+    kv_bytes_each: float = 2.0
+    """Bytes of each number in KV: 2 for bf16, 1 for fp8."""
+    kv_lora_rank: int = 0
+    """MLA: numbers of the compressed vector that one layer keeps of a token; 0: no MLA."""
+    q_lora_rank: int = 0
+    rope_head_dim: int = 0
+    """MLA: numbers of the rotated key, which is kept beside the compressed vector."""
     tied_embeddings: bool = False
     extra_parameters: float = 0.0
     """Parameters that are in memory but not used for text (a vision tower)."""
@@ -49,16 +64,31 @@ class Model:
     shared_experts: int = 0
     dense_layers: int = 0
     """In a mixture of experts: the number of first layers that have no experts."""
+    architecture: str = "LlamaForCausalLM"
+    """The class that config.json names."""
+    tables_of: str = ""
+    """Another model of the same geometry, whose tables hold for this one too."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
 
     @property
     def weight_bytes(self) -> int:
-        return int(self.parameters * self.weight_bytes_each)
+        """Of all parameters but those of norms, biases and routers."""
+        embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
+        return int(self.layer_bytes + self.expert_bytes + EMBEDDING_BYTES * (embeddings + self.extra_parameters))
+
+    @property
+    def layer_bytes(self) -> float:
+        return self.always_parameters * self.weight_bytes_each
+
+    @property
+    def expert_bytes(self) -> float:
+        """Of all routed experts."""
+        return self.expert_parameters * (self.expert_bytes_each or self.weight_bytes_each)
 
     @property
     def parameters(self) -> float:
-        """All parameters but those of norms and biases."""
+        """All parameters but those of norms, biases and routers."""
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
         return self.always_parameters + self.expert_parameters + embeddings + self.extra_parameters
 
@@ -70,10 +100,23 @@ class Model:
     @property
     def always_parameters(self) -> int:
         """Parameters that every token uses: attention, dense MLPs, shared experts."""
-        attention = 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
         dense = self.dense_layers if self.experts else self.layers
         mlp = dense * self.intermediate + (self.layers - dense) * self.shared_experts * self.expert_width
-        return self.layers * attention + 3 * self.hidden * mlp
+        return self.layers * self.attention_parameters + 3 * self.hidden * mlp
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer."""
+        if not self.kv_lora_rank:
+            return 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
+        queries = self.q_lora_rank * (self.hidden + self.query_heads * (self.head_dim + self.rope_head_dim))
+        keys = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.expansion_parameters
+        return queries + keys + self.query_heads * self.head_dim * self.hidden
+
+    @property
+    def expansion_parameters(self) -> int:
+        """MLA: of one layer's matrix that turns compressed vectors into keys and values of all heads."""
+        return self.kv_lora_rank * self.query_heads * 2 * self.head_dim
 
     @property
     def expert_parameters(self) -> int:
@@ -82,8 +125,9 @@ class Model:
 
     @property
     def kv_bytes_per_layer_token(self) -> int:
-        """Keys and values of one layer, bf16."""
-        return 2 * 2 * self.kv_heads * self.head_dim
+        """Keys and values of one layer; with MLA the compressed vector and the rotated key."""
+        numbers = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * self.kv_heads * self.head_dim
+        return int(numbers * self.kv_bytes_each)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -95,6 +139,25 @@ class Model:
         """KV of the window layers once their windows are full."""
         return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
 
+    @property
+    def bf16_head_dim(self) -> int:
+        """The head size that gives ``kv_heads`` keys and values in bf16 the right bytes (for MLA and fp8 KV)."""
+        return self.kv_bytes_per_layer_token // (2 * 2 * self.kv_heads)
+
+    def kv_copies(self, tensor_parallel: int) -> int:
+        """How many GPUs keep the same KV: vLLM copies heads where there are fewer than GPUs."""
+        return max(1, tensor_parallel // self.kv_heads)
+
+
+EMBEDDING_BYTES = 2.0
+MXFP4_BYTES = 0.5 + 1 / 32
+
+RTX_PRO_6000_EDITIONS = (
+    "rtx-pro-6000-blackwell",
+    "rtx-pro-6000-blackwell-server-edition",
+    "rtx-pro-6000-blackwell-workstation-edition",
+)
+"""The peaks are those of aiconfigurator's ``rtx_pro_6000_server``: scaled to the 2,430 MHz that the card reported."""
 
 GPUS = (
     Gpu("a100-80gb", 79.15, 312, 312, 2.039, 300, ("a100", "a100-sxm", "a100-sxm4-80gb")),
@@ -103,8 +166,79 @@ GPUS = (
     Gpu("h200-141gb", 139.8, 989, 1979, 4.8, 450, ("h200", "h200-sxm")),
     Gpu("b200-180gb", 178.35, 2250, 4500, 7.7, 900, ("b200", "b200-sxm")),
     Gpu("l40s", 44.4, 362, 733, 0.864, 32, ("l40s-48gb",)),
+    Gpu("rtx-pro-6000", 94.97, 467.8, 935.6, 1.792, 64, ("rtxpro6000", *RTX_PRO_6000_EDITIONS)),
+    Gpu("rtx-4090", 23.64, 165.2, 330.3, 1.008, 32, ("rtx4090", "4090", "geforce-rtx-4090")),
 )
 
+_QWEN3_30B_A3B = Model(
+    name="qwen3-30b-a3b",
+    layers=48,
+    hidden=2048,
+    intermediate=6144,
+    query_heads=32,
+    kv_heads=4,
+    head_dim=128,
+    vocab=151936,
+    max_context_tokens=40960,
+    experts=128,
+    experts_used=8,
+    expert_width=768,
+    architecture="Qwen3MoeForCausalLM",
+    notes="8 of 128 experts a token",
+)
+_QWEN3_235B_A22B = replace(
+    _QWEN3_30B_A3B,
+    name="qwen3-235b-a22b",
+    layers=94,
+    hidden=4096,
+    intermediate=12288,
+    query_heads=64,
+    expert_width=1536,
+)
+_GPT_OSS_20B = Model(
+    name="gpt-oss-20b",
+    layers=24,
+    hidden=2880,
+    intermediate=2880,
+    query_heads=64,
+    kv_heads=8,
+    head_dim=64,
+    vocab=201088,
+    max_context_tokens=131072,
+    expert_bytes_each=MXFP4_BYTES,
+    window_layers=12,
+    window_tokens=128,
+    experts=32,
+    experts_used=4,
+    expert_width=2880,
+    architecture="GptOssForCausalLM",
+    notes="MXFP4 experts, bf16 elsewhere; 4 of 32 experts a token; every second layer has a window of 128 tokens",
+)
+_GLM_45 = Model(
+    name="glm-4.5",
+    layers=92,
+    hidden=5120,
+    intermediate=12288,
+    query_heads=96,
+    kv_heads=8,
+    head_dim=128,
+    vocab=151552,
+    max_context_tokens=131072,
+    weight_bytes_each=1.0,
+    experts=160,
+    experts_used=8,
+    expert_width=1536,
+    shared_experts=1,
+    dense_layers=3,
+    architecture="Glm4MoeForCausalLM",
+    aliases=("glm-4.5-fp8",),
+    notes="fp8 weights, bf16 KV; 8 of 160 experts a token, chosen evenly; no layer for multi-token prediction",
+)
+_LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
+
+# Numbers are those of each model's config.json on Hugging Face. They were read in the copies that aiconfigurator-core
+# 0.12.0 bundles in model_configs; where it has none, in THUDM/slime's scripts/models (Qwen3-14B, GLM-4.5 and its Air),
+# transformers' Glm4MoeConfig (Air), the model card (Qwen3-Coder-30B-A3B), xinference's list (the context of GLM-4.6).
 MODELS = (
     Model(
         name="llama-3.1-8b",
@@ -130,6 +264,42 @@ MODELS = (
         aliases=("llama-3.3-70b",),
     ),
     Model(
+        name="qwen3-8b",
+        layers=36,
+        hidden=4096,
+        intermediate=12288,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+        architecture="Qwen3ForCausalLM",
+    ),
+    Model(
+        name="qwen3-14b",
+        layers=40,
+        hidden=5120,
+        intermediate=17408,
+        query_heads=40,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+        architecture="Qwen3ForCausalLM",
+    ),
+    Model(
+        name="qwen3-32b",
+        layers=64,
+        hidden=5120,
+        intermediate=25600,
+        query_heads=64,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+        architecture="Qwen3ForCausalLM",
+    ),
+    Model(
         name="gemma-3-12b",
         layers=48,
         hidden=3840,
@@ -143,25 +313,80 @@ MODELS = (
         extra_parameters=0.42e9,
         window_layers=40,
         window_tokens=1024,
+        architecture="Gemma3ForConditionalGeneration",
         notes="40 of 48 layers attend to a window of 1,024 tokens",
     ),
-    Model(
-        name="glm-4.5",
-        layers=92,
-        hidden=5120,
-        intermediate=12288,
-        query_heads=96,
-        kv_heads=8,
-        head_dim=128,
-        vocab=151552,
+    _QWEN3_30B_A3B,
+    replace(
+        _QWEN3_30B_A3B,
+        name="qwen3-30b-a3b-2507",
         max_context_tokens=131072,
+        tables_of="qwen3-30b-a3b",
+        aliases=("qwen3-30b-a3b-instruct-2507", "qwen3-30b-a3b-thinking-2507"),
+        notes=f"{_QWEN3_30B_A3B.notes}; {_LONG_CONTEXT}",
+    ),
+    replace(
+        _QWEN3_30B_A3B,
+        name="qwen3-coder-30b-a3b",
+        max_context_tokens=131072,
+        tables_of="qwen3-30b-a3b",
+        notes=f"{_QWEN3_30B_A3B.notes}; {_LONG_CONTEXT}",
+    ),
+    _QWEN3_235B_A22B,
+    replace(
+        _QWEN3_235B_A22B,
+        name="qwen3-235b-a22b-2507",
+        max_context_tokens=131072,
+        tables_of="qwen3-235b-a22b",
+        aliases=("qwen3-235b-a22b-instruct-2507", "qwen3-235b-a22b-thinking-2507"),
+        notes=f"{_QWEN3_30B_A3B.notes}; {_LONG_CONTEXT}",
+    ),
+    _GPT_OSS_20B,
+    replace(
+        _GPT_OSS_20B,
+        name="gpt-oss-120b",
+        layers=36,
+        window_layers=18,
+        experts=128,
+        notes=_GPT_OSS_20B.notes.replace("of 32", "of 128"),
+    ),
+    replace(
+        _GLM_45,
+        name="glm-4.5-air",
+        layers=46,
+        hidden=4096,
+        intermediate=10944,
+        weight_bytes_each=2.0,
+        experts=128,
+        expert_width=1408,
+        dense_layers=1,
+        aliases=(),
+        notes="8 of 128 experts a token, chosen evenly; no layer for multi-token prediction",
+    ),
+    _GLM_45,
+    replace(_GLM_45, name="glm-4.6", max_context_tokens=202752, aliases=("glm-4.6-fp8",)),
+    Model(
+        name="deepseek-v3.1",
+        layers=61,
+        hidden=7168,
+        intermediate=18432,
+        query_heads=128,
+        kv_heads=1,
+        head_dim=128,
+        vocab=129280,
+        max_context_tokens=163840,
         weight_bytes_each=1.0,
-        experts=160,
+        kv_lora_rank=512,
+        q_lora_rank=1536,
+        rope_head_dim=64,
+        experts=256,
         experts_used=8,
-        expert_width=1536,
+        expert_width=2048,
         shared_experts=1,
         dense_layers=3,
-        aliases=("glm-4.5-fp8",),
-        notes="fp8 weights, bf16 KV; 8 of 160 experts a token, chosen evenly; no layer for multi-token prediction",
+        architecture="DeepseekV3ForCausalLM",
+        aliases=("deepseek-v3", "deepseek-v3-0324", "deepseek-r1", "deepseek-v3.1-terminus"),
+        notes="fp8 weights, bf16 KV; MLA, whose KV every GPU keeps whole; 8 of 256 experts a token, chosen evenly; no "
+        "layer for multi-token prediction",
     ),
 )

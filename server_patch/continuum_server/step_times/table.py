@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from continuum_server.step_times.attention import MixedAttention
+from continuum_server.step_times.links import SlowLink
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
@@ -67,12 +69,25 @@ class _Line:
 
 
 class TableStepTimes:
-    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points."""
+    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points.
 
-    def __init__(self, table: Table, provenance: Provenance) -> None:
+    Args:
+        mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
+            has the table's time, which was measured.
+        link: added for all-reduces that are slower than the table's.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        provenance: Provenance,
+        mixed: MixedAttention | None = None,
+        link: SlowLink | None = None,
+    ) -> None:
         self._table = table
         self._provenance = provenance
-        self._overhead_ms = provenance.step_overhead_ms
+        self._mixed, self._link = mixed, link or SlowLink(0.0, 0.0)
+        self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
         self._shared: dict[int, float] = {}
         self._decode: dict[int, _Line] = {}
@@ -95,10 +110,12 @@ class TableStepTimes:
         for chunk in chunks:
             tokens += chunk.tokens
             attention_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
-        return (self._fixed_ms(tokens) + attention_ms) / 1e3
+        if self._mixed is not None and chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens):
+            attention_ms = self._mixed.ms(chunks, decodes, decode_context_tokens)
+        return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes)
+        line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes) + self._request_ms * decodes
         grid, values, slopes, last = line.grid, line.values, line.slopes, line.last
         final = (decode_context_tokens + max(steps - 1, 0) * decodes) / decodes
         check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
@@ -121,7 +138,8 @@ class TableStepTimes:
         if found is None:
             line = self._shared_line
             check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
-            found = self._shared[tokens] = self._overhead_ms + line.at(tokens)
+            link_ms = self._link.step_ms + self._link.token_ms * tokens
+            found = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:

@@ -50,8 +50,12 @@ class EngineConfig:
     kv_blocks: int | None = None
     """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
     gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
-    step_overhead_ms: float = defaults.STEP_OVERHEAD_MS
-    """Added to every step for the time that is not in the kernel times."""
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
+    """Added to every step for the time that is not in the kernel times; None: by the vLLM version."""
+    step_times: str = defaults.STEP_TIMES
+    """Which end of the attention's uncertainty: low, mid or high."""
+    vllm: str | None = None
+    """The vLLM version whose overhead is modelled; None: the newest."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's maximum."""
     event_skipping: bool = True
@@ -122,6 +126,7 @@ class EngineShape:
     layers: int
     kv_heads: int
     head_dim: int
+    """Of bf16 keys and values that have the model's bytes per token on all GPUs."""
     hidden: int
     query_heads: int
     max_model_len: int
@@ -136,7 +141,7 @@ class EngineShape:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Bytes of one token's keys and values in bf16, on all GPUs together."""
+        """Bytes of one token's keys and values on all GPUs together."""
         return 2 * 2 * self.kv_heads * self.head_dim * (self.kv_layers or self.layers)
 
     @property
@@ -169,7 +174,9 @@ def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
 def times_of(config: EngineConfig) -> StepTimes:
     if config.profile is not None:
         return ProfileStepTimes(read_profile(Path(config.profile)))
-    return load_step_times(config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms)
+    return load_step_times(
+        config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms, config.vllm, config.step_times
+    )
 
 
 def _check_replicas(config: EngineConfig) -> None:
@@ -212,7 +219,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
     return EngineShape(
         layers=model.layers,
         kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
+        head_dim=model.bf16_head_dim * model.kv_copies(config.tensor_parallel),
         hidden=model.hidden,
         query_heads=model.query_heads,
         max_model_len=longest,

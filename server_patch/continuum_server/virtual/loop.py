@@ -143,6 +143,9 @@ class VirtualLoop:
         """Called with a play whose turn ended. By default the play's next turn arrives in this engine, at ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
         """Until this instant no unknown turn arrives. By default the loop knows all arrivals."""
+        self.admits_late = False
+        """A running engine learns of an arrival one step later, as a server does that schedules ahead
+        (asynchronous scheduling)."""
         self.transfers: Transfers | None = None
         """Transfers of KV between tiers; None: there are no tiers."""
         for play in plays_of(jobs, self._block_size):
@@ -228,7 +231,8 @@ class VirtualLoop:
         return lost
 
     def _admit_due(self) -> None:
-        while self._events and self._events[0][0] <= self.now_s:
+        known_s = self.step_start_s if self.admits_late and self._plays else self.now_s
+        while self._events and self._events[0][0] <= known_s:
             _, _, play = heapq.heappop(self._events)
             self._send(play)
 

@@ -28,7 +28,7 @@ CHUNK_BLOCKS = 16
 """``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
 _PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?")
-_OLDER_LINK = ("a100", "l40s")
+_OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
 class OffloadError(ValueError):

@@ -73,7 +73,7 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
     ("victim", "how"),
     [
         ("VLLM::EngineCore", "ended by itself with status 0, as vLLM does when its engine dies"),
-        ("vllm.entrypoints", "was killed by signal 9"),
+        ("emulated.api_server", "was killed by signal 9"),
     ],
 )
 def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path, victim: str, how: str) -> None:

@@ -1,0 +1,24 @@
+"""Options of ``step-times``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from continuum_server import defaults
+
+from continuum_bench.options.declare import Options, at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(Options):
+    """Options of ``step-times build``."""
+
+    model: str
+    """The model: a config.json of Hugging Face, the folder that holds it, or a model that `doctor` lists."""
+    gpu: str
+    """GPU whose measured kernels are asked."""
+    tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
+    """Tensor parallel size: the number of GPUs of one replica."""
+    name: str | None = None
+    """Short name of a model that is given as a config.json. Default: the name of its folder."""

@@ -1,0 +1,51 @@
+"""Options of ``validate``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from continuum_server import defaults
+from continuum_server.step_times.attention import BANDS
+
+from continuum_bench.options.declare import FINITE, SHARE, Options, at_least, one_of
+from continuum_bench.options.run import ENGINE, OUTPUT, Json
+
+
+@dataclass(frozen=True)
+class ValidateOptions(Options):
+    """What the server was, where its log does not say."""
+
+    panel = ENGINE
+
+    log: Annotated[Path, typer.Argument(help="Request log of a real server, or the directory that holds it.")]
+    gpu: str | None = None
+    """GPU that the server ran on. `doctor` lists the known GPUs."""
+    model: str | None = None
+    """Model that it served. `doctor` lists the known models. Default: as in the log."""
+    tp: Annotated[int | None, at_least(1)] = None
+    """Tensor parallel size. Default: as in the log, or 1."""
+    max_num_seqs: Annotated[int | None, at_least(1)] = None
+    """The server's --max-num-seqs. Default: as in the log, or vLLM's default for the GPU."""
+    chunk: Annotated[int | None, at_least(1)] = None
+    """The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU."""
+    kv_blocks: Annotated[int | None, at_least(2)] = None
+    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or as many as fit the GPU."""
+    gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
+    """Share of the GPU's memory that the server used, if the number of KV blocks is not known."""
+    vllm: str | None = None
+    """Version of vLLM. Default: as in the log, or the newest."""
+    step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
+    """Milliseconds added to every modelled step. Default: what vLLM's own work takes, by its version and the number of
+    requests."""
+    step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
+    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes: low, mid or high."""
+    fit: bool = False
+    """Fit the overhead and a factor on attention to the first half of the requests, and report the second half."""
+    report: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write: the errors and the timeline.", rich_help_panel=OUTPUT),
+    ] = None
+    json_output: Json = False

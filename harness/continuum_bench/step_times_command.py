@@ -1,0 +1,52 @@
+"""``continuum-bench step-times build``: a table of one's own, from the kernel times that NVIDIA measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from continuum_server.step_times.build import build_table, to_text
+from continuum_server.step_times.catalog import (
+    TENSOR_PARALLEL,
+    catalog_models,
+    committed_table,
+    find_gpu,
+    find_model,
+    table_name,
+)
+from continuum_server.step_times.hf_config import read_model
+from continuum_server.step_times.model import StepTimesError
+from continuum_server.step_times.specs import Model
+from continuum_server.step_times.user_files import save_model, save_table
+
+from continuum_bench.errors import BenchError
+from continuum_bench.options.step_times import BuildOptions
+
+
+def build_user_table(options: BuildOptions) -> int:
+    """Describe the model, ask the measurements, and write both to the user's cache, where every command finds them."""
+    gpu, tp = find_gpu(options.gpu).name, options.tp
+    if tp not in TENSOR_PARALLEL:
+        raise BenchError(f"--tp {tp}: there are {', '.join(map(str, TENSOR_PARALLEL))}")
+    model, known = _model(options)
+    if committed_table(gpu, model, tp) is not None:
+        raise BenchError(f"the table of {model.name} on {tp} x {gpu} comes with this package")
+    try:
+        table = build_table(model, gpu, tp)
+    except StepTimesError as error:
+        raise BenchError(f"{error}{'' if known else f'; {model.name} is known now, and has a roofline'}") from error
+    file = save_table(table_name(gpu, model, tp), to_text(table))
+    typer.echo(f"written to {file}; --gpu {gpu} --model {model.name} --tp {tp} uses it")
+    return 0
+
+
+def _model(options: BuildOptions) -> tuple[Model, bool]:
+    """The model, and whether it was known before."""
+    path = Path(options.model).expanduser()
+    if not path.exists():
+        return find_model(options.model), True
+    model = read_model(path, options.name)
+    if model.name in catalog_models():
+        raise BenchError(f"{model.name} is a model that comes with this package; give yours another name (--name)")
+    save_model(model)
+    return model, False

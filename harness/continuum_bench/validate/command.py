@@ -1,0 +1,165 @@
+"""``validate``: a real server's request log beside the same requests on the virtual engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from continuum_analysis.compare.words import TextTable
+from continuum_server import defaults
+from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.overhead import is_asynchronous
+from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+
+from continuum_bench.errors import BenchError
+from continuum_bench.options.validate import ValidateOptions
+from continuum_bench.show import print_notice, print_table
+from continuum_bench.validate.logs import LoggedRun, Served, read_log
+from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
+from continuum_bench.validate.page import write_page
+from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
+
+LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
+SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One run: the requests that are reported, as measured and as modelled."""
+
+    run: LoggedRun
+    config: EngineConfig
+    times: StepTimes
+    measured: tuple[Served, ...]
+    modelled: tuple[Served, ...]
+    calibration: Calibration | None
+
+    def to_json(self) -> dict[str, Any]:
+        measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
+        until_s = max(each.finish_s for each in self.measured)
+        return {
+            "name": self.run.name,
+            "requests": len(self.measured),
+            **errors_of(modelled, measured),
+            "measured": measured,
+            "modelled": modelled,
+            "timeline": {
+                "measured": [asdict(moment) for moment in timeline(self.measured, until_s)],
+                "modelled": [asdict(moment) for moment in timeline(self.modelled, until_s)],
+            },
+            "calibration": asdict(self.calibration) if self.calibration else None,
+            "step_times": asdict(self.times.provenance),
+            "engine": asdict(self.config),
+        }
+
+
+def validate_log(options: ValidateOptions) -> int:
+    found = [_compare(run, options) for run in read_log(options.log)]
+    data = {"runs": [each.to_json() for each in found]}
+    if options.report is not None:
+        write_page(options.report, data["runs"])
+    if options.json_output:
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        return 0
+    for each in data["runs"]:
+        _print(each)
+    return 0
+
+
+def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
+    config = engine_of(run, options)
+    times, asynchronous = times_of(config), is_asynchronous(config.vllm)
+    if not options.fit:
+        modelled = play(run, config, times, asynchronous)
+        return Compared(run, config, times, run.served, tuple(modelled), None)
+    half = len(run.served) // 2
+    if half < 2:
+        raise BenchError(f"{options.log}: --fit needs at least 4 requests; there are {len(run.served)}")
+
+    def score(calibration: Calibration) -> float:
+        modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
+        errors = errors_of(numbers_of(modelled[:half]), numbers_of(run.served[:half]))
+        return fmean(errors[f"{name}_mean_error"] ** 2 for name in ("e2e", "ttft", "tpot"))
+
+    calibration = fit(score)
+    modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
+    return Compared(run, config, times, run.served[half:], tuple(modelled[half:]), calibration)
+
+
+def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
+    """The server as the options say, else as the log says, else as vLLM starts it on that GPU.
+
+    Raises:
+        BenchError: no GPU or no model is known.
+        StepTimesError, EngineError: they do not exist, or do not go together.
+    """
+    said = run.server
+    model = options.model or said.model
+    if options.gpu is None:
+        raise BenchError("--gpu: say which GPU the server ran on; `continuum-bench doctor` lists the known GPUs")
+    if model is None:
+        raise BenchError(f"--model: {options.log} does not say which model was served")
+    gpu = find_gpu(options.gpu)
+    seqs, chunk = _vllm_defaults(gpu.name, gpu.memory_gib)
+    config = EngineConfig(
+        gpu=gpu.name,
+        model=find_model(model).name,
+        tensor_parallel=options.tp or said.tensor_parallel or 1,
+        max_num_seqs=options.max_num_seqs or said.max_num_seqs or seqs,
+        chunk_tokens=options.chunk or said.chunk_tokens or chunk,
+        kv_blocks=options.kv_blocks or said.kv_blocks,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        step_overhead_ms=options.step_overhead_ms,
+        step_times=options.step_times,
+        vllm=options.vllm or said.vllm,
+        replicas=said.replicas or 1,
+    )
+    shape_of(config)
+    return config
+
+
+def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
+    """max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py)."""
+    if memory_gib >= LARGEST_GPU_GIB:
+        return 1024, 16384
+    if memory_gib >= LARGE_GPU_GIB and not gpu.startswith("a100"):
+        return 1024, 8192
+    return defaults.MAX_NUM_SEQS, defaults.MAX_NUM_BATCHED_TOKENS
+
+
+def _print(run: dict[str, Any]) -> None:
+    steps, engine = run["step_times"], run["engine"]
+    print_notice(
+        f"{run['name']}: {run['requests']} requests; {engine['model']} on "
+        f"{engine['tensor_parallel']} x {engine['gpu']}, "
+        f"max_num_seqs {engine['max_num_seqs']}, chunks of {engine['chunk_tokens']}\n"
+        f"step times: {steps['kind']}; attention: {steps['attention']}\n"
+        f"overhead: {steps['step_overhead_ms']:g} ms a step, {steps['request_overhead_ms']:g} ms for each of its "
+        f"requests: {steps['overhead']}"
+    )
+    if run["calibration"]:
+        fitted = run["calibration"]
+        print_notice(
+            f"fitted to the first half: {fitted['overhead_ms']:+.2f} ms a step, attention x {fitted['attention']:.2f}; "
+            "the second half is reported"
+        )
+    rows = [_row(run, name, 1e3, "ms") for name in SHOWN] + [_row(run, "output_tokens_per_s", 1.0, "tokens/s")]
+    print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
+    pairs = zip(run["timeline"]["measured"], run["timeline"]["modelled"], strict=True)
+    moments = [
+        [f"{a['at_s']:.1f}", str(a["running"]), str(b["running"]), str(a["waiting"]), str(b["waiting"])]
+        for a, b in pairs
+    ]
+    heads = ("second", "running", "modelled", "waiting", "modelled ")
+    print_table(TextTable(heads, moments), "requests with and without a first token")
+
+
+def _row(run: dict[str, Any], name: str, factor: float, unit: str) -> Sequence[str]:
+    measured, modelled = run["measured"][name] * factor, run["modelled"][name] * factor
+    error = run.get(f"{name}_error")
+    return (name, f"{measured:.1f}", f"{modelled:.1f}", "-" if error is None else f"{error:+.1%}", unit)

@@ -1,0 +1,62 @@
+"""What a run's requests experienced: times, throughput, and how many ran and waited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from continuum_bench.validate.logs import Served
+
+STATISTICS = ("mean", "p50", "p99")
+INSTANTS = 12
+"""Rows of the timeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Requests at one instant: ``waiting`` have no token yet, ``running`` have some."""
+
+    at_s: float
+    running: int
+    waiting: int
+
+
+def numbers_of(served: Sequence[Served]) -> dict[str, float]:
+    """Seconds (``ttft_mean``, ``e2e_p99`` ...; TPOT: of requests with two or more tokens) and tokens per second."""
+    columns = {
+        "e2e": [each.finish_s - each.arrival_s for each in served],
+        "ttft": [each.first_token_s - each.arrival_s for each in served],
+        "tpot": [
+            (each.finish_s - each.first_token_s) / (each.output_tokens - 1) for each in served if each.output_tokens > 1
+        ],
+    }
+    found = {f"{name}_{which}": _statistic(values, which) for name, values in columns.items() for which in STATISTICS}
+    span_s = max(each.finish_s for each in served) - min(each.arrival_s for each in served)
+    return {**found, "output_tokens_per_s": sum(each.output_tokens for each in served) / max(span_s, 1e-9)}
+
+
+def _statistic(values: Sequence[float], which: str) -> float:
+    if not values:
+        return 0.0
+    return fmean(values) if which == "mean" else float(np.quantile(values, int(which[1:]) / 100))
+
+
+def errors_of(modelled: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
+    """``NAME_error``: modelled / measured - 1."""
+    return {f"{name}_error": modelled[name] / measured[name] - 1.0 for name in measured if measured[name] > 0.0}
+
+
+def timeline(served: Sequence[Served], until_s: float) -> list[Moment]:
+    """``INSTANTS`` moments spread evenly over the run."""
+    instants = [until_s * (n + 0.5) / INSTANTS for n in range(INSTANTS)]
+    return [
+        Moment(
+            at_s,
+            sum(each.first_token_s <= at_s < each.finish_s for each in served),
+            sum(each.arrival_s <= at_s < each.first_token_s for each in served),
+        )
+        for at_s in instants
+    ]

@@ -1,0 +1,176 @@
+"""Attention in steps that compute prompt chunks, by the kernel that vLLM runs on a GPU.
+
+FlashAttention-3 (Hopper) and the TRT-LLM kernels (data centre Blackwell) take about as long for a mixed step as for its
+parts alone, so their times are sums of the source's times. FlashAttention-2 (Ampere, Ada, consumer Blackwell) does not:
+it cuts every request into tiles of 64 queries of one head, and a thread block passes over all of a tile's KV. In a step
+of decodes alone it splits the KV over many blocks and reads it once for all query heads of a KV head. With one prompt
+chunk in the step it does neither: each decode becomes one tile per query head, a tile with a single query takes as long
+as a full tile, and a long context is one block's work. ``TileModel`` computes this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from continuum_server.step_times.model import PrefillChunk
+from continuum_server.step_times.specs import Gpu, Model
+
+BANDS = ("low", "mid", "high")
+TILE_QUERIES = 64
+HALF_TILE = 64
+"""Tokens that a causal tile computes beyond its half of the chunk: whole columns of 128 keys."""
+TILE_FLOPS = 4 * TILE_QUERIES * 128
+"""Of one tile over one token of KV, head dimension 128."""
+KV_HEAD_BYTES = 2 * 2 * 128
+"""Keys and values of one token in one KV head of dimension 128, bf16."""
+FIT_SOURCE = "casys-kaist/LLMServingSim @ 5daddb2 (MIT): vLLM 0.19, attention.csv"
+FIT_RANGE = "one chunk of 16 to 2,048 tokens behind 0 to 16,384, beside 0 to 256 decodes at 16 to 16,384 tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class TileModel:
+    """Times of FlashAttention-2 on one GPU. The constants without a GPU's name in ``FA2`` were fitted to both cards."""
+
+    multiprocessors: int
+    tile_token_us: float
+    """Time of a tile over one token of KV on a multiprocessor of its own, head dimension 128."""
+    kv_tb_s: float
+    """Bandwidth to memory that decodes reach."""
+    cache_mb: float
+    """L2 cache."""
+    blocks_each: float = 1.0
+    """Thread blocks that share a multiprocessor."""
+    scale: float = 1.0
+    tile_us: float = 5.8
+    launch_us: float = 1.0
+    tail: float = 0.57
+    """Share of a tile's time for which the last blocks run alone."""
+    miss_from: float = 0.57
+    """KV of one KV head, as a share of L2, from which other query heads of the group read it from memory again."""
+    miss_over: float = 1.0
+    """By how much of L2 it must grow until all of them do."""
+    power: float = 3.8
+    """Arithmetic and reading overlap: together they take (a^power + r^power)^(1/power)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Which attention kernel a GPU runs, and what its times stand on."""
+
+    name: str
+    basis: str
+    tiles: dict[str, TileModel] | None = None
+    """By the names in ``BANDS``. None: mixed steps are sums of their parts."""
+
+
+def _measured(tiles: TileModel, card: str) -> Kernel:
+    return Kernel(
+        "FlashAttention-2",
+        f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 8-10%",
+        {"low": tiles, "mid": tiles, "high": tiles},
+    )
+
+
+def _scaled(card: str, low: TileModel, mid: TileModel, high: TileModel) -> Kernel:
+    return Kernel(
+        "FlashAttention-2",
+        f"no mixed step was measured on {card}: the tile model of other cards ({FIT_SOURCE}), its rate scaled to the "
+        "whole prompts measured there; low and high differ in how thread blocks share a multiprocessor, and by 15%",
+        {"low": low, "mid": mid, "high": high},
+    )
+
+
+def _ampere(kv_tb_s: float) -> Kernel:
+    """A block takes 80 KB of shared memory, so two fit a multiprocessor; how much each then slows is not known."""
+
+    def tiles(blocks_each: float, scale: float) -> TileModel:
+        return TileModel(108, TILE_FLOPS * 108 / 175.1e6, kv_tb_s, 40, blocks_each, scale)
+
+    return _scaled("the A100", tiles(1.0, 0.85), tiles(1.5, 1.0), tiles(2.0, 1.15))
+
+
+def _l40s() -> Kernel:
+    def tiles(scale: float) -> TileModel:
+        return TileModel(142, TILE_FLOPS * 142 / 188.5e6, 0.96 * 0.864, 96, scale=scale)
+
+    return _scaled("the L40S", tiles(0.85), tiles(1.0), tiles(1.15))
+
+
+_FA3 = Kernel("FlashAttention-3", "sums of separately measured prompts and decodes; checked on H100 servers")
+_TRTLLM = Kernel("FlashInfer/TRT-LLM", "sums of separately measured prompts and decodes, which run as separate kernels")
+
+KERNELS = {
+    "a100-80gb": _ampere(0.78 * 2.039),
+    "a100-40gb": _ampere(0.78 * 1.555),
+    "l40s": _l40s(),
+    "rtx-pro-6000": _measured(TileModel(188, 0.0220, 0.78 * 1.792, 128), "the RTX PRO 6000"),
+    "rtx-4090": _measured(TileModel(128, 0.0323, 0.96 * 1.008, 72), "the RTX 4090"),
+    "h100-80gb": _FA3,
+    "h200-141gb": _FA3,
+    "b200-180gb": _TRTLLM,
+}
+"""By the names of ``specs.GPUS``."""
+_OTHER = Kernel("other", "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted")
+
+
+def kernel_of(gpu: Gpu, model: Model) -> Kernel:
+    """The kernel of a pair. vLLM takes others than FlashAttention-2 for MLA and for fp8 KV."""
+    kernel = KERNELS.get(gpu.name, _OTHER)
+    return _OTHER if kernel.tiles and (model.kv_lora_rank or model.kv_bytes_each < 2.0) else kernel
+
+
+class MixedAttention:
+    """Milliseconds of attention in a step with at least one chunk, all layers of one GPU's share of the model."""
+
+    def __init__(self, tiles: TileModel, model: Model, tensor_parallel: int) -> None:
+        heads = max(model.query_heads / tensor_parallel, 1.0)
+        kv_heads = max(model.kv_heads / tensor_parallel, 1.0)
+        width = model.head_dim / 128
+        slots = tiles.multiprocessors * tiles.blocks_each
+        self._growing_ms = (model.layers - model.window_layers) * tiles.scale / 1e3
+        self._window_ms = model.window_layers * tiles.scale / 1e3
+        self._window = model.window_tokens
+        self._heads, self._group, self._slots = heads, heads / kv_heads, slots
+        self._token_us = tiles.tile_token_us * width * tiles.blocks_each
+        self._tile_us, self._launch_us, self._tail = tiles.tile_us, tiles.launch_us, tiles.tail
+        self._read_us = kv_heads * KV_HEAD_BYTES * width / (tiles.kv_tb_s * 1e6)
+        self._footprint = KV_HEAD_BYTES * width / (tiles.cache_mb * 1e6)
+        self._miss_from, self._miss_over, self._power = tiles.miss_from, tiles.miss_over, tiles.power
+
+    def ms(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        ms = self._growing_ms * self._layer_us(chunks, decodes, decode_context_tokens)
+        if self._window_ms:
+            window = self._window
+            seen = [(tokens, min(prefix, window)) for tokens, prefix in chunks]
+            ms += self._window_ms * self._layer_us(seen, decodes, min(decode_context_tokens, decodes * window))
+        return ms
+
+    def _layer_us(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
+        """One layer: blocks of tiles run on the GPU's slots, while decodes read their KV."""
+        tiles, passed, longest, held = decodes, float(context), context / decodes if decodes else 0.0, context
+        for tokens, prefix in chunks:
+            rows = -(-tokens // TILE_QUERIES)
+            tiles += rows
+            passed += rows * (prefix + tokens / 2 + HALF_TILE)
+            held += prefix + tokens
+            if prefix + tokens > longest:
+                longest = prefix + tokens
+        work_us = tiles * self._tile_us + passed * self._token_us
+        blocks = tiles * self._heads
+        compute_us = longest * self._token_us + self._tile_us
+        if blocks > self._slots:
+            compute_us = max(compute_us, work_us * self._heads / self._slots + self._tail * work_us / tiles)
+        if not decodes:
+            return self._launch_us + compute_us
+        read_us = context * self._read_us * self._times_read(tiles, held)
+        return float(self._launch_us + (compute_us**self._power + read_us**self._power) ** (1.0 / self._power))
+
+    def _times_read(self, tiles: int, held: int) -> float:
+        """How often the KV of a decode is read from memory: the heads of its group that run at once share a reading,
+        and the others find it in L2 unless it was pushed out."""
+        missing = (held * self._footprint - self._miss_from) / self._miss_over
+        if missing <= 0.0:
+            return 1.0
+        together = min(max(self._slots / tiles, 1.0), self._group)
+        return 1.0 + (self._group / together - 1.0) * min(missing, 1.0)
