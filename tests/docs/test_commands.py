@@ -29,8 +29,8 @@ from continuum_traces.schema import TurnRecord
 from continuum_traces.synth import load_profile, synthesize
 from typer.main import get_command
 
-from continuum_client.proxy_command import parser as proxy_parser
 from continuum_client.instrument_command import parser as instrument_parser
+from continuum_client.proxy_command import parser as proxy_parser
 
 REPO = Path(__file__).resolve().parents[2]
 PAGES = sorted([REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "docs").rglob("*.md")])
