@@ -73,11 +73,13 @@ def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, mode
     context=st.integers(1, 20_000),
 )
 def test_more_attention_takes_no_less_time(gpu: str, tokens: int, prefix: int, decodes: int, context: int) -> None:
+    """On an A100 a chunk's few thread blocks, alone on the card, are modelled up to 30% slower than among others."""
+    dip = 1.35 if gpu.startswith("a100") else DIP
     mixed, chunk = attention(gpu), PrefillChunk(tokens, prefix)
     found = mixed.ms([chunk], decodes, decodes * context)
-    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * DIP
-    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * DIP
-    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * DIP
+    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * dip
+    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * dip
+    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * dip
     low, mid, high = (attention(gpu, band).ms([chunk], decodes, decodes * context) for band in BANDS)
     assert low <= mid <= high
 

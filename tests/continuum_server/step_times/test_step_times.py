@@ -190,9 +190,11 @@ def test_more_work_takes_no_less_time(times: StepTimes, tokens: int, prefix: int
     """Doubling any of them, or putting both in one step.
 
     The source dips where a measured kernel is faster at a larger size: a few per cent, more over eight GPUs, whose
-    all-reduces change algorithm (docs/results/step-times.md).
+    all-reduces change algorithm (docs/results/step-times.md). On an A100 the model of attention has a chunk's few
+    thread blocks, alone on the card, up to 30% slower than among others.
     """
     dip = 1.08 if times.provenance.tensor_parallel < 8 else 1.15
+    dip = 1.35 if times.provenance.gpu.startswith("a100") else dip
     alone = times.prefill_s(tokens, prefix)
     assert alone <= times.prefill_s(2 * tokens, prefix) * dip
     assert alone <= times.prefill_s(tokens, 2 * prefix + 64) * dip
