@@ -102,16 +102,20 @@ class TableStepTimes:
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         tokens, attention_ms = decodes, 0.0
+        mixed = self._mixed if chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens) else None
         if decodes:
             line, mean = self._decode_line(decodes), decode_context_tokens / decodes
             if not 1 <= mean <= line.grid[-1]:
                 check_range("mean decode context", mean, 1, line.grid[-1])
             attention_ms = line.at(mean)
-        for chunk in chunks:
-            tokens += chunk.tokens
-            attention_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
-        if self._mixed is not None and chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens):
-            attention_ms = self._mixed.ms(chunks, decodes, decode_context_tokens)
+        for chunk_tokens, prefix in chunks:
+            tokens += chunk_tokens
+            if mixed is None:
+                attention_ms += self._chunk_ms(chunk_tokens, prefix)
+            elif not (chunk_tokens > 0 and prefix >= 0 and chunk_tokens + prefix <= PROMPT_LIMIT_TOKENS):
+                _refuse_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
+        if mixed is not None:
+            attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
         return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
