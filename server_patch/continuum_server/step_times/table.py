@@ -112,8 +112,8 @@ class TableStepTimes:
             tokens += chunk_tokens
             if mixed is None:
                 attention_ms += self._chunk_ms(chunk_tokens, prefix)
-            elif not (chunk_tokens > 0 and prefix >= 0 and chunk_tokens + prefix <= PROMPT_LIMIT_TOKENS):
-                _refuse_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
+            else:
+                _check_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
         if mixed is not None:
             attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
         return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
@@ -150,8 +150,7 @@ class TableStepTimes:
         """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes."""
         table, rates = self._table, self._rates
         most = table.chunk_tokens[-1]
-        if not (0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS):
-            _refuse_chunk(tokens, prefix, most)
+        _check_chunk(tokens, prefix, most)
         i, u = _place(table.chunk_tokens, tokens)
         j, v = _place(table.chunk_prefix_tokens, prefix)
         low, high = rates[i], rates[i + 1]
@@ -176,7 +175,9 @@ def attended_pairs(tokens: int, prefix: int) -> float:
     return tokens * (prefix + tokens / 2 + 256.0)
 
 
-def _refuse_chunk(tokens: int, prefix: int, most: int) -> None:
+def _check_chunk(tokens: int, prefix: int, most: int) -> None:
+    if 0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS:
+        return
     check_range("chunk tokens", tokens, 1, most)
     check_range("prefix tokens", prefix, 0, most)
     check_range("prefix + chunk tokens", prefix + tokens, 1, PROMPT_LIMIT_TOKENS)
