@@ -16,7 +16,7 @@ from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_
 
 if TYPE_CHECKING:
     from continuum_client.observe import WatchedReply
-    from continuum_client.reply import Reply
+    from continuum_client.reply import Content, Reply
 
 GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 """Paths of the requests that are turns; all other requests are sent unchanged."""
@@ -55,6 +55,8 @@ class Call:
         self._without: list[Feature] = []
         self._refused: list[str] = []
         self.on_failure: Callable[[], None] | None = None
+        self.on_end: Callable[[Reply, float], None] | None = None
+        """Called when the reply has ended, with the reply and the client's clock in seconds."""
         if program.keeper is not None:
             program.keeper.begin_turn()
 
@@ -90,7 +92,7 @@ class Call:
         return (
             self._stream
             and self._program.keeper is not None
-            and self._options.url != "/responses"
+            and self._options.url in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
             and endpoints.accepts(self.url, "stream_usage")
             and not any(name.lower() == "x-stainless-raw-response" for name in self._headers)
@@ -129,25 +131,33 @@ class Call:
         self._program.give_back(self._taken)
         if self.on_failure is not None:
             self.on_failure()
-        watched = self._watched(())  # the tools before this call are sent and recorded with the next one
+        watched = self._watch(())  # the tools before this call are sent and recorded with the next one
         if watched is not None:
             watched.end(error)
 
     def answered(self, result: Any) -> Any:
         """The reply has begun. Returns what the caller gets."""
-        if self._without:
-            endpoints.drop(self.url, self._without, self._refused)
-        watched = self._watched(self._taken.runs)
+        watched = self.begin_reply()
         if watched is not None:
             from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
 
-            hide_usage = STREAM_OPTIONS in self._added
-            once.guard(*observe.NOT_RECORDED, lambda: observe.watch(result, watched, hide_usage))
+            once.guard(*observe.NOT_RECORDED, lambda: observe.watch(result, watched, self.asked_for_usage))
         return result
 
-    def _watched(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
-        program = self._program
-        if program.keeper is None:
+    def begin_reply(self) -> WatchedReply | None:
+        """The reply has begun. Returns what the reply's parts are given to; None if nobody wants to know them."""
+        if self._without:
+            endpoints.drop(self.url, self._without, self._refused)
+        return self._watch(self._taken.runs)
+
+    @property
+    def asked_for_usage(self) -> bool:
+        """We asked for the token counts of a stream, and the caller did not."""
+        return STREAM_OPTIONS in self._added
+
+    def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
+        keeper, on_end = self._program.keeper, self.on_end
+        if keeper is None and on_end is None:
             return None
         from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
         from continuum_client.reply import Reply  # noqa: PLC0415
@@ -156,10 +166,16 @@ class Call:
         sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
         is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id
 
-        def ended(reply: Reply, finish_s: float, error: str | None) -> None:  # keeps the program alive until then
-            program.keeper.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
+        program = self._program
 
-        return observe.WatchedReply(Reply(program.keeper.recorder.content), self._settings.clock, ended)
+        def ended(reply: Reply, finish_s: float, error: str | None) -> None:  # keeps the program alive until then
+            if program.keeper is not None:
+                program.keeper.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
+            if on_end is not None:
+                on_end(reply, finish_s)
+
+        content: Content = "none" if keeper is None else keeper.recorder.content
+        return observe.WatchedReply(Reply(content), self._settings.clock, ended)
 
 
 def call_for(settings: ClientSettings, bound: Program | None, options: Any, url: str) -> Call | None:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
-from urllib.parse import urlsplit, urlunsplit
 
 import openai
 
 from continuum_client.call import Call, call_for
 from continuum_client.dialects import HEADERS, Dialect
-from continuum_client.endpoints import endpoints
+from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import once
 from continuum_client.hook import hook
 from continuum_client.program import Program
@@ -440,10 +438,3 @@ def _make(cls: type[Any]) -> type[Any]:
             made = type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
             return _shows_arguments(cls)(made)
     raise TypeError(f"wrap() takes a client of openai's, not {cls.__name__}")
-
-
-def root_of(url: str) -> str:
-    """A server's root: its base URL without ``/v1``, an Azure deployment, query and trailing slash."""
-    parts = urlsplit(url)
-    path = re.sub(r"/openai/deployments/[^/]+$", "", parts.path.rstrip("/"))
-    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))

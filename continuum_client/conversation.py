@@ -68,6 +68,8 @@ def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
             messages = [messages]
         if isinstance(body.get("instructions"), str) and isinstance(messages, list):
             messages = [body["instructions"], *messages]
+    elif body.get("system") and isinstance(messages, list):  # Anthropic's API
+        messages = [body["system"], *messages]
     return messages if isinstance(messages, list | tuple) else ()
 
 
@@ -77,8 +79,15 @@ def _mark(message: Any) -> tuple[int, int]:
         content, calls = message["content"], message.get("tool_calls")
         asked = repr(calls) if calls else ""
         return hash((message.get("role"), content, asked)), len(content) + len(asked)
-    text = message if isinstance(message, str) else repr(message)
+    text = message if isinstance(message, str) else repr(_without_marks(message))
     return hash(text), len(text)
+
+
+def _without_marks(value: Any) -> Any:
+    """The value without Anthropic's ``cache_control``, which agents move from message to message."""
+    if isinstance(value, Mapping):
+        return {name: _without_marks(inner) for name, inner in value.items() if name != "cache_control"}
+    return [_without_marks(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect
 from continuum_client.errors import once
@@ -77,6 +77,13 @@ class Endpoints:
         """Forget all servers, so that each is asked and tried again."""
         with self._lock:
             self._known.clear()
+
+
+def root_of(url: str) -> str:
+    """A server's root: its base URL without ``/v1``, an Azure deployment, query and trailing slash."""
+    parts = urlsplit(url)
+    path = re.sub(r"/openai/deployments/[^/]+$", "", parts.path.rstrip("/"))
+    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
 
 
 def _owner(models: Any) -> str:

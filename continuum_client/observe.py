@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-import openai
-
 from continuum_client.errors import once
 from continuum_client.reply import Reply, only_usage
 
@@ -95,7 +93,9 @@ def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
         watched: gets every chunk, and the end.
         hide_usage: do not pass on the last chunk of a stream, because we asked for it and the caller did not.
     """
-    if isinstance(result, openai.BaseModel):
+    from openai import BaseModel  # noqa: PLC0415 - the proxy watches replies without it
+
+    if isinstance(result, BaseModel):
         watched.whole(result)
         return
     raw = getattr(result, "http_response", None)

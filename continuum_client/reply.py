@@ -6,6 +6,7 @@ A reply is an answer or the chunks of a stream, as openai's objects or as plain 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,10 @@ Content = Literal["none", "digest", "full"]
 CONTENTS: tuple[Content, ...] = get_args(Content)
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
+ENDS = (*_ENDS, "message_stop")
+"""Types of the event after which a stream has no further one. A stream of chat chunks ends with ``[DONE]``."""
+ANTHROPIC = ("message", "message_start", "content_block_start", "content_block_delta", "message_delta")
+"""Types of the answers and events of Anthropic's API that say something."""
 
 
 def check_content(content: str, source: str = "content") -> Content:
@@ -83,6 +88,9 @@ class Reply:
         if isinstance(kind, str) and kind.startswith("response."):
             self._event(kind, item, now_s)
             return
+        if isinstance(kind, str) and kind in ANTHROPIC:
+            self._messages(kind, item, now_s)
+            return
         self.model = get(item, "model") or self.model
         for number, output in enumerate(get(item, "output") or ()):
             self._output(number, output)
@@ -117,6 +125,37 @@ class Reply:
             self.take(get(event, "response"))
             self.finished = True
 
+    def _messages(self, kind: str, item: Any, now_s: float | None) -> None:
+        """An answer or an event of Anthropic's API. ``take`` has read its usage, if it has one."""
+        if kind == "message":
+            for number, block in enumerate(get(item, "content") or ()):
+                self._block(number, block)
+        elif kind == "message_start":
+            message = get(item, "message")
+            self.model = get(message, "model")
+            self._usage(get(message, "usage"))
+        elif kind == "content_block_start":
+            self._block(get(item, "index"), get(item, "content_block"))
+        elif kind == "content_block_delta":
+            self._token(now_s)
+            self._delta(get(item, "index"), get(item, "delta"))
+        self.model = get(item, "model") or self.model
+        self.finished = self.finished or bool(get(item, "stop_reason") or get(get(item, "delta"), "stop_reason"))
+
+    def _block(self, number: Any, block: Any) -> None:
+        if get(block, "type") == "tool_use":
+            given = get(block, "input")
+            self._asked(number, {"name": get(block, "name"), "arguments": json.dumps(given) if given else None})
+        elif self.content == "full" and isinstance(get(block, "text"), str):
+            self.text.append(get(block, "text"))
+
+    def _delta(self, number: Any, delta: Any) -> None:
+        part = get(delta, "partial_json")
+        if isinstance(part, str):
+            self._asked(number, {"arguments": part})
+        elif self.content == "full" and isinstance(get(delta, "text"), str):
+            self.text.append(get(delta, "text"))
+
     def _output(self, number: int, output: Any) -> None:
         """One item of a Responses answer."""
         if get(output, "name"):
@@ -137,11 +176,15 @@ class Reply:
             self.first_token_s = now_s
 
     def _usage(self, usage: Any) -> None:
-        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+        written, read = (_count(usage, f"cache_{what}_input_tokens") for what in ("creation", "read"))
+        prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+        if prompt_tokens is not None:  # the last usage of Anthropic's stream may have the output only
+            self.prompt_tokens = prompt_tokens + (written or 0) + (read or 0)  # Anthropic's input is without these
         self.output_tokens = _count(usage, "completion_tokens", "output_tokens")
         prompt = get(usage, "prompt_tokens_details") or get(usage, "input_tokens_details")
         output = get(usage, "completion_tokens_details") or get(usage, "output_tokens_details")
-        self.cached_tokens = _count(prompt, "cached_tokens")
+        cached = _count(prompt, "cached_tokens")
+        self.cached_tokens = next((found for found in (cached, read) if found is not None), self.cached_tokens)
         self.reasoning_tokens = _count(output, "reasoning_tokens") or 0
 
     @property

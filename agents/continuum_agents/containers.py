@@ -44,6 +44,14 @@ def clean(client: docker.DockerClient, batch: str | None) -> int:
     return removed
 
 
+def _said(error: Exception) -> str:
+    """An error in one line."""
+    silent = isinstance(error, OSError) or isinstance(error.__context__, OSError)  # the errors of requests are such
+    if silent and not isinstance(error, APIError):
+        return "no daemon answers; is Docker running?"
+    return " ".join(str(error).split())
+
+
 def main(arguments: list[str]) -> int:
     """The command. Exit status: 0; 1, Docker's daemon reports an error, which is one line on stderr."""
     try:
@@ -55,9 +63,9 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(f"{removed} container{'' if removed == 1 else 's'} removed\n" if removed else "")
         else:
             raise SystemExit("expected: pull IMAGE... or clean [BATCH]")
-    except DockerException as error:
+    except (DockerException, OSError) as error:
         where = os.environ.get("DOCKER_HOST", "the local socket")
-        sys.stderr.write(f"docker ({where}): {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"docker ({where}): {_said(error)}\n")
         return 1
     return 0
 

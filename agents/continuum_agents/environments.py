@@ -12,11 +12,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 PINS = Path(__file__).with_name("pins")
 FOLDER_VARIABLE = "CONTINUUM_AGENTS_DIR"
 DISTRIBUTION = "continuum-ttl"
+PACKAGES = ("continuum_agents", "continuum_client", "continuum_traces")
+"""What an agent's process imports of this project."""
 
 VARIABLES = {
     "MSWEA_COST_TRACKING": "ignore_errors",
@@ -72,6 +75,8 @@ class Framework:
 
     @property
     def pinned_version(self) -> str:
+        if self.distribution == DISTRIBUTION:
+            return version(DISTRIBUTION)
         wanted = f"{self.distribution}=="
         lines = self.pins.read_text(encoding="utf-8").splitlines()
         return next(line.removeprefix(wanted) for line in lines if line.startswith(wanted))
@@ -85,6 +90,9 @@ FRAMEWORKS = {
         Framework("openhands", "continuum_agents.openhands", "openhands-sdk", ((3, 12), (3, 14))),
     )
 }
+
+COMMAND = Framework("command", "continuum_agents.command", DISTRIBUTION)
+"""Any command. It runs in the harness's own environment, so it is not among those that are set up."""
 
 
 def source_root() -> Path | None:
@@ -165,8 +173,12 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
     uv = _uv()
     _run([*uv, "venv", "-q", "--python", base, str(folder)] if uv else [base, "-m", "venv", str(folder)])
     install = _installer(uv, _python_in(folder))
-    for wanted in (["-r", str(framework.pins)], _ourselves()):  # the pins list every dependency that is used
-        _run([*install, *_links(), "--no-deps", *wanted])
+    _run([*install, *_links(), "--no-deps", "-r", str(framework.pins)])  # they list every dependency that is used
+    root = source_root()
+    if root is not None:
+        _run([*install, "--no-deps", "-e", str(root)])
+    else:
+        _copy_ourselves(folder)
     _stamp(folder).write_text(_wanted(framework), encoding="utf-8")
     say(f"{framework.name}: done")
     return _python_in(folder)
@@ -238,6 +250,17 @@ def _ourselves() -> list[str]:
         return [f"{DISTRIBUTION}=={version(DISTRIBUTION)}"]
     except PackageNotFoundError as error:
         raise AgentEnvironmentError(f"{DISTRIBUTION} is neither installed nor a checkout") from error
+
+
+def _copy_ourselves(folder: Path) -> None:
+    """Copy the packages of an agent's process from where they are installed; a wheel may come from anywhere."""
+    asked = [str(_python_in(folder)), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    to = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    for name in PACKAGES:
+        found = find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        shutil.copytree(Path(found.origin).parent, to / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _uv() -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
@@ -29,6 +28,7 @@ from continuum_agents.edge import Turns, command_name, ending, recording_client,
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.openhands_settings import OpenHandsSettings, settings_of
 from continuum_agents.openhands_terminal import TERMINAL
+from continuum_agents.patches import head_of, patch_of
 from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
 
@@ -144,13 +144,13 @@ def run(start: Start, channel: Channel) -> Done:
     with ending(program):
         turns = Turns(program, channel, settings.conversation["max_iteration_per_run"])
         calls, clock = Calls(client, turns), ToolClock(turns)
-        base = _git(start.workspace, "rev-parse", "HEAD").strip()
+        base = head_of(start.workspace)
         os.chdir(start.workspace)
         conversation = _conversation(start, settings, calls, clock)
         try:
             conversation.send_message(settings.message(start))
             conversation.run()
-            patch = _patch(start.workspace, base)
+            patch = patch_of(start.workspace, base)
             return Done(_status(conversation), patch, turns.count)
         finally:
             clock.stop()
@@ -184,17 +184,6 @@ def _status(conversation: LocalConversation) -> str:
         errors = [event.code for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
         return str(errors[-1]) if errors else "Error"
     return str(status.value).capitalize()
-
-
-def _patch(workspace: str, base: str) -> str:
-    """The difference from the commit ``base``, with changes that are not committed."""
-    _git(workspace, "add", "-A", "--", ".", ":(exclude,glob)**/__pycache__/**")
-    return _git(workspace, "diff", "--cached", "--no-color", "--no-ext-diff", "--binary", base)
-
-
-def _git(folder: str, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=True, stdin=subprocess.DEVNULL)
-    return done.stdout.decode("utf-8", "surrogateescape")
 
 
 def _write_trajectory(start: Start, conversation: LocalConversation, metrics: dict[str, Any]) -> None:

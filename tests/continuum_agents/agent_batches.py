@@ -79,7 +79,7 @@ def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -
     code = folder / "code"
     if not code.exists():
         shutil.copytree(SCENARIOS / "roman", code)
-    lines = [{"instance_id": name, "problem_statement": "Mend it.", "folder": "code"} for name in names]
+    lines = [{"instance_id": name, "problem_statement": "Mend it.", "folder": "code", "test": "true"} for name in names]
     lines += [{"instance_id": name, "problem_statement": "Mend it."} for name in without_folder]
     path = folder / "tasks.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from continuum_agents.environments import COMMAND
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,7 +24,8 @@ def start() -> Iterator[Callable[..., Batch]]:
     batches: list[Batch] = []
 
     def started(tasks: Path | None, url: str, out: Path, *options: str, framework: str = "mini-swe") -> Batch:
-        environment(framework)
+        if framework != COMMAND.name:
+            environment(framework)
         command = [sys.executable, "-m", "continuum_bench", "agent", framework]
         command += ["--tasks", str(tasks)] if tasks is not None else []
         command += ["--base-url", f"{url}/v1", "--out", str(out), "--jps", "5", *options]

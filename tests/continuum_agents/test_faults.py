@@ -76,6 +76,8 @@ def test_one_program_s_fault_is_its_own(server: Live, tmp_path: Path, start: Cal
         "dies": "AgentDied",
         "bare": "Error",
     }, said
+    passed = {name: done["passed"] for name, done in programs.items()}
+    assert passed == {"fine": True, "hangs": True, "endless": False, "dies": None, "bare": None}
     assert "signal 9" in programs["dies"]["error"]
     assert "names no folder" in programs["bare"]["error"]
     assert programs["hangs"]["tools"] == ["ls", "sleep", "ls", "echo"]

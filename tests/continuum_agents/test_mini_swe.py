@@ -56,6 +56,10 @@ def test_three_programs_at_once(server: Live, tmp_path: Path, start: Any) -> Non
     the_trace_is_what_the_server_saw(server, out, NAMES)
     pins_are_hit_by_the_next_turn(server, NAMES, all_of_them=server.server.config.policy == "static-ttl")
     a_replay_has_the_same_turns_and_tokens(out, tmp_path / "replayed")
+    if server.server.config.policy == "static-ttl":
+        again = start(SCENARIOS / "tasks.jsonl", server.server.url, tmp_path / "again", "--workers", "3")
+        assert again.wait()[0] == 0
+        assert {name: done["status"] for name, done in again.programs().items()} == dict.fromkeys(NAMES, "Submitted")
     assert read_manifest(out).workload["name"] == "agent mini-swe"
     its_own_record_has_tool_times(out)
 

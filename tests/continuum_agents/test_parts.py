@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS
+from continuum_agents import environments
 from continuum_agents.edge import recording_client
-from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, find_framework, is_current, python_of
+from continuum_agents.environments import (
+    FRAMEWORKS,
+    AgentEnvironmentError,
+    Framework,
+    find_framework,
+    is_current,
+    python_of,
+    set_up,
+)
 from continuum_agents.protocol import (
     Done,
     Event,
@@ -112,6 +121,21 @@ def test_an_environment_of_other_pins_is_not_current(nowhere: Path) -> None:
     (nowhere / "mini-swe" / "continuum-environment.txt").write_text("mini-swe-agent==1.0\n")
     with pytest.raises(AgentEnvironmentError, match="other versions"):
         python_of(find_framework("mini-swe"))
+
+
+@pytest.mark.slow
+def test_an_environment_of_an_installed_wheel(nowhere: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a checkout and without a package index: our own packages are copied from where they are installed."""
+    (tmp_path / "none.txt").write_text("")
+    monkeypatch.setattr(environments, "source_root", lambda: None)
+    monkeypatch.setattr(environments, "PINS", tmp_path)
+    monkeypatch.setattr(environments, "version", lambda name: "0.1.0")
+    monkeypatch.setattr(Framework, "pinned_version", "0")
+    framework = Framework("none", "m", "none")
+    python = set_up(framework, lambda line: None)
+    code = "import continuum_agents.protocol, continuum_client.tagging, continuum_traces.schema"
+    assert subprocess.run([python, "-I", "-c", code], cwd=tmp_path).returncode == 0
+    assert is_current(framework)
 
 
 def test_an_unknown_framework() -> None:

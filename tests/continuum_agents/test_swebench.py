@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
 from continuum_bench.agents.batch import batch_label
-from continuum_bench.agents.swebench import run_mini_swe
+from continuum_bench.agents.swebench import run_mini_swe, with_image
+from continuum_bench.agents.tasks import Task
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import MiniSweOptions
@@ -158,4 +160,12 @@ def test_strays_of_one_batch_are_removed_and_others_are_not(python: Path, daemon
 def test_no_daemon_is_one_line(python: Path, tmp_path: Path) -> None:
     done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert done.stderr.startswith("docker (unix://")
+    assert done.stderr == f"docker (unix://{tmp_path}/nobody.sock): no daemon answers; is Docker running?\n"
+
+
+def test_a_task_without_an_image_has_swe_bench_s() -> None:
+    task = with_image(Path("t.jsonl"), Task("Django__django-123", "x"))
+    assert task.image == "docker.io/swebench/sweb.eval.x86_64.django_1776_django-123:latest"
+    assert with_image(Path("t.jsonl"), replace(task, image="mine")).image == "mine"
+    with pytest.raises(BenchError, match="roman: image: missing"):
+        with_image(Path("t.jsonl"), Task("roman", "x"))

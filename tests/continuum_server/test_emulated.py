@@ -21,6 +21,8 @@ def test_replies_come_in_order_and_only_when_delivered() -> None:
     assert script.due("p") == Reply("two")
     script.delivered("p")
     assert script.due("p") is None
+    script.ended("p")
+    assert script.due("p") == Reply("one")
     assert script.due("q") == Reply("any")
     assert script.due(None) is None
 

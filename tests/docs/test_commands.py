@@ -30,6 +30,7 @@ from continuum_traces.synth import load_profile, synthesize
 from typer.main import get_command
 
 from continuum_client.instrument_command import parser as instrument_parser
+from continuum_client.proxy_command import parser as proxy_parser
 
 REPO = Path(__file__).resolve().parents[2]
 PAGES = sorted([REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "docs").rglob("*.md")])
@@ -45,6 +46,7 @@ NOT_RUN = (
         r"continuum-bench ",
         "published experiments: hours, on traces that are not in the repository",
     ),
+    ("docs/client/*", r"continuum-proxy ", "needs an agent and a server; tests/continuum_client/test_proxy.py runs it"),
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
     ("docs/server/*", r"continuum-bench serve", "stays in the foreground; docs/how-to/my-vllm.md starts it behind"),
@@ -134,6 +136,8 @@ def check(command: str) -> None:
     words = shlex.split(re.sub(r"\$\w+", "1", bare(command).removesuffix("&")))
     if words[0] == "continuum-bench":
         check_continuum_bench(words[1:])
+    elif words[0] == "continuum-proxy":
+        proxy_parser().parse_args(words[1:])
     elif words[0] == "continuum-instrument":
         instrument_parser().parse_args(words[1:])
     elif words[0] == "make":

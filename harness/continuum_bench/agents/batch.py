@@ -48,6 +48,9 @@ class Batch:
     answers: bool = False
     """True: programs end in an answer that their framework scores, and have no folder of code and no test."""
 
+    scored: bool = False
+    """True: programs have a verdict also without a test."""
+
     @property
     def in_folders(self) -> bool:
         """Whether programs work in folders of this machine, and not in Docker images or without code."""
@@ -178,7 +181,8 @@ class Runner:
             if process is not None:
                 await process.end()
                 self._processes.discard(process)
-        if record.finished and arrival.task.test is not None and self._batch.in_folders:
+        ended = record.finished and record.status != TIME_LIMIT  # a program that was stopped has failed
+        if ended and arrival.task.test is not None and self._batch.in_folders:
             record.passed = await _passes(arrival.task.test, self._workspace(arrival))
 
     async def _spawn(self, arrival: Arrival) -> AgentProcess:
@@ -227,7 +231,7 @@ class Runner:
         except asyncio.TimeoutError:
             record.status = TIME_LIMIT
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
-            record.passed = False if self._batch.answers else None
+            record.passed = False if self._batch.scored or arrival.task.test is not None else None
         finally:
             record.end_s = self._sink.offset_s()  # before its process ends, which takes a moment
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from continuum_bench.commands import add_command
-from continuum_bench.options.agent import BfclOptions, MiniSweOptions, OpenHandsOptions
+from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
 
 agent_app = typer.Typer(
     no_args_is_help=True, help="Run real agent frameworks against a server. Their requests are tagged and recorded."
@@ -55,3 +55,19 @@ def openhands(options: OpenHandsOptions) -> int:
     from continuum_bench.agents.run import run_openhands  # noqa: PLC0415
 
     return run_openhands(options)
+
+
+@add_command(agent_app, "command")
+def any_command(
+    options: CommandOptions,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND ...", help="The agent. {task}, {id}, {model} and {workspace} in it are replaced."
+        ),
+    ],
+) -> int:
+    """Run any program as an agent behind continuum-proxy, and record it."""
+    from continuum_bench.agents.command import run_command  # noqa: PLC0415
+
+    return run_command(options, words)

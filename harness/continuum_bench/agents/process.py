@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -42,10 +43,12 @@ class AgentProcess:
         """
         mark = uuid.uuid4().hex
         scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # a short path: sockets have little room
+        # isolated: neither PYTHONPATH nor this folder reach it. In this environment both are as for this process
+        flag = "-P" if str(python) == sys.executable else "-I"
         try:
             with log.open("ab") as stderr:
                 process = await asyncio.create_subprocess_exec(
-                    *(str(python), "-I", "-m", module),  # isolated: neither PYTHONPATH nor this folder reach it
+                    *(str(python), flag, "-m", module),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,

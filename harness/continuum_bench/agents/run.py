@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 from continuum_agents.environments import (
+    COMMAND,
     FRAMEWORKS,
     AgentEnvironmentError,
     Framework,
@@ -87,6 +88,8 @@ class Work:
     tasks: list[Task]
     answers: bool = False
     """True: programs answer a question. False: programs change code in a folder."""
+    scored: bool = False
+    """True: programs have a verdict also without a test, so a program that is stopped has failed."""
     conclude: Callable[[Results], None] | None = None
     """Called when everything is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +132,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         again = f", {finished} finished before" if finished else ""
         rate = pace(options.arrivals, options.jps)
         print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
-        complete = True
+        complete, results.to_run = True, len(arrivals)
         if arrivals:
             batch = Batch(
                 python=python,
@@ -140,6 +143,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
                 workers=at_once(options),
                 time_limit_s=options.time_limit_s,
                 answers=work.answers,
+                scored=work.scored or work.answers,
             )
             complete = play(batch, arrivals, results, print_notice)
         if work.conclude is not None:
@@ -151,6 +155,8 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
 
 
 def environment_of(name: str) -> tuple[Framework, Path]:
+    if name == COMMAND.name:
+        return COMMAND, Path(sys.executable)
     try:
         framework = find_framework(name)
         return framework, python_of(framework)
@@ -287,6 +293,8 @@ class Results:
         self.out = out
         self.model = start.model
         self.records: list[ProgramRecord] = []
+        self.to_run = 0
+        """Programs that were to be run this time."""
         _claim(out, manifest)
         self._lock = Presence(out / LOCK)
         if not self._lock.alone:
@@ -351,15 +359,23 @@ class Results:
 def _claim(out: Path, manifest: Manifest) -> None:
     """Make the directory, or check that it holds an earlier part of the same batch."""
     if (out / MANIFEST).exists():
-        name = read_manifest(out).workload.get("name")
+        earlier = read_manifest(out)
+        name = earlier.workload.get("name")
         if name != manifest.workload["name"]:
             raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
+        if _against(earlier) != _against(manifest):
+            raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
     write_manifest(out, manifest)
+
+
+def _against(manifest: Manifest) -> str:
+    """The server and the model of a batch."""
+    return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
 
 
 def _show(results: Results, as_json: bool) -> None:
@@ -379,7 +395,8 @@ def _show(results: Results, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
         return
-    counts = ", ".join(f"{count} {status}" for status, count in cast(dict[str, int], summary["status"]).items())
+    ends = {**cast(dict[str, int], summary["status"]), "not run": results.to_run - len(results.records)}
+    counts = ", ".join(f"{count} {status}" for status, count in ends.items() if count)
     mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
     passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
-    print_notice(f"{summary['programs']} programs: {counts or 'none left to run'}{mean}{passed}")
+    print_notice(f"{summary['programs']} programs: {counts or 'all finished before'}{mean}{passed}")

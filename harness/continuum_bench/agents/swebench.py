@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from datetime import datetime
@@ -21,6 +22,7 @@ from continuum_bench.show import print_notice
 TASKS = "tasks.jsonl"
 LOADER = "continuum_agents.swebench"
 CONTAINERS = "continuum_agents.containers"
+_SWE_BENCH = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 
 
 def run_mini_swe(options: MiniSweOptions) -> int:
@@ -33,7 +35,7 @@ def run_mini_swe(options: MiniSweOptions) -> int:
     tasks = read_tasks(file, options.repos)
     in_docker = options.environment == DOCKER
     if in_docker:
-        _check_images(file, tasks)
+        tasks = [with_image(file, task) for task in tasks]
 
     def prepare() -> Work:
         if in_docker:
@@ -67,10 +69,15 @@ def _bwrap() -> str:
     return os.environ.get("MSWEA_BUBBLEWRAP_EXECUTABLE", "bwrap")
 
 
-def _check_images(file: Path, tasks: list[Task]) -> None:
-    without = [task.instance_id for task in tasks if task.image is None]
-    if without:
-        raise BenchError(f"{file}: {without[0]}: image: missing; --environment docker runs each task in its image")
+def with_image(file: Path, task: Task) -> Task:
+    """The task with its Docker image: the one that it names, else SWE-bench's image for its id."""
+    if task.image is not None:
+        return task
+    if not _SWE_BENCH.fullmatch(task.instance_id):
+        missing = "image: missing; --environment docker runs each task in its image"
+        raise BenchError(f"{file}: {task.instance_id}: {missing} (only SWE-bench's ids, ORG__REPO-NUMBER, have one)")
+    name = task.instance_id.replace("__", "_1776_").lower()  # as SWE-bench and mini-swe-agent name it
+    return replace(task, image=f"docker.io/swebench/sweb.eval.x86_64.{name}:latest")
 
 
 def _facts(options: MiniSweOptions) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class Task:
     """Number of the pull request, in Multi-SWE-bench."""
     image: str | None = None
     """Docker image that contains the code."""
+    empty: bool = False
+    """The agent starts in an empty folder."""
 
 
 def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
@@ -160,16 +162,19 @@ def prepare_workspace(task: Task, workspace: Path) -> None:
     Raises:
         TaskError: the folder or the commit does not exist, or git is missing.
     """
-    if task.folder is None:
+    if task.folder is None and not task.empty:
         named = f" or give --repos, a folder with a clone of {task.repository}" if task.repository else ""
         raise TaskError(f'the task names no folder: add "folder", the path of the code to work on{named}')
-    if not task.folder.is_dir():
+    if task.folder is not None and not task.folder.is_dir():
         hint = f"; git clone https://github.com/{task.repository} {task.folder}" if task.commit else ""
         raise TaskError(f"folder {task.folder}: there is none{hint}")
     try:
         if workspace.exists():
             shutil.rmtree(workspace)
-        if task.commit is None:
+        if task.folder is None:
+            workspace.mkdir(parents=True)
+            _commit(workspace)
+        elif task.commit is None:
             _copied(task.folder, workspace)
         else:
             _checked_out(task.folder, task.commit, workspace)
@@ -182,6 +187,10 @@ def prepare_workspace(task: Task, workspace: Path) -> None:
 def _copied(folder: Path, workspace: Path) -> None:
     ignored = shutil.ignore_patterns(".git", "__pycache__", ".pytest_cache")
     shutil.copytree(folder, workspace, symlinks=True, ignore=ignored)
+    _commit(workspace)
+
+
+def _commit(workspace: Path) -> None:
     for arguments in _AS_GIVEN:
         _git(workspace, *arguments)
 

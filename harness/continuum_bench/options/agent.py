@@ -1,4 +1,4 @@
-"""Options of ``agent mini-swe``, ``agent bfcl`` and ``agent openhands``."""
+"""Options of ``agent mini-swe``, ``agent bfcl``, ``agent openhands`` and ``agent command``."""
 
 from __future__ import annotations
 
@@ -110,3 +110,16 @@ class OpenHandsOptions(CodeOptions):
     framework = "openhands"
     tasks: Path
     """File of tasks (JSON lines): SWE-bench's or Multi-SWE-bench's fields, or folder and test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions(AgentOptions):
+    """Options of ``agent command``."""
+
+    framework = "command"
+    tasks: Path
+    """File of tasks (JSON lines): instance_id, problem_statement, and folder and test where there are any."""
+    check: str | None = None
+    """Shell command that passes if a task without a test is solved. Default: the exit status of the agent."""
+    repos: Path | None = None
+    """Folder with git clones of the tasks' repositories, named ORG/REPO or ORG__REPO."""

@@ -14,6 +14,8 @@ class Answer:
     planned: list[int]
     """The answer's tokens with the end token; a request that goes on beyond them repeats them from their middle."""
     program: str | None = None
+    is_last: bool = False
+    """The client said that it is the program's last."""
     generated: int = 0
     ends: bool = True
     """The last planned token ends the answer."""

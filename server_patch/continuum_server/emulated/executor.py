@@ -26,6 +26,7 @@ from continuum_server.emulated.settings import EmulatedSettings, read_emulated_s
 from continuum_server.emulated.tokens import Vocabulary, certain, first_allowed
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import Batch
+from continuum_server.vllm_plugin.online import after_release
 
 
 class EmulatedExecutor(UniProcExecutor):
@@ -54,6 +55,7 @@ class EmulatedWorker:
         self._device = PacedDevice(settings.time_scale)
         self._vocabulary = Vocabulary(vllm_config.model_config)
         self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
+        after_release.append(self._script.ended)
         self._answers: dict[str, Answer] = {}
         self._pending: tuple[list[str], list[Answer | None], float] | None = None
 
@@ -137,6 +139,8 @@ class EmulatedWorker:
             token = first_allowed(bitmask, (token, *self._vocabulary.closing))
         if answer.just_completed:
             self._script.delivered(answer.program)
+            if answer.is_last:
+                self._script.ended(answer.program)
         return token
 
     def _computed_tokens(self, output: SchedulerOutput) -> dict[str, int]:
@@ -157,16 +161,17 @@ class EmulatedWorker:
         params = new.sampling_params
         prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
         logprobs = -1 if params.logprobs is None else params.logprobs
-        program = tags_from_xargs(params.extra_args or {}).tags.program_id
+        tags = tags_from_xargs(params.extra_args or {}).tags
+        program, is_last = tags.program_id, bool(tags.is_last_step)
         reply = self._script.due(program)
         if reply is not None:
             planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
-            return Answer(new.req_id, prompt_tokens, planned, program, logprobs=logprobs)
+            return Answer(new.req_id, prompt_tokens, planned, program, is_last, logprobs=logprobs)
         length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
         filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         ends = not params.ignore_eos
         planned = [*filler, self._vocabulary.end] if ends else filler
-        return Answer(new.req_id, prompt_tokens, planned, program, ends=ends, logprobs=logprobs)
+        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, logprobs=logprobs)
 
 
 class PacedDevice:

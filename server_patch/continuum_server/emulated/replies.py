@@ -6,7 +6,7 @@ A script is JSON lines, one program each::
 
 A reply is ``text``, ``token_ids``, or ``tool_calls`` (with or without text before them). Program ``"*"`` serves every
 program that has no script of its own. A program gets its next reply when the reply before reached its end; after an
-abort it gets the same reply again.
+abort it gets the same reply again. The script of a program that has ended (its last step, or a release) begins anew.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Script:
         """The program's reply reached its end."""
         if program is not None and self._replies_of(program):
             self._served[program] = self._served.get(program, 0) + 1
+
+    def ended(self, program: str | None) -> None:
+        """The program is over. If it comes again, it gets its first reply."""
+        self._served.pop(program or "", None)
 
     def _replies_of(self, program: str | None) -> tuple[Reply, ...]:
         if program is not None and program in self._replies:

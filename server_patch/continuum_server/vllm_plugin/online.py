@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
 logger = logging.getLogger("continuum")
+
+after_release: list[Callable[[str], None]] = []
+"""Functions of the same process that are called with the id of each program that its client has released."""
 
 
 class AnchoredClock:
@@ -101,7 +105,11 @@ class Online:
         if operation == "state":
             return self.state(argument.get("namespace"))
         if operation == "release":
-            return {"released": self._scheduler.release_program(argument["program_id"], argument.get("namespace"))}
+            program_id = argument["program_id"]
+            released = self._scheduler.release_program(program_id, argument.get("namespace"))
+            for tell in after_release:
+                tell(program_id)
+            return {"released": released}
         if operation == "reject":
             self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}

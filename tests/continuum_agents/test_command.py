@@ -1,0 +1,160 @@
+"""Programs that do not know us as agents: bash with curl and Python's urllib, behind the proxy, on a real server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agent_batches import SCENARIOS, Batch, events_of, wait_for
+from agent_checks import (
+    a_replay_has_the_same_turns_and_tokens,
+    pins_are_hit_by_the_next_turn,
+    programs_of,
+    the_trace_is_what_the_server_saw,
+)
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_traces.jsonl import validate
+from continuum_traces.run_dir import read_manifest, read_turns
+from live_server import Live, live
+
+pytestmark = pytest.mark.slow
+
+HERE = SCENARIOS / "command"
+PYTHON = (sys.executable, str(HERE / "agent.py"), "{model}", "{task}")
+BASH = ("bash", str(HERE / "agent.sh"), "{model}", "{task}")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("command")
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(HERE / "replies.jsonl"))
+    options = {"kv_blocks": 4000, "max_model_len": 16_000, "policy_options": {"ttl_s": 120.0}}
+    with live(folder, policy="static-ttl", emulated=emulated, **options) as found:
+        yield found
+
+
+@pytest.fixture
+def play(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> Callable[..., Batch]:
+    """Starts a batch of these tasks: ``play({"a": "a task in words"}, *options, agent=...)``."""
+
+    def started(tasks: dict[str, str], *options: str, agent: tuple[str, ...]) -> Batch:
+        file = tmp_path / "tasks.jsonl"
+        lines = ({"instance_id": name, "problem_statement": words} for name, words in tasks.items())
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return start(file, server.server.url, tmp_path / "run", *options, "--", *agent, framework="command")
+
+    return started
+
+
+@pytest.mark.parametrize("agent", [PYTHON, BASH], ids=["python", "bash"])
+def test_programs_that_do_not_know_us(
+    server: Live, tmp_path: Path, play: Callable[..., Batch], agent: tuple[str, ...]
+) -> None:
+    if agent is BASH and not (shutil.which("curl") and shutil.which("jq")):
+        pytest.skip("curl or jq is not installed here")
+    names = {f"{Path(agent[0]).name}-{number}" for number in range(2)}
+    batch = play(dict.fromkeys(names, "Say fine."), "--check", "grep -q fine answer.txt", agent=agent)
+    status, said = batch.wait()
+    assert status == 0, said
+    programs = batch.programs()
+    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == dict.fromkeys(
+        names, ("Finished", True)
+    )
+    assert all(done["tools"] == ["ls", "seq", "sleep", "echo"] for done in programs.values())
+    assert all("answer.txt" in prediction["model_patch"] for prediction in batch.predictions().values())
+    assert batch.processes() == []
+    the_trace_is_what_the_server_saw(server, batch.out, names)
+    pins_are_hit_by_the_next_turn(server, names, all_of_them=True)
+    a_replay_has_the_same_turns_and_tokens(batch.out, tmp_path / "replayed")
+    assert read_manifest(batch.out).workload["name"] == "agent command"
+    assert all(
+        program.turns[2].tool_calls[0].duration_s >= 0.2 for program in programs_of(batch.out / "trace.jsonl").values()
+    )
+
+
+def test_ends_of_commands_and_again(server: Live, play: Callable[..., Batch]) -> None:
+    """The outcome is the exit status; a hanging command is stopped; what finished is not run again."""
+    tasks = {"good": "exit 0", "bad": "exit 3", "hangs": "sleep 987 & sleep 987", "shot": "kill -9 $$"}
+    batch = play(tasks, "--time-limit", "4", agent=("bash", "-c", "{task}"))
+    status, said = batch.wait()
+    assert status == 0, said
+    ends = {name: (done["status"], done["passed"]) for name, done in batch.programs().items()}
+    assert ends == {
+        "good": ("Finished", True),
+        "bad": ("Exit 3", False),
+        "hangs": ("TimeLimit", False),
+        "shot": ("Signal 9", False),
+    }
+    assert batch.processes() == []
+    again = play({**tasks, "new": "true"}, agent=("bash", "-c", "{task}"))
+    status, said = again.wait()
+    assert (status, "4 finished before" in said) == (0, True), said
+
+
+def test_the_step_limit_stops_a_command(server: Live, play: Callable[..., Batch]) -> None:
+    batch = play({"limited": "Say fine."}, "--step-limit", "2", agent=PYTHON)
+    assert batch.wait()[0] == 0
+    (done,) = batch.programs().values()
+    assert (done["status"], done["turns"], done["passed"]) == ("LimitsExceeded", 2, False)
+    assert not server.pins()
+
+
+def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, play: Callable[..., Batch]) -> None:
+    script = f"{PYTHON[0]} {PYTHON[1]} '{{model}}' '{{task}}'; sleep 987"
+    batch = play({"long": "Say fine."}, agent=("bash", "-c", script))
+    wait_for(lambda: (batch.out / "turns.jsonl").exists() and len(list(read_turns(batch.out))) == 5, batch)
+    wait_for(lambda: bool(batch.processes("sleep 987")), batch)
+    batch.process.send_signal(signal.SIGINT)
+    status, said = batch.wait()
+    assert status == 130, said
+    assert batch.processes() == []
+    assert [done["status"] for done in batch.programs().values()] == ["Interrupted"]
+    assert list(validate(batch.out / "trace.jsonl")) == []
+    assert not server.pins()
+
+
+ANTHROPIC = """
+import json, os, urllib.request
+tool = {"name": "bash", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
+said = {"role": "user", "content": [{"type": "text", "text": "Say fine.", "cache_control": {"type": "ephemeral"}}]}
+messages = [said]
+for stream in (False, True):
+    body = {"model": os.environ["MODEL"], "max_tokens": 99, "system": "You code.", "messages": messages}
+    body |= {"tools": [tool], "stream": stream}
+    key = {"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"], "Content-Type": "application/json"}
+    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), key)) as answer:
+        text = answer.read()
+    if not stream:
+        asked = json.loads(text)["content"]
+        done = {"type": "tool_result", "tool_use_id": asked[-1]["id"], "content": "here"}
+        said["content"][0].pop("cache_control")
+        messages += [{"role": "assistant", "content": asked}, {"role": "user", "content": [done]}]
+assert b"message_stop" in text
+"""
+
+
+def test_anthropic_s_api_through_the_proxy(server: Live, tmp_path: Path) -> None:
+    ours = [
+        sys.executable,
+        "-m",
+        "continuum_client.proxy_command",
+        "--upstream",
+        server.server.url,
+        "--program",
+        "claude",
+    ]
+    line = [*ours, "--record", str(tmp_path), "--content", "digest", "--", "env", f"MODEL={server.model}"]
+    done = subprocess.run([*line, sys.executable, "-c", ANTHROPIC], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (program,) = programs_of(tmp_path / "trace.jsonl").values()
+    assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["ls"], ["seq"]]
+    events = events_of(server, "claude", 2)
+    assert [event.prompt_tokens for event in events if event.event == "start"] == program.prompt_tokens()
+    assert [event.reason for event in events if event.event == "unpin"] == ["hit", "last"]

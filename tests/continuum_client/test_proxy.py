@@ -1,0 +1,385 @@
+"""A program behind ``continuum-proxy``: what the server gets, what the program gets, and how both may end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from client_fakes import FakeServer, Planned
+from continuum_traces.importers.registry import read_any
+from continuum_traces.jsonl import validate
+from continuum_traces.run_dir import read_turns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from continuum_client.conversation import shape_of
+from continuum_client.proxy import Proxy, with_fields
+from continuum_client.proxy_command import proxy_settings
+from continuum_client.reply import Reply
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@asynccontextmanager
+async def through(
+    server: FakeServer, record: Path | None = None, dialect: str = "vllm", **options: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client whose requests go through a proxy of a program ``p``."""
+    settings = proxy_settings(dialect, None if record is None else str(record), "digest")
+    async with Proxy(server.url, settings, "p", **options) as proxy:
+        base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
+        async with httpx.AsyncClient(base_url=base_url, timeout=30.0) as client:
+            yield client
+
+
+def chat(messages: list[Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": messages, **more}
+
+
+def releases(server: FakeServer) -> list[str]:
+    return sorted(seen.path for seen in server.seen if seen.path.endswith("/release"))
+
+
+async def tool_loop(client: httpx.AsyncClient) -> None:
+    """An agent of three turns."""
+    messages: list[Any] = list(HELLO)
+    while True:
+        answer = await client.post(CHAT, json=chat(messages, tools=GREP))
+        message = answer.json()["choices"][0]["message"]
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return
+        messages.append({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "here"})
+
+
+# ------------------------------------------------------------------------------------ what passes
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses"])
+def test_answers_are_those_of_the_server(serve: Callable[..., FakeServer], path: str, stream: bool) -> None:
+    server = serve("vllm")
+    prompt = {"/completions": {"prompt": "hello"}, "/responses": {"input": "hello"}}.get(path, {"messages": HELLO})
+    request = {"model": "m", **prompt, **({"stream": True} if stream else {})}
+
+    async def both() -> tuple[httpx.Response, httpx.Response]:
+        async with through(server) as client, httpx.AsyncClient() as plain:
+            return await client.post(f"/v1{path}", json=request), await plain.post(server.url + path, json=request)
+
+    ours, plain = asyncio.run(both())
+    assert (ours.status_code, ours.reason_phrase, ours.content) == (200, plain.reason_phrase, plain.content)
+    assert ours.headers["content-type"] == plain.headers["content-type"]
+    tagged, bare = server.turns
+    assert {name: tagged.body[name] for name in bare.body} == bare.body
+    assert tagged.program_id == tagged.body["vllm_xargs"]["program_id"] == "p"
+
+
+def test_other_requests_and_refusals_pass_unchanged(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+
+    async def ask() -> list[httpx.Response]:
+        async with through(server) as client:
+            return [
+                await client.get("/v1/models", headers={"X-Mine": "1"}),
+                await client.post("/v1/embeddings", content=b'{"input":  1e0}'),
+                await client.post("/nowhere%2Felse?x=%20", content=b"{}"),
+                await client.post(CHAT, content=b"{no json", headers={"content-length": "8"}),
+            ]
+
+    with pytest.raises(httpx.HTTPError):  # the fake hangs up on what is no JSON, and so does the proxy, with a 502
+        raise_for(asyncio.run(ask()))
+    models, embeddings, nowhere = server.seen[:3]
+    assert models.headers["x-mine"] == "1"
+    assert "x-session-id" not in models.headers
+    assert embeddings.body == {"input": 1.0}
+    assert nowhere.path == "/nowhere%2Felse"
+
+
+def raise_for(answers: list[httpx.Response]) -> None:
+    assert [answer.status_code for answer in answers[:3]] == [200, 200, 404]
+    answers[3].raise_for_status()
+
+
+def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(
+    serve: Callable[..., FakeServer], tmp_path: Path
+) -> None:
+    server = serve("vllm")
+
+    async def both() -> list[bytes]:
+        async with through(server, tmp_path) as client, httpx.AsyncClient() as plain:
+            request = chat(HELLO, stream=True)
+            asking = {**request, "stream_options": {"include_usage": True}}
+            ours = [await client.post(CHAT, json=each) for each in (request, asking)]
+            theirs = [await plain.post(server.root + CHAT, json=each) for each in (request, asking)]
+            return [answer.content for answer in (*ours, *theirs)]
+
+    ours, ours_asking, theirs, theirs_asking = asyncio.run(both())
+    assert (ours, ours_asking) == (theirs, theirs_asking)
+    assert [turn.output_tokens for turn in read_turns(tmp_path)] == [7, 7]
+
+
+def test_a_server_that_refuses_the_tags_gets_the_request_without_them(serve: Callable[..., FakeServer]) -> None:
+    server = serve("openai")
+
+    async def ask() -> list[int]:
+        async with through(server) as client:
+            return [(await client.post(CHAT, json=chat(HELLO))).status_code for _ in range(2)]
+
+    with pytest.warns(UserWarning, match="refuses"):
+        assert asyncio.run(ask()) == [200, 200]
+    assert [seen.status for seen in server.seen] == [400, 200, 200]
+    assert [set(seen.body) for seen in server.turns] == [{"model", "messages"}] * 2
+    assert all(seen.program_id for seen in server.seen)
+
+
+def test_the_dialect_is_the_server_s(serve: Callable[..., FakeServer]) -> None:
+    server = serve("sglang")
+
+    async def ask() -> None:
+        async with through(server, dialect="auto") as client:
+            await client.post(CHAT, json=chat(HELLO), headers={"Authorization": "Bearer secret"})
+
+    asyncio.run(ask())
+    assert server.turns[0].body["session_id"] == "p"
+    own = [seen for seen in server.seen if seen.path in ("/v1/models", "/close_session")]
+    assert [seen.headers["authorization"] for seen in own] == ["Bearer secret"] * 2
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4), st.dictionaries(st.text(), json_values, max_size=3))
+def test_members_are_added_behind_the_object_s_own_bytes(body: dict[str, Any], fields: dict[str, Any]) -> None:
+    raw = json.dumps(body, ensure_ascii=False, indent=1).encode("utf-8", "surrogatepass") + b" \n"
+    tagged = with_fields(raw, body, fields)
+    assert json.loads(tagged.decode("utf-8", "surrogatepass")) == {**body, **fields}
+    assert tagged.startswith(raw.rstrip()[:-1])
+
+
+# ------------------------------------------------------------------------------------ programs and records
+
+
+def test_a_program_its_conversations_its_tools_and_its_trace(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+
+    async def agents() -> None:
+        async with through(server, tmp_path) as client:
+            await tool_loop(client)
+            await client.post(CHAT, json=chat([{"role": "user", "content": "a title, please"}]))
+            await client.post("/v1/completions", json={"model": "m", "prompt": "hello"})
+
+    asyncio.run(agents())
+    tags = [seen.body["vllm_xargs"] for seen in server.turns]
+    assert [tag["program_id"] for tag in tags] == ["p", "p", "p", "p/2", "p"]
+    assert tags[3]["parent_id"] == "p"
+    assert [tag.get("last_func_call") for tag in tags] == [None, "grep", "grep", None, None]
+    assert all(tag["last_tool_duration_s"] >= 0 for tag in tags[1:3])
+    assert len({tag["turn_id"] for tag in tags}) == 5
+    assert releases(server) == ["/continuum/programs/p%2F2/release", "/continuum/programs/p/release"]
+    assert list(validate(tmp_path / "trace.jsonl")) == []
+    traced = {program.program_id: program for program in read_any(tmp_path / "trace.jsonl", None)}
+    assert {name: len(program.turns) for name, program in traced.items()} == {"p": 4, "p/2": 1}
+    assert [len(turn.tool_calls) for turn in traced["p"].turns] == [1, 1, 0, 0]
+    assert traced["p"].turns[0].tool_calls[0].duration_s is not None
+
+
+def test_a_program_that_names_itself_keeps_its_name(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+
+    async def ask() -> None:
+        async with through(server) as client:
+            await client.post(CHAT, json=chat(HELLO, session_id="mine"), headers={"x-session-id": "mine"})
+
+    asyncio.run(ask())
+    assert (server.turns[0].program_id, server.turns[0].body["session_id"]) == ("mine", "mine")
+
+
+# ------------------------------------------------------------------------------------ hanging up
+
+
+def test_a_program_that_hangs_up_and_asks_again_goes_on_with_its_conversation(
+    serve: Callable[..., FakeServer], tmp_path: Path
+) -> None:
+    server = serve("vllm")
+    server.plan.extend([Planned(status=200, delay_s=30.0), Planned(status=500)])
+
+    async def agent() -> None:
+        async with through(server, tmp_path) as client:
+            asked = asyncio.create_task(client.post(CHAT, json=chat(HELLO)))
+            while not server.seen:
+                await asyncio.sleep(0.01)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert (await client.post(CHAT, json=chat(HELLO))).status_code == 500
+            assert (await client.post(CHAT, json=chat(HELLO))).status_code == 200
+
+    asyncio.run(agent())
+    assert {seen.program_id for seen in server.seen if seen.path == CHAT} == {"p"}
+    assert [turn.error is None for turn in read_turns(tmp_path)] == [False, False, True]
+
+
+def test_a_server_that_breaks_off_breaks_off_for_the_program(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+    server.plan.extend([Planned(status=200, tear=True), Planned(hang_up=True)])
+
+    async def agent() -> tuple[list[bytes], int]:
+        parts: list[bytes] = []
+
+        async def read() -> None:
+            async with client.stream("POST", CHAT, json=chat(HELLO, stream=True)) as answer:
+                async for part in answer.aiter_bytes():
+                    parts.append(part)
+
+        async with through(server, tmp_path) as client:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await read()
+            return parts, (await client.post(CHAT, json=chat(HELLO))).status_code
+
+    parts, status = asyncio.run(agent())
+    assert b"".join(parts).count(b"data:") == 2
+    assert status == 502
+    assert [turn.error is None for turn in read_turns(tmp_path)] == [False, False]
+
+
+def test_many_conversations_at_once_of_which_some_hang_up(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+
+    async def one(client: httpx.AsyncClient, number: int) -> None:
+        messages = [{"role": "user", "content": f"agent {number}"}]
+        if number % 3 == 0:
+            with pytest.raises(httpx.TimeoutException):
+                await client.post(CHAT, json=chat(messages), timeout=httpx.Timeout(30.0, read=1e-4))
+        async with client.stream("POST", CHAT, json=chat(messages, stream=True)) as answer:
+            said = b"".join([part async for part in answer.aiter_bytes()])
+        assert said.endswith(b"data: [DONE]\n\n")
+
+    async def agents() -> None:
+        settings = proxy_settings("vllm", str(tmp_path), "none")
+        async with Proxy(server.url, settings, "p") as proxy:
+            base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=30.0) as client:
+                await asyncio.gather(*(one(client, number) for number in range(30)))
+                while proxy.under_way:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(agents())
+    assert len(releases(server)) == len({seen.program_id for seen in server.turns}) >= 30
+    ended = [turn for turn in read_turns(tmp_path) if turn.error is None]
+    assert len({turn.program_id for turn in ended}) >= 30
+    assert list(validate(tmp_path / "trace.jsonl")) == []
+
+
+# ------------------------------------------------------------------------------------ Anthropic's API
+
+
+def events_of_anthropic() -> list[dict[str, Any]]:
+    usage = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 1}
+    tool = {"type": "tool_use", "id": "t", "name": "bash", "input": {}}
+    parts = ({"type": "input_json_delta", "partial_json": part} for part in ('{"command"', ': "ls"}'))
+    return [
+        {"type": "message_start", "message": {"model": "m", "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Let me see."}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": tool},
+        *({"type": "content_block_delta", "index": 1, "delta": part} for part in parts),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 25}},
+        {"type": "message_stop"},
+    ]
+
+
+def test_anthropic_s_stream_and_answer_are_read_alike() -> None:
+    stream, whole = Reply("full"), Reply("full")
+    for number, event in enumerate(events_of_anthropic()):
+        stream.take(event, float(number))
+    tool = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "ls"}}
+    usage = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 25}
+    content = [{"type": "text", "text": "Let me see."}, tool]
+    whole.take({"type": "message", "model": "m", "content": content, "stop_reason": "tool_use", "usage": usage})
+    for reply in (stream, whole):
+        assert (reply.prompt_tokens, reply.cached_tokens, reply.output_tokens) == (100, 60, 25)
+        assert (reply.model, reply.finished, "".join(reply.text)) == ("m", True, "Let me see.")
+        assert [(tool.name, "".join(tool.arguments)) for tool in reply.asked] == [("bash", '{"command": "ls"}')]
+    assert (stream.first_token_s, whole.first_token_s) == (2.0, None)
+
+
+def test_a_moved_cache_mark_does_not_change_a_conversation() -> None:
+    def said(text: str, marked: bool) -> dict[str, Any]:
+        mark = {"cache_control": {"type": "ephemeral"}} if marked else {}
+        return {"role": "user", "content": [{"type": "text", "text": text, **mark}]}
+
+    first = {"system": "You code.", "messages": [said("one", True)]}
+    second = {"system": "You code.", "messages": [said("one", False), said("two", True)]}
+    other = {"system": "You name.", "messages": first["messages"]}
+    assert shape_of(second).marks[:2] == shape_of(first).marks
+    assert shape_of(other).marks[0] != shape_of(first).marks[0]
+
+
+# ------------------------------------------------------------------------------------ the command
+
+CURL = """
+import json, os, sys, urllib.request
+body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+assert os.environ["ANTHROPIC_BASE_URL"] + "/v1" == os.environ["OPENAI_API_BASE"] == os.environ["OPENAI_BASE_URL"]
+request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"], flush=True)
+"""
+
+
+def command(server: FakeServer, *words: str) -> list[str]:
+    ours = [sys.executable, "-m", "continuum_client.proxy_command", "--upstream", server.url, "--dialect", "vllm"]
+    return [*ours, "--program", "p", *words]
+
+
+def test_the_command_s_output_and_status_are_the_program_s(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+    script = [sys.executable, "-c", f"{CURL}\nsys.exit(int(sys.stdin.read()))"]
+    line = command(server, "--record", str(tmp_path), "--", *script)
+    done = subprocess.run(line, input="7", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "fine\n", "")
+    assert server.turns[0].program_id == "p"
+    assert releases(server) == ["/continuum/programs/p/release"]
+    assert list(validate(tmp_path / "trace.jsonl")) == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 3), (signal.SIGINT, 3), (signal.SIGKILL, 128 + 9)])
+def test_signals_reach_the_program(serve: Callable[..., FakeServer], number: int, status: int) -> None:
+    server = serve("vllm")
+    on = "import signal\nfor n in (2, 15): signal.signal(n, lambda *_: sys.exit(3))"
+    dies = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else "signal.pause()"
+    line = command(server, "--", sys.executable, "-c", f"{CURL}\n{on}\nprint('on', flush=True)\n{dies}")
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["fine\n", "on\n"]
+    if number != signal.SIGKILL:
+        os.kill(process.pid, number)
+    assert process.wait(30) == status
+    process.stdout.close()
+    assert releases(server) == ["/continuum/programs/p/release"]
+
+
+def test_a_command_that_is_not_there(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    for name, status in ((tmp_path / "none", 127), (tmp_path / "plain", 126)):
+        done = subprocess.run(command(server, "--", str(name)), capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr.count("\n")) == (status, 1)
+    done = subprocess.run(command(server), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "expected -- COMMAND" in done.stderr) == (2, True)
