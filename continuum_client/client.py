@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 import openai
 
 from continuum_client.call import Call, call_for
+from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import once
@@ -72,6 +73,10 @@ class _Tagging:
 
         with_options = copy
 
+    @overload
+    def program(self, program_id: F, /) -> F: ...
+
+    @overload
     def program(
         self,
         program_id: str | None = None,
@@ -79,8 +84,19 @@ class _Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
-    ) -> Program:
+    ) -> Program: ...
+
+    def program(
+        self,
+        program_id: Any = None,
+        *,
+        predict: bool | Predictor | None = None,
+        parent: Program | str | None = None,
+        output_tokens: int | None = None,
+    ) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
+
+        As a decorator, ``@client.program``, it makes each call of a function a program of its own, with a random id.
 
         Args:
             program_id: 1 to 256 printable ASCII characters. Default: a random id.
@@ -92,6 +108,8 @@ class _Tagging:
         Raises:
             InvalidTag: an id or a number that cannot be sent.
         """
+        if callable(program_id):
+            return around(program_id, self.program)
         program = self._continuum.program(program_id, predict, parent, output_tokens)
         program.home = cast("Any", self)
         hook.install()

@@ -16,11 +16,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Tags
 
 from continuum_client import current
+from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.tagging import check_id, check_seconds, check_tool
@@ -177,8 +178,16 @@ class Program:
         self._open()
         self._prediction = Prediction(tool, self._expected.get(tool) if seconds is None else seconds, p90)
 
-    def tool(self, name: str, expect_s: float | None = None) -> Tool:
+    @overload
+    def tool(self, name: F, /) -> F: ...
+
+    @overload
+    def tool(self, name: str, expect_s: float | None = None) -> Tool: ...
+
+    def tool(self, name: Any, expect_s: float | None = None) -> Any:
         """Measure a tool: ``with p.tool("pytest"): ...``. The next call sends its name and its time to the server.
+
+        As a decorator, ``@p.tool``, it measures each call of a function, under the function's name.
 
         Args:
             name: the tool's name.
@@ -188,6 +197,9 @@ class Program:
             InvalidTag: a name or a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
+        if callable(name):
+            own = check_tool(cast("Any", name).__name__)
+            return around(name, lambda: self.tool(own))
         self._open()
         checked = check_tool(name)
         if expect_s is not None:
@@ -432,6 +444,20 @@ def current_program() -> Program | None:
     """The open program to which calls made here belong; None outside any program."""
     entry = current.current_entry()
     return None if entry is None else entry.program
+
+
+def tool(function: F) -> F:
+    """Measure a function as a tool of the current program, under the function's name: ``@tool``.
+
+    Outside any program the function just runs.
+    """
+    name = check_tool(cast("Any", function).__name__)
+
+    def block() -> Any:
+        program = current_program()
+        return contextlib.nullcontext() if program is None else program.tool(name)
+
+    return around(function, block)
 
 
 def inherit_threads(wanted: bool = True) -> None:
