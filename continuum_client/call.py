@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
-from continuum_client.endpoints import Feature, endpoints, named_in
-from continuum_client.errors import once
+from continuum_client.endpoints import Feature, endpoints, named_in, shown
+from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, ToolRun, current_program
 from continuum_client.settings import ClientSettings
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
@@ -70,6 +70,9 @@ class Call:
         self._program.carried_by(self.url, client, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True
         self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
+        tags = self._taken.tags
+        what = "program %s, turn %s: sent to %s with headers and the body fields %s"
+        logger.debug(what, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
 
     def _write(self, dialect: Dialect) -> None:
         self._added = {}
@@ -112,6 +115,7 @@ class Call:
             self._failed(error)
             return False
         self._refused = names
+        logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self.url), names)
         if STREAM_OPTIONS in names:
             self._without.append("stream_usage")
         if names != [STREAM_OPTIONS]:

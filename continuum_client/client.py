@@ -18,7 +18,7 @@ from continuum_client.call import Call, call_for
 from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import once
+from continuum_client.errors import log_release, once
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, Options, settings_from, settings_like
@@ -191,6 +191,7 @@ class _SyncTagging(_Tagging):
         if request is not None:
             try:
                 cast("Any", self).post(request[0], **request[1])
+                log_release(program_id, request[0])
             except Exception as error:  # noqa: BLE001 - the program is closed in any case
                 self._not_released(error)
 
@@ -232,7 +233,7 @@ class _AsyncTagging(_Tagging):
     def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
         """A coroutine that sends the release; None if the server has no such request."""
         request = self._release_request(program_id)
-        return None if request is None else self._send_release(*request)
+        return None if request is None else self._send_release(program_id, *request)
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop, by a client for this one request."""
@@ -252,12 +253,14 @@ class _AsyncTagging(_Tagging):
                 default_query=this._custom_query,
             ) as plain:
                 plain.post(request[0], **request[1])
+                log_release(program_id, request[0])
         except Exception as error:  # noqa: BLE001 - the program is closed in any case
             self._not_released(error)
 
-    async def _send_release(self, url: str, options: dict[str, Any]) -> None:
+    async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
         try:
             await cast("Any", self).post(url, **options)
+            log_release(program_id, url)
         except Exception as error:  # noqa: BLE001 - the program is closed in any case
             self._not_released(error)
 

@@ -29,7 +29,7 @@ from continuum_client.call import GENERATING, Call
 from continuum_client.conversation import NO_SHAPE, Conversations, shape_of
 from continuum_client.dialects import DIALECTS, HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import once
+from continuum_client.errors import log_release, once
 from continuum_client.observe import WatchedReply
 from continuum_client.program import Program
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
@@ -319,7 +319,9 @@ class Proxy:
                 failure = None if answer.status in (200, 404, 405) else str(answer.status)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             failure = repr(error)
-        if failure is not None:
+        if failure is None:
+            log_release(program_id, str(to))
+        else:
             once.warn(f"release {self.url}", f"{self.url}: the release of a program failed: {failure}")
 
     def _release_blocking(self, program_id: str) -> None:
