@@ -16,7 +16,7 @@ PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup agents bench test check lock golden docs clean
+.PHONY: help setup agents frameworks bench test check lock golden docs clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -48,6 +48,14 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
+frameworks: setup ## The environments of frameworks that use the client (.frameworks), for their tests.
+	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
+	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
+	  echo "frameworks: $$name"; \
+	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
+	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest; \
+	done
+
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
 	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
 
@@ -75,4 +83,4 @@ lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins 
 	python3 requirements/lock_agents.py "$$(command -v uv || echo .uv/bin/uv)" $(if $(LINKS),--find-links "$(LINKS)")
 
 clean: ## Everything that was built.
-	rm -rf $(VENV) .uv .agents .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .uv .agents .frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,18 +8,28 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
+from importlib.resources import files
 
 import numpy as np
 from continuum_server.step_times.build import MODELS, open_pair, pairs
-from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
+from continuum_server.step_times.catalog import (
+    TENSOR_PARALLEL,
+    find_gpu,
+    find_model,
+    kv_capacity,
+    load_step_times,
+    table_name,
+)
 from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 from continuum_server.step_times.specs import GPUS
 from continuum_server.step_times.specs import MODELS as ALL_MODELS
+from continuum_server.step_times.table import TableStepTimes, table_from_json
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from step_times_silicon import GROUPS, group_errors
@@ -38,7 +48,7 @@ def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int
     """Relative errors against the package at random batches between grid points, without the step overhead."""
     rng = np.random.default_rng(seed)
     source = open_pair(find_model(model), find_gpu(gpu).name, tensor_parallel)
-    times = load_step_times(gpu, model, tensor_parallel, 0.0)
+    times = sums_of_table(gpu, model, tensor_parallel)
     out: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for _ in range(points):
         chunk, prefix = _log_uniform(rng, 1, 8192), _log_uniform(rng, 1, 120_000)
@@ -49,6 +59,13 @@ def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int
         truth = source.predict_decode_latency(batch, context, 2)
         out["decode"].append(times.step_s((), batch, batch * context) * 1e3 / truth - 1)
     return out
+
+
+def sums_of_table(gpu: str, model: str, tensor_parallel: int) -> TableStepTimes:
+    """Step times as the committed table alone gives them: no overhead, and mixed steps are sums."""
+    provenance = load_step_times(gpu, model, tensor_parallel, 0.0).provenance
+    table = files("continuum_server.step_times") / "tables" / table_name(gpu, find_model(model), tensor_parallel)
+    return TableStepTimes(table_from_json(json.loads(table.read_text(encoding="utf-8"))), provenance)
 
 
 def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:

@@ -45,7 +45,8 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
     command += _flag("--max-num-seqs", config.max_num_seqs)
     command += _flag("--max-num-batched-tokens", config.max_num_batched_tokens)
-    command += _flag("--served-model-name", name) + _flag("--max-model-len", longest_request(config))
+    command += ["--served-model-name", *dict.fromkeys([name, config.model or name])] if name else []
+    command += _flag("--max-model-len", longest_request(config))
     command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
     if config.tool_call_parser is not None:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]

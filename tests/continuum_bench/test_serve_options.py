@@ -164,6 +164,16 @@ def test_a_folder_of_models_that_cannot_be_written_is_one_line(tmp_path: Path, m
     assert "cannot write the model's folder: Not a directory" in refusal()
 
 
+@pytest.mark.parametrize(
+    ("given", "served"), [("qwen3-32b", ["qwen3-32b"]), ("Qwen/Qwen3-32B", ["qwen3-32b", "Qwen/Qwen3-32B"])]
+)
+def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given: str, served: list[str]) -> None:
+    command, _ = command_of(ServerConfig(engine="emulated", model=given, emulated=EmulatedSettings(gpu="h200")), 8000)
+    first = command.index("--served-model-name") + 1
+    assert command[first : first + len(served)] == served
+    assert command[first + len(served)].startswith("--")
+
+
 def test_the_health_port_is_for_replicas_and_must_be_free() -> None:
     assert "--health-port 0: for --replicas 2 or more" in refusal("--health-port", "0")
     with socket.create_server(("127.0.0.1", 0)) as other:

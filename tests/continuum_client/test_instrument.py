@@ -264,7 +264,7 @@ def test_the_command(vllm: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
-    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}"
+    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     command = instrumented("--dialect", "vllm", "--record", "runs", "--", sys.executable, "agent.py", vllm.url)
     done = run(command, tmp_path, PYTHONPATH=path)
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr

@@ -29,6 +29,7 @@ from continuum_traces.schema import TurnRecord
 from continuum_traces.synth import load_profile, synthesize
 from typer.main import get_command
 
+from continuum_client.instrument_command import parser as instrument_parser
 from continuum_client.proxy_command import parser as proxy_parser
 
 REPO = Path(__file__).resolve().parents[2]
@@ -46,6 +47,7 @@ NOT_RUN = (
         "published experiments: hours, on traces that are not in the repository",
     ),
     ("docs/client/*", r"continuum-proxy ", "needs an agent and a server; tests/continuum_client/test_proxy.py runs it"),
+    ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
     ("docs/server/*", r"continuum-bench serve", "stays in the foreground; docs/how-to/my-vllm.md starts it behind"),
     ("README.md", r"continuum-bench serve|.*BASE|.*127\.0\.0\.1|.*URL", "the same server as in docs/how-to/my-vllm.md"),
@@ -136,6 +138,8 @@ def check(command: str) -> None:
         check_continuum_bench(words[1:])
     elif words[0] == "continuum-proxy":
         proxy_parser().parse_args(words[1:])
+    elif words[0] == "continuum-instrument":
+        instrument_parser().parse_args(words[1:])
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[1]}"
     elif words[0] == "python":

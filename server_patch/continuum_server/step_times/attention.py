@@ -39,8 +39,11 @@ class TileModel:
     """Bandwidth to memory that decodes reach."""
     cache_mb: float
     """L2 cache."""
-    blocks_each: float = 1.0
-    """Thread blocks that share a multiprocessor."""
+    blocks_each: int = 1
+    """Thread blocks that can share a multiprocessor."""
+    alone: float = 1.0
+    """Time of a block that has a multiprocessor for itself, relative to its share of a full one: from 1 (as fast as
+    several blocks together) to ``blocks_each`` (no faster than beside others)."""
     scale: float = 1.0
     tile_us: float = 5.8
     launch_us: float = 1.0
@@ -76,16 +79,17 @@ def _scaled(card: str, low: TileModel, mid: TileModel, high: TileModel) -> Kerne
     return Kernel(
         "FlashAttention-2",
         f"no mixed step was measured on {card}: the tile model of other cards ({FIT_SOURCE}), its rate scaled to the "
-        "whole prompts measured there; low and high differ in how thread blocks share a multiprocessor, and by 15%",
+        "whole prompts measured there; low and high differ by 15%, and on Ampere in how fast a thread block alone on a "
+        "multiprocessor is",
         {"low": low, "mid": mid, "high": high},
     )
 
 
 def _ampere(kv_tb_s: float) -> Kernel:
-    """A block takes 80 KB of shared memory, so two fit a multiprocessor; how much each then slows is not known."""
+    """A block takes 80 KB of shared memory, so two fit a multiprocessor; how fast one alone is, is not known."""
 
-    def tiles(blocks_each: float, scale: float) -> TileModel:
-        return TileModel(108, TILE_FLOPS * 108 / 175.1e6, kv_tb_s, 40, blocks_each, scale)
+    def tiles(alone: float, scale: float) -> TileModel:
+        return TileModel(108, TILE_FLOPS * 108 / 175.1e6, kv_tb_s, 40, 2, alone, scale)
 
     return _scaled("the A100", tiles(1.0, 0.85), tiles(1.5, 1.0), tiles(2.0, 1.15))
 
@@ -127,13 +131,14 @@ class MixedAttention:
         heads = max(model.query_heads / tensor_parallel, 1.0)
         kv_heads = max(model.kv_heads / tensor_parallel, 1.0)
         width = model.head_dim / 128
-        slots = tiles.multiprocessors * tiles.blocks_each
         self._growing_ms = (model.layers - model.window_layers) * tiles.scale / 1e3
         self._window_ms = model.window_layers * tiles.scale / 1e3
         self._window = model.window_tokens
-        self._heads, self._group, self._slots = heads, heads / kv_heads, slots
-        self._token_us = tiles.tile_token_us * width * tiles.blocks_each
-        self._tile_us, self._launch_us, self._tail = tiles.tile_us, tiles.launch_us, tiles.tail
+        self._heads, self._group = heads, heads / kv_heads
+        self._multiprocessors = tiles.multiprocessors
+        self._at_once = tiles.multiprocessors * tiles.blocks_each
+        self._token_us, self._tile_us, self._launch_us = tiles.tile_token_us * width, tiles.tile_us, tiles.launch_us
+        self._alone, self._tail = tiles.alone, tiles.tail * tiles.alone
         self._read_us = kv_heads * KV_HEAD_BYTES * width / (tiles.kv_tb_s * 1e6)
         self._footprint = KV_HEAD_BYTES * width / (tiles.cache_mb * 1e6)
         self._miss_from, self._miss_over, self._power = tiles.miss_from, tiles.miss_over, tiles.power
@@ -147,7 +152,7 @@ class MixedAttention:
         return ms
 
     def _layer_us(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
-        """One layer: blocks of tiles run on the GPU's slots, while decodes read their KV."""
+        """One layer: blocks of tiles run on the multiprocessors, while decodes read their KV."""
         tiles, passed, longest, held = decodes, float(context), context / decodes if decodes else 0.0, context
         for tokens, prefix in chunks:
             rows = -(-tokens // TILE_QUERIES)
@@ -158,9 +163,9 @@ class MixedAttention:
                 longest = prefix + tokens
         work_us = tiles * self._tile_us + passed * self._token_us
         blocks = tiles * self._heads
-        compute_us = longest * self._token_us + self._tile_us
-        if blocks > self._slots:
-            compute_us = max(compute_us, work_us * self._heads / self._slots + self._tail * work_us / tiles)
+        compute_us = (longest * self._token_us + self._tile_us) * self._alone
+        if blocks > self._multiprocessors:
+            compute_us = max(compute_us, work_us * self._heads / self._multiprocessors + self._tail * work_us / tiles)
         if not decodes:
             return self._launch_us + compute_us
         read_us = context * self._read_us * self._times_read(tiles, held)
@@ -172,5 +177,5 @@ class MixedAttention:
         missing = (held * self._footprint - self._miss_from) / self._miss_over
         if missing <= 0.0:
             return 1.0
-        together = min(max(self._slots / tiles, 1.0), self._group)
+        together = min(max(self._at_once / tiles, 1.0), self._group)
         return 1.0 + (self._group / together - 1.0) * min(missing, 1.0)

@@ -28,6 +28,7 @@ from continuum_server.step_times.model import (
     StepTimesError,
     UnknownPair,
 )
+from continuum_server.step_times.overhead import ASYNCHRONOUS
 from continuum_server.step_times.roofline import RooflineStepTimes, window_pairs
 from continuum_server.step_times.specs import GPUS, MODELS
 from continuum_server.step_times.table import table_from_json
@@ -191,7 +192,7 @@ def test_more_work_takes_no_less_time(times: StepTimes, tokens: int, prefix: int
     The source dips where a measured kernel is faster at a larger size: a few per cent, more over eight GPUs, whose
     all-reduces change algorithm (docs/results/step-times.md).
     """
-    dip = 1.06 if times.provenance.tensor_parallel < 8 else 1.15
+    dip = 1.08 if times.provenance.tensor_parallel < 8 else 1.15
     alone = times.prefill_s(tokens, prefix)
     assert alone <= times.prefill_s(2 * tokens, prefix) * dip
     assert alone <= times.prefill_s(tokens, 2 * prefix + 64) * dip
@@ -226,7 +227,8 @@ def test_what_the_engine_may_ask_is_covered(times: StepTimes) -> None:
 
 def test_overhead_is_added_once_a_step(times: StepTimes) -> None:
     origin = times.provenance
-    slower = load_step_times(origin.gpu, origin.model, origin.tensor_parallel, step_overhead_ms=3.5)
+    pair = origin.gpu, origin.model, origin.tensor_parallel
+    times, slower = (load_step_times(*pair, step_overhead_ms=overhead_ms) for overhead_ms in (1.0, 3.5))
     for batch in ((), 4, 4000), ((PrefillChunk(100, 7), PrefillChunk(9, 0)), 3, 300):
         assert slower.step_s(*batch) - times.step_s(*batch) == pytest.approx(2.5e-3)
     assert slower.provenance.step_overhead_ms == 3.5
@@ -395,15 +397,18 @@ def test_available_says_which_are_measured() -> None:
     assert ("l40s", "glm-4.5", 8) not in kinds
     assert kinds["h100-80gb", "qwen3-coder-30b-a3b", 1] == "measured-table"
     over_pcie = [(p.gpu, p.kind) for p in found if p.gpu in ("l40s", "rtx-pro-6000", "rtx-4090")]
-    assert over_pcie.count(("rtx-4090", "roofline")) == len(MODELS) * 2
-    assert len(found) - len(over_pcie) == (len(GPUS) - 3) * len(MODELS) * len(TENSOR_PARALLEL)
+    models = {p.model for p in found}
+    assert models >= {model.name for model in MODELS}
+    assert over_pcie.count(("rtx-4090", "roofline")) == len(models) * 2
+    assert len(found) - len(over_pcie) == (len(GPUS) - 3) * len(models) * len(TENSOR_PARALLEL)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_provenance_is_plain_and_labelled(pair: tuple[str, str, int]) -> None:
     provenance = load_step_times(*pair).provenance
     plain = json.loads(json.dumps(asdict(provenance)))
-    assert plain["step_overhead_ms"] == 1.0
+    assert plain["step_overhead_ms"] == ASYNCHRONOUS.step_ms
+    assert plain["attention"].split(":")[0] in ("FlashAttention-2", "FlashAttention-3", "FlashInfer/TRT-LLM")
     assert ("no measurement" in plain["source"]) == (plain["kind"] == "roofline")
     if plain["kind"] == "measured-table":
         assert "prompts to 16384 tokens" in plain["notes"]

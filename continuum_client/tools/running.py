@@ -1,0 +1,37 @@
+"""Tools that frameworks report by two events, their start and their end."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from continuum_client.errors import once
+from continuum_client.program import Tool, current_program
+
+MAX_RUNNING = 10_000
+"""Tools whose end was not reported; the oldest is forgotten first."""
+
+
+class Running:
+    """Measures the tools of the current program. Never raises into the framework."""
+
+    def __init__(self) -> None:
+        self._tools: OrderedDict[Hashable, Tool] = OrderedDict()
+
+    def begin(self, key: Hashable, name: str) -> None:
+        """The tool ``name`` starts; ``key`` is the same in its two events."""
+        once.guard("tool times", "a tool could not be measured", lambda: self._begin(key, name))
+
+    def _begin(self, key: Hashable, name: str) -> None:
+        program = current_program()
+        if program is not None:
+            self._tools[key] = program.tool(name).__enter__()
+            if len(self._tools) > MAX_RUNNING:
+                self._tools.popitem(last=False)
+
+    def end(self, key: Hashable, name: str | None = None) -> None:
+        """The tool with this key has ended. ``name``: its name, if it was not known before."""
+        tool = self._tools.pop(key, None)
+        if tool is not None:
+            tool.name = name or tool.name
+            tool.__exit__(None, None, None)

@@ -1,0 +1,248 @@
+"""The page of each framework runs as written: program ids arrive, tools are timed, programs are released.
+
+Each framework needs an environment of its own. ``make frameworks`` builds them in ``.frameworks``; without them, the
+tests of the frameworks that are not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import os
+import re
+import runpy
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from client_fakes import FakeServer, Planned
+
+from continuum_client import AsyncOpenAI, OpenAI, inherit_threads, instrument, uninstrument
+from continuum_client.hook import hook
+
+REPO = Path(__file__).resolve().parents[2]
+DOCS = REPO / "docs" / "client"
+ENVIRONMENTS = REPO / ".frameworks"
+NAMED = "http://localhost:8000/v1"
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the server gets from a page."""
+
+    module: str
+    """Of the framework."""
+    program: str
+    tools: tuple[str | None, ...]
+    """For each call: the tool that ran before it."""
+
+
+PAGES = {
+    "langchain": Page("langchain_openai", "langchain-1", (None, "list_files", "list_files")),
+    "openai-agents": Page("agents", "agents-1", (None, "list_files", "list_files")),
+    "pydantic-ai": Page("pydantic_ai", "pydantic-1", (None, "list_files", "list_files")),
+    "litellm": Page("litellm", "litellm-1", (None, None)),
+    "llama-index": Page("llama_index", "llama-index-1", (None, "_lambda_", "_lambda_")),
+    "smolagents": Page("smolagents", "smolagents-1", (None, "list_files", "list_files")),
+    "autogen": Page("autogen_agentchat", "autogen-1", (None,)),
+    "instructor": Page("instructor", "instructor-1", (None,)),
+    "crewai": Page("crewai", "crewai-1", (None,)),
+}
+
+
+class State(TypedDict):
+    """Of the graph in ``test_langgraph``."""
+
+    task: str
+
+
+@pytest.fixture
+def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
+    yield serve("vllm")
+    uninstrument()
+    hook.remove()
+
+
+def needs(name: str) -> None:
+    found = importlib.util.find_spec(PAGES[name].module)
+    if found is None or "site-packages" not in f"{found.origin} {found.submodule_search_locations}":
+        pytest.skip(f"{name} is not installed here")
+
+
+def code(name: str, url: str) -> str:
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)).replace(NAMED, url)
+
+
+def ids(server: FakeServer) -> list[str | None]:
+    return [turn.program_id for turn in server.turns]
+
+
+def tools(server: FakeServer) -> tuple[str | None, ...]:
+    return tuple(turn.body["vllm_xargs"].get("last_func_call") for turn in server.turns)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(name: str, vllm: FakeServer, tmp_path: Path) -> None:
+    needs(name)
+    (tmp_path / "page.py").write_text(code(name, vllm.url))
+    runpy.run_path(str(tmp_path / "page.py"))
+    page = PAGES[name]
+    assert tools(vllm) == page.tools
+    assert ids(vllm) == [page.program] * len(page.tools)
+    assert [turn.body["vllm_xargs"]["program_id"] for turn in vllm.turns] == ids(vllm)
+    releases = [seen.path for seen in vllm.seen if seen.path.endswith("/release")]
+    assert releases == [f"/continuum/programs/{page.program}/release"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_short(name: str) -> None:
+    lines = (DOCS / f"{name}.md").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_in_its_own_environment(name: str) -> None:
+    python = ENVIRONMENTS / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{python} is missing; make frameworks builds it")
+    words = name.replace("-", "_")
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-m", "not slow", "-k"]
+    variables = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}"}
+    chosen = [f"page and {name} or {words}"]
+    done = subprocess.run([*command, *chosen], cwd=REPO, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "is not installed" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------------- LangChain
+
+
+def test_langchain_tools(vllm: FakeServer) -> None:
+    """Tools that run at once, that raise, and in asynchronous runs."""
+    needs("langchain")
+    times = importlib.import_module("continuum_client.tools.langchain").ToolTimes()
+    make = importlib.import_module("langchain_core.tools").tool
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
+
+    def fail(x: str) -> str:
+        raise RuntimeError(x)
+
+    async def both() -> None:
+        good, bad = make("good", description="a")(lambda x: x), make("bad", description="b")(fail)
+        config = {"callbacks": [times]}
+        await asyncio.gather(good.ainvoke({"x": "1"}, config), bad.ainvoke({"x": "2"}, config), return_exceptions=True)
+
+    with client.program("p") as p:
+        asyncio.run(both())
+        assert sorted(run.name for run in p._runs) == ["bad", "good"]
+    make("outside", description="c")(lambda x: x).invoke({"x": "3"}, {"callbacks": [times]})
+    assert not times._running._tools
+
+
+def test_langchain_graph(vllm: FakeServer) -> None:
+    """LangGraph's nodes that run in threads of its own are the caller's program's."""
+    needs("langchain")
+    graph_module = importlib.import_module("langgraph.graph")
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
+
+    def node(state: State) -> dict[str, str]:
+        client.chat.completions.create(model="m", messages=HELLO)
+        return {}
+
+    inherit_threads(False)  # by its own doing, not by ours
+    try:
+        builder = graph_module.StateGraph(State)
+        for name in ("left", "right"):
+            builder.add_node(name, node)
+            builder.add_edge(graph_module.START, name)
+            builder.add_edge(name, graph_module.END)
+        with client.program("graph"):
+            builder.compile().invoke({"task": "hi"})
+    finally:
+        inherit_threads(True)
+    assert ids(vllm) == ["graph", "graph"]
+
+
+# --------------------------------------------------------------------------------------------- LiteLLM
+
+
+def test_litellm_retries_and_async(vllm: FakeServer) -> None:
+    needs("litellm")
+    litellm = importlib.import_module("litellm")
+    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0)
+    with client.program("retried") as p:
+        with p.tool("pytest"):
+            pass
+        vllm.plan.append(Planned(500))
+        litellm.completion(model="openai/m", messages=HELLO, client=client, num_retries=2)
+    sent = [seen.body["vllm_xargs"] for seen in vllm.seen if "chat" in seen.path]
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+    async def run() -> None:
+        other = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        async with other.program("async"):
+            await litellm.acompletion(model="openai/m", messages=HELLO, client=other)
+
+    asyncio.run(run())
+    assert ids(vllm)[-1] == "async"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_litellm_tools(vllm: FakeServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a reply to the call with the tools' results."""
+    needs("litellm")
+    litellm = importlib.import_module("litellm")
+    times = importlib.import_module("continuum_client.tools.litellm").ToolTimes()
+    monkeypatch.setattr(litellm, "callbacks", [times])
+    agents = instrument(dialect="vllm")
+    function = {"name": "grep", "parameters": {"type": "object", "properties": {}}}
+    there: Any = {
+        "model": "openai/m",
+        "api_base": vllm.url,
+        "api_key": "none",
+        "tools": [{"type": "function", "function": function}],
+    }
+
+    def ask(messages: list[Any]) -> Any:
+        if how == "sync":
+            return litellm.completion(messages=messages, **there)
+        return asyncio.run(litellm.acompletion(messages=messages, **there))
+
+    with agents.program("p"):
+        messages = list(HELLO)
+        message = ask(messages).choices[0].message
+        assert ask([{"role": "user", "content": "between"}]).choices
+        messages.append(message.model_dump())
+        messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "a.py"})
+        ask(messages)
+    assert tools(vllm) == (None, None, "grep")
+
+
+# ------------------------------------------------------------------------------------------ the others
+
+
+def test_openai_agents_default_client_and_responses(vllm: FakeServer) -> None:
+    needs("openai-agents")
+    agents = importlib.import_module("agents")
+    agents.set_tracing_disabled(True)
+    client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+    agents.set_default_openai_client(client, use_for_tracing=False)
+
+    async def run() -> None:
+        async with client.program("default"):
+            await agents.Runner.run(agents.Agent(name="worker", model="m"), "Hello")
+
+    asyncio.run(run())
+    assert [(turn.path, turn.program_id) for turn in vllm.turns] == [("/v1/responses", "default")]

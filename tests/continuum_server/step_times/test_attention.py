@@ -1,0 +1,119 @@
+"""Attention by kernel: what was measured of mixed steps, and what must hold of any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from continuum_server.step_times.attention import BANDS, KERNELS, MixedAttention, kernel_of
+from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
+from continuum_server.step_times.links import slow_link
+from continuum_server.step_times.model import PrefillChunk, StepTimesError
+from continuum_server.step_times.overhead import ASYNCHRONOUS, SYNCHRONOUS, is_asynchronous, overhead_of
+from continuum_server.step_times.specs import GPUS
+from hypothesis import given
+from hypothesis import strategies as st
+
+MEASUREMENTS = Path(__file__).parents[4] / "shared" / "validation" / "llmservingsim" / "profile"
+DIP = 1.15
+"""A short tile more lowers the mean tile, whose time the tail is."""
+TILED = [name for name, kernel in KERNELS.items() if kernel.tiles]
+
+
+def attention(gpu: str, band: str = "mid", model: str = "llama-3.1-8b", tensor_parallel: int = 1) -> MixedAttention:
+    tiles = KERNELS[gpu].tiles
+    assert tiles is not None
+    return MixedAttention(tiles[band], find_model(model), tensor_parallel)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "decodes", "context", "measured_ms"),
+    [((122, 13122), 0, 0, 9.4), ((16, 5832), 0, 0, 4.3), ((122, 0), 64, 8748, 99.3), ((2048, 8192), 0, 0, 36.9)],
+)
+def test_mixed_steps_of_the_rtx_pro_6000(
+    chunk: tuple[int, int], decodes: int, context: int, measured_ms: float
+) -> None:
+    """Llama-3.1-8B, all layers, as LLMServingSim's profile has them."""
+    found = attention("rtx-pro-6000").ms([PrefillChunk(*chunk)], decodes, decodes * context)
+    assert found == pytest.approx(measured_ms, rel=0.13)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "path", "model", "degree"),
+    [
+        ("rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
+        ("rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-32B/bf16/tp2", "qwen3-32b", 2),
+        ("rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507/bf16/tp1", "qwen3-30b-a3b", 1),
+        ("rtx-4090", "RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
+    ],
+)
+def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, model: str, degree: int) -> None:
+    file = MEASUREMENTS / path / "attention.csv.gz"
+    if not file.exists():
+        pytest.skip("the measurements are not in the repository")
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.read_csv(file)
+    rows = rows[(rows.prefill_chunk > 0) & (rows.n_decode * rows.kv_decode < 600_000)].sample(2000, random_state=1)
+    mixed, layers = attention(gpu, model=model, tensor_parallel=degree), find_model(model).layers
+    errors = [
+        mixed.ms([PrefillChunk(row.prefill_chunk, row.kv_prefill)], row.n_decode, row.n_decode * row.kv_decode)
+        / (row.time_us * layers / 1e3)
+        - 1.0
+        for row in rows.itertuples()
+    ]
+    assert sum(map(abs, errors)) / len(errors) < 0.105
+    assert abs(sorted(errors)[len(errors) // 2]) < 0.05
+
+
+@pytest.mark.parametrize("gpu", TILED)
+@given(
+    tokens=st.integers(1, 2048),
+    prefix=st.integers(0, 60_000),
+    decodes=st.integers(0, 200),
+    context=st.integers(1, 20_000),
+)
+def test_more_attention_takes_no_less_time(gpu: str, tokens: int, prefix: int, decodes: int, context: int) -> None:
+    mixed, chunk = attention(gpu), PrefillChunk(tokens, prefix)
+    found = mixed.ms([chunk], decodes, decodes * context)
+    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * DIP
+    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * DIP
+    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * DIP
+    low, mid, high = (attention(gpu, band).ms([chunk], decodes, decodes * context) for band in BANDS)
+    assert low <= mid <= high
+
+
+def test_the_band_is_wide_where_nothing_was_measured() -> None:
+    chunk = [PrefillChunk(100, 30_000)]
+    for gpu, wide in (("a100", True), ("l40s", True), ("h100", False), ("rtx-pro-6000", False)):
+        times = [load_step_times(gpu, "llama-3.1-8b", band=band) for band in BANDS]
+        low, _, high = (one.step_s(chunk, 20, 400_000) for one in times)
+        assert (high > low * 1.1) == wide
+        assert (high == low) != wide
+        assert [one.provenance.band for one in times] == list(BANDS)
+    assert "no mixed step was measured" in load_step_times("a100", "llama-3.1-8b").provenance.attention
+    with pytest.raises(StepTimesError, match="there are: low, mid, high"):
+        load_step_times("a100", "llama-3.1-8b", band="middle")
+
+
+def test_every_gpu_has_a_kernel() -> None:
+    assert {gpu.name for gpu in GPUS} == set(KERNELS)
+    assert kernel_of(find_gpu("a100"), find_model("llama-3.1-8b")).tiles is not None
+    assert kernel_of(find_gpu("a100"), find_model("deepseek-v3.1")).tiles is None
+
+
+def test_overhead_by_version() -> None:
+    assert overhead_of("0.19.1") is overhead_of("0.9") is SYNCHRONOUS
+    assert overhead_of("0.20.0") is overhead_of(None) is overhead_of("dev") is overhead_of("1.0") is ASYNCHRONOUS
+    assert not is_asynchronous("0.19.0")
+    before, now = (load_step_times("h100", "llama-3.1-8b", vllm=version) for version in ("0.19.0", "0.23.0"))
+    grown = SYNCHRONOUS.ms(64) - ASYNCHRONOUS.ms(64)
+    assert before.step_s((), 64, 64_000) - now.step_s((), 64, 64_000) == pytest.approx(grown / 1e3)
+
+
+def test_all_reduces_over_pcie_take_longer() -> None:
+    link = slow_link(find_gpu("rtx-pro-6000"), find_model("qwen3-32b"), 2)
+    assert link is not None
+    assert link.step_ms == pytest.approx(128 * 0.016)
+    assert slow_link(find_gpu("rtx-pro-6000"), find_model("qwen3-32b"), 1) is None
+    assert slow_link(find_gpu("h100"), find_model("qwen3-32b"), 2) is None
+    assert "host's memory" in load_step_times("rtx-pro-6000", "qwen3-32b", 2).provenance.notes
