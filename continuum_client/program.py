@@ -13,8 +13,8 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -24,7 +24,7 @@ from continuum_client import current
 from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
-from continuum_client.tagging import check_id, check_seconds, check_tool
+from continuum_client.tagging import check_count, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 
 P = ParamSpec("P")
@@ -76,6 +76,8 @@ class CallTags:
     """The tools that ran since the previous call."""
     prediction: Prediction | None = None
     """The prediction from ``Program.predict``, not from a predictor."""
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    """Tags from ``Program.remaining`` and ``Program.kv_ttl``."""
 
 
 class TurnIds:
@@ -139,6 +141,8 @@ class Program:
         self._sent_last = False
         self._last_step = False
         self._prediction: Prediction | None = None
+        self._hints: dict[str, Any] = {}
+        self._task: str | None = None
         self._expected: dict[str, float] = {}
         self._runs: list[ToolRun] = []
         self._turn_ids = TurnIds()
@@ -222,6 +226,46 @@ class Program:
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
+    def remaining(self, turns: int | None = None, tokens: int | None = None) -> None:
+        """Send a hint with the next call: what the program still has to do after it. No policy reads it yet.
+
+        Args:
+            turns: the number of later turns.
+            tokens: the tokens that they generate.
+
+        Raises:
+            InvalidTag: a number that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        found = {"remaining_turns": turns, "remaining_tokens": tokens}
+        self._hint({name: check_count(value, name) for name, value in found.items() if value is not None})
+
+    def kv_ttl(self, seconds: float) -> None:
+        """Send a hint with the next call: how long the server shall hold its KV. ``static-ttl`` reads it.
+
+        Raises:
+            InvalidTag: a number that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        self._hint({"kv_ttl_s": check_seconds(seconds, "kv_ttl")})
+
+    def task(self, name: str) -> None:
+        """Send a hint with every later call: what the program does. Programs that do alike give the same name.
+
+        No policy reads it yet.
+
+        Raises:
+            InvalidTag: a name that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        self._open()
+        self._task = check_tool(name, "task")
+
+    def _hint(self, hints: Mapping[str, Any]) -> None:
+        self._open()
+        with self._lock:
+            self._hints.update(hints)
+
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
 
@@ -258,11 +302,11 @@ class Program:
     def take(self) -> CallTags:
         """The tags of a call that is about to be sent. Tools, prediction and last step are sent with one call only."""
         with self._lock:
-            runs, last, own = tuple(self._runs), self._last_step, self._prediction
+            runs, last, own, hints = tuple(self._runs), self._last_step, self._prediction, self._hints
             turn_id = self._turn_ids.next()
-            self._runs, self._last_step, self._prediction = [], False, None
+            self._runs, self._last_step, self._prediction, self._hints = [], False, None, {}
         guess = self._guesses.current() if own is None and self._guesses is not None else own
-        return CallTags(self._tags(runs, last, guess, turn_id), runs, own)
+        return CallTags(replace(self._tags(runs, last, guess, turn_id), task=self._task, **hints), runs, own, hints)
 
     def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None, turn_id: str) -> Tags:
         slowest = max(runs, key=lambda run: run.duration_s) if runs else None
@@ -284,6 +328,7 @@ class Program:
             self._runs[:0] = taken.runs
             self._last_step = self._last_step or bool(taken.tags.is_last_step)
             self._prediction = self._prediction or taken.prediction
+            self._hints = {**taken.hints, **self._hints}
 
     def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
         """``client`` sends a call with these tags to the base URL ``url``."""
