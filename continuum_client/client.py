@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -18,10 +19,11 @@ from continuum_client.call import Call, call_for
 from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import log_release, once
+from continuum_client.errors import InvalidTag, log_release, once
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, Options, settings_from, settings_like
+from continuum_client.tagging import check_id
 
 if TYPE_CHECKING:
     import os
@@ -113,6 +115,21 @@ class _Tagging:
         program = self._continuum.program(program_id, predict, parent, output_tokens)
         program.home = cast("Any", self)
         hook.install()
+        return program
+
+    def resume(self, handoff: str) -> Program:
+        """Continue a program that another process has handed over with ``program.handoff()``.
+
+        Raises:
+            InvalidTag: the text is not from ``handoff()``.
+        """
+        try:
+            given = json.loads(handoff)
+            program = self.program(check_id(given["program_id"]), parent=given["parent_id"])
+            if given["task"] is not None:
+                program.task(given["task"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidTag(f"resume: expected the text from program.handoff(): {error!r}") from error
         return program
 
     def bind(self, program: Program) -> Self:

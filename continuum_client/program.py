@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
@@ -24,6 +25,7 @@ from continuum_client import current
 from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
+from continuum_client.spans import tool_span
 from continuum_client.tagging import check_count, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 
@@ -421,6 +423,19 @@ class Program:
             if sent is not None:
                 await sent
 
+    def handoff(self) -> str:
+        """End the program here without a release, so that another process or service continues it.
+
+        Returns:
+            A text for ``client.resume()`` there. It contains the ids and the task, no secret.
+
+        Raises:
+            ProgramClosed: the program is closed.
+        """
+        self._open()
+        self.forget()
+        return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "task": self._task})
+
     def forget(self) -> None:
         """Close the program without a release, because the agent may still go on with it."""
         self._end(tell=False)
@@ -448,8 +463,10 @@ class Tool:
         self._ran = ran
         self._clock = clock
         self._start_s = 0.0
+        self._end_span: Callable[[], None] | None = None
 
     def __enter__(self) -> Tool:
+        self._end_span = tool_span(self.name)
         self._start_s = self._clock()
         return self
 
@@ -458,6 +475,8 @@ class Tool:
     ) -> None:
         end_s = self._clock()
         self.seconds = end_s - self._start_s
+        if self._end_span is not None:
+            self._end_span()
         self._ran(ToolRun(self.name, self._start_s, end_s))
 
     async def __aenter__(self) -> Tool:

@@ -1,4 +1,4 @@
-"""Hints: with which calls they are sent, and which values cannot be."""
+"""Hints: with which calls they are sent, and which values cannot be. A program that is handed over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import openai
 import pytest
 from client_fakes import FakeServer, Planned
 
-from continuum_client import InvalidTag, OpenAI
+from continuum_client import InvalidTag, OpenAI, ProgramClosed
 
 HINTS = ("kv_ttl_s", "remaining_turns", "remaining_tokens", "task")
 
@@ -51,3 +51,31 @@ def test_hints_that_cannot_be_sent(server: FakeServer) -> None:
             p.task("")
         with pytest.raises(InvalidTag, match="kv_ttl"):
             p.kv_ttl(float("nan"))
+
+
+def test_a_program_that_is_handed_over(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+    here, there = (OpenAI(base_url=server.url, dialect="vllm") for _ in range(2))
+
+    def ask(client: OpenAI) -> None:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+
+    with here.program("p", parent="above") as p:
+        p.task("triage")
+        ask(here)
+        text = p.handoff()
+        with pytest.raises(ProgramClosed):
+            p.handoff()
+    assert [seen.path for seen in server.seen] == ["/v1/chat/completions"]  # no release
+    with there.resume(text):
+        ask(there)
+    first, second = (seen.body["vllm_xargs"] for seen in server.turns)
+    assert first.pop("turn_id") != second.pop("turn_id")
+    assert first == second == {"program_id": "p", "parent_id": "above", "task": "triage"}
+    assert server.seen[-1].path == "/continuum/programs/p/release"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"program_id": "", "parent_id": null, "task": null}', "null"])
+def test_what_cannot_be_resumed(server: FakeServer, text: str) -> None:
+    with pytest.raises(InvalidTag):
+        OpenAI(base_url=server.url).resume(text)
