@@ -80,14 +80,12 @@ def _transfer_config(shape: EngineShape) -> Any:
 
 
 def _model_config(shape: EngineShape) -> dict[str, object]:
-    """The config.json of a Llama with these heads. Its width is theirs: transformers refuses a Llama whose width is no
-    multiple of its heads (GLM-4.5 has 5,120 and 96), and the scheduler does not look at it."""
-    width = shape.query_heads * shape.head_dim
+    """The config.json of a Llama with this geometry. Its width is ``Model.llama_hidden``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
+        "hidden_size": shape.hidden,
+        "intermediate_size": 4 * shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.query_heads,
         "num_key_value_heads": shape.kv_heads,
