@@ -1,6 +1,6 @@
 """Measures what the client SDK adds to a call, in microseconds, and to an import, in milliseconds.
 
-    python benchmarks/client_overhead.py [--pairs 3000] [--json FILE]
+    python benchmarks/client_overhead.py [--pairs 3000] [--json FILE] [--arms TEXT] [--calls TEXT]
 
 Plain openai and our client call one local server alternately, call by call in one run. The server is a process of its
 own and sends canned answers. The added time is the median over pairs of (ours - plain), with a 95% interval from
@@ -26,12 +26,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 
-from continuum_client import AsyncOpenAI, OpenAI
+from continuum_client import AsyncOpenAI, OpenAI, instrument, uninstrument
 
 clock = time.perf_counter  # noqa: TID251
 CHUNKS = 16
+
+
+class Plain(openai.OpenAI):
+    """openai's client, also while openai is instrumented."""
+
+    request = openai._base_client.SyncAPIClient.request
+
+
+class AsyncPlain(openai.AsyncOpenAI):
+    request = openai._base_client.AsyncAPIClient.request
 
 
 def answer() -> bytes:
@@ -155,9 +166,12 @@ def measure(
     request = {"model": "m", **body}
     if kind.startswith("async"):
         return asyncio.run(measure_async(url, options, kind, request, count, program))
-    plain, ours = openai.OpenAI(base_url=url, api_key="k"), OpenAI(base_url=url, api_key="k", **options)
+    if kind == "in process":
+        options = {**options, "http_client": in_process()}
+    plain = Plain(base_url=url, api_key="k", http_client=options.get("http_client"))
+    ours, opens = made(openai.OpenAI, OpenAI, url, options)
     send = drain if "stream" in kind else lambda client, request: client.chat.completions.create(**request)
-    p = ours.program("benchmark") if program else None
+    p = opens("benchmark") if program else None
     if p is not None:
         p.__enter__()
     pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
@@ -165,13 +179,31 @@ def measure(
     found = pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count)
     if p is not None:
         p._leave()
+    uninstrument()
     return summary(found)
+
+
+def in_process() -> httpx.Client:
+    """Answers each call in this process, so that other jobs and the network do not count."""
+    body = answer().split(b"\r\n\r\n", 1)[1]
+    reply = {"content": body, "headers": {"content-type": "application/json"}}
+    return httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, **reply)))
+
+
+def made(theirs: Any, ours: Any, url: str, options: dict[str, Any]) -> tuple[Any, Callable[[str], Any]]:
+    """The client to measure, and what opens its programs."""
+    if options.get("instrument"):
+        agents = instrument(dialect=options["dialect"], record=options.get("record"))
+        return theirs(base_url=url, api_key="k", http_client=options.get("http_client")), agents.program
+    client = ours(base_url=url, api_key="k", **options)
+    return client, client.program
 
 
 async def measure_async(
     url: str, options: dict[str, Any], kind: str, request: dict[str, Any], count: int, program: bool
 ) -> dict[str, float]:
-    plain, ours = openai.AsyncOpenAI(base_url=url, api_key="k"), AsyncOpenAI(base_url=url, api_key="k", **options)
+    plain = AsyncPlain(base_url=url, api_key="k")
+    ours, opens = made(openai.AsyncOpenAI, AsyncOpenAI, url, options)
 
     async def send(client: Any) -> None:
         if "stream" in kind:
@@ -179,7 +211,7 @@ async def measure_async(
         else:
             await client.chat.completions.create(**request)
 
-    p = ours.program("benchmark") if program else None
+    p = opens("benchmark") if program else None
     if p is not None:
         p.__enter__()
     await pairs_async(lambda: send(plain), lambda: send(ours), 100)
@@ -187,6 +219,7 @@ async def measure_async(
     found = await pairs_async(lambda: send(plain), lambda: send(ours), count)
     if p is not None:
         p._leave()
+    uninstrument()
     await plain.close()
     await ours.close()
     return summary(found)
@@ -215,6 +248,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "vllm, recorded": {"dialect": "vllm", "record": True},
     "vllm, recorded, both ask": {"dialect": "vllm", "record": True},
     "outside a program": {},
+    "instrument(), in a program": {"instrument": True, "dialect": "vllm"},
+    "instrument(), recorded": {"instrument": True, "dialect": "vllm", "record": True},
+    "instrument(), outside a program": {"instrument": True, "dialect": "vllm"},
 }
 
 
@@ -222,6 +258,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=3000)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--arms", default="", help="only arms whose name contains this")
+    parser.add_argument("--calls", default="", help="only ways to call whose name contains this")
     arguments = parser.parse_args()
     here, there = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
@@ -233,6 +271,7 @@ def main() -> None:
     say("|---|---|---|---|---|---|\n")
     rows = []
     for kind, messages in (
+        ("in process", SMALL),
         ("sync", SMALL),
         ("sync stream", SMALL),
         ("async", SMALL),
@@ -241,13 +280,13 @@ def main() -> None:
     ):
         for arm, options in ARMS.items():
             both = arm.endswith("both ask")
-            if both and "stream" not in kind:
+            if arguments.arms not in arm or arguments.calls not in kind or (both and "stream" not in kind):
                 continue
             more = {"stream_options": {"include_usage": True}} if both else {}
             with tempfile.TemporaryDirectory() as folder:
                 chosen = {**options, "record": folder} if options.get("record") else options
                 count = arguments.pairs // (5 if messages is LARGE else 1)
-                row = measure(url, chosen, kind, {"messages": messages, **more}, count, arm != "outside a program")
+                row = measure(url, chosen, kind, {"messages": messages, **more}, count, "outside" not in arm)
             rows.append({"call": kind, "arm": arm, "pairs": count, **row})
             say(
                 f"| {kind} | {arm} | {row['plain_p50_us']:.0f} | {row['added_p50_us']:.1f}"

@@ -7,6 +7,7 @@ hook too; then a plain client that sends a call inside a program is left alone, 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,19 +32,23 @@ class Hook:
         self._before: dict[type[Any], Any] = {}
         """For each class: its own ``request`` before the patch, ``_NOTHING`` if it inherits ``request``."""
         self._ours: dict[type[Any], Any] = {}
+        self._lock = threading.Lock()
 
     def install(self) -> None:
         """Patch the classes, if they are not patched."""
-        for cls in _CLASSES:
-            if cls not in self._ours:
-                self._before[cls] = vars(cls).get("request", _NOTHING)
-                self._ours[cls] = cls.request = self._requesting(cls, self._before[cls])
+        if len(self._ours) == len(_CLASSES):
+            return
+        with self._lock:
+            for cls in _CLASSES:
+                if cls not in self._ours:
+                    self._before[cls] = vars(cls).get("request", _NOTHING)
+                    self._ours[cls] = cls.request = self._requesting(cls, self._before[cls])
 
     def remove(self) -> None:
         """Restore the classes. If others have patched a class since, our patch stays in it and does nothing."""
         self.view = None
-        for cls, ours in list(self._ours.items()):
-            if vars(cls).get("request") is ours:
+        with self._lock:
+            for cls in [cls for cls, ours in self._ours.items() if vars(cls).get("request") is ours]:
                 if self._before[cls] is _NOTHING:
                     del cls.request
                 else:

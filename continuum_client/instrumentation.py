@@ -7,6 +7,7 @@ client's requests as our own clients send theirs. The client itself is not chang
 from __future__ import annotations
 
 import atexit
+import os
 from typing import TYPE_CHECKING, Any
 
 from continuum_client.client import tagged
@@ -14,8 +15,6 @@ from continuum_client.hook import hook
 from continuum_client.settings import ClientSettings, Options, settings_from
 
 if TYPE_CHECKING:
-    import os
-
     from continuum_client.dialects import Dialect, DialectName
     from continuum_client.predictors import Predictor
     from continuum_client.program import Program
@@ -32,6 +31,7 @@ class Instrumentation:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._views: dict[type[Any], type[Any]] = {}
+        self._pid = os.getpid()
 
     def program(
         self,
@@ -55,8 +55,10 @@ class Instrumentation:
         return found
 
     def end(self) -> None:
-        """Close the programs of conversations that nobody named."""
+        """Close the programs of conversations that nobody named. A forked process leaves them to its parent."""
         conversations, clock = self._settings.conversations, self._settings.clock
+        if os.getpid() != self._pid:
+            return
         until_s = clock() + END_S
         for program in conversations.forget() if conversations is not None else ():
             if clock() < until_s:

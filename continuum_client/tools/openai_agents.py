@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import RunHooks  # type: ignore[attr-defined]  # the checkout has a folder of this name
+from agents import RunHooks  # type: ignore[attr-defined]
 from continuum_client.tools.running import Running
 
 

@@ -135,6 +135,26 @@ def test_context_managers_made_of_generators(client: OpenAI) -> None:
     assert p.closed
 
 
+def test_asynchronous_context_managers_made_of_generators(vllm: FakeServer) -> None:
+    @contextlib.asynccontextmanager
+    async def session(client: AsyncOpenAI, program_id: str) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(client.program(program_id))
+            yield
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
+        async with session(client, "s"):
+            await client.chat.completions.create(**ASK)
+            async with session(client, "t"):
+                await asyncio.create_task(client.chat.completions.create(**ASK))  # type: ignore[arg-type]
+            assert name() == "s"
+        assert current_program() is None
+
+    asyncio.run(run())
+    assert ids(vllm) == ["s", "t"]
+
+
 @pytest.fixture
 def of_a_fixture(client: OpenAI) -> Iterator[str]:
     with client.program("fixture") as p:

@@ -203,6 +203,20 @@ def test_clients_are_not_kept_alive(vllm: FakeServer) -> None:
     assert gone() is None
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_releases_nothing(vllm: FakeServer) -> None:
+    instrument(dialect="vllm")
+    openai.OpenAI(base_url=vllm.url).chat.completions.create(**ASK)
+    child = os.fork()
+    if child == 0:
+        uninstrument()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert released(vllm) == []
+    uninstrument()
+    assert released(vllm) == ids(vllm)
+
+
 def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
     """Not instrumented: the call is sent without tags, and one warning says so; not if the caller wrote the tags."""
     plain = openai.OpenAI(base_url=vllm.url)

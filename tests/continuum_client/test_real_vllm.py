@@ -181,3 +181,28 @@ def test_agents_on_the_plugin(plugin: Any, tmp_path: Path) -> None:
     model = server_command.model_name(plugin.config)
     assert agent(client, model, "one") == agent(client, model, "two")
     assert [len(program.turns) for program in jsonl.read_programs(tmp_path / "trace.jsonl")] == [4, 4]
+
+
+STRANGER = """
+import sys
+import openai
+url, model, task = sys.argv[1:]
+client = openai.OpenAI(base_url=url, api_key="EMPTY")
+messages = [{"role": "system", "content": task}, {"role": "user", "content": "Begin."}]
+for turn in range(3):
+    reply = client.chat.completions.create(model=model, messages=messages, max_tokens=12).choices[0].message
+    messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "a.py b.py " * 20}]
+"""
+
+
+def test_an_agent_that_does_not_know_us(plugin: Any, tmp_path: Path) -> None:
+    """``continuum-instrument``: its turns are one program, find its KV cache, and are released at the end."""
+    (tmp_path / "agent.py").write_text(STRANGER)
+    model = server_command.model_name(plugin.config)
+    instrument = [sys.executable, "-m", "continuum_client.instrument_command", "--dialect", "vllm", "--record", "runs"]
+    agent = [sys.executable, "agent.py", f"{plugin.url}/v1", model, TASK]
+    subprocess.run([*instrument, *agent], cwd=tmp_path, check=True, timeout=120)
+    (program,) = jsonl.read_programs(tmp_path / "runs" / "trace.jsonl")
+    assert len(program.turns) == 3
+    assert all((turn.cached_tokens or 0) > 200 for turn in program.turns[1:])
+    assert program.program_id not in pins(plugin)

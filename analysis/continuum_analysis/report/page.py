@@ -220,6 +220,11 @@ def _replicas(runs: Sequence[Run]) -> str:
     return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
+def _band(steps: dict[str, Any]) -> str | None:
+    """Said only where low, mid and high differ."""
+    return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
+
+
 def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None) -> list[tuple[str, str]]:
     """What a sceptical reader asks first; what the manifest does not say is left out."""
     manifest = runs[0].manifest
@@ -239,7 +244,8 @@ def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int 
         ("Model", _join([hardware.get("model")])),
         ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
         ("Replicas", _replicas(runs)),
-        ("Step times", _join([steps.get("kind"), steps.get("source")])),
+        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps)])),
+        ("Attention", _join([steps.get("attention")])),
     ]
     if capacity:
         facts += [
