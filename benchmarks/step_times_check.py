@@ -92,7 +92,7 @@ def _error_cells(name: str, errors: dict[str, Errors]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares) -> dict[str, Errors]:
+def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares | None) -> dict[str, Errors]:
     """Relative errors of the roofline against the table: of ``PROMPTS`` and ``BATCHES`` x ``DECODE_CONTEXTS``."""
     measured = load_step_times(gpu, model, tensor_parallel, 0.0)
     modelled = RooflineStepTimes(find_gpu(gpu), find_model(model), tensor_parallel, 0.0, shares)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from continuum_client.frameworks import extra_body, headers
     from continuum_client.instrumentation import Instrumentation, instrument, uninstrument
     from continuum_client.predictors import Prediction, Predictor, RunningQuantiles
-    from continuum_client.program import Program, current_program, inherit_threads
+    from continuum_client.program import Program, current_program, inherit_threads, tool
     from continuum_client.recorder import Recorder
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "headers",
     "inherit_threads",
     "instrument",
+    "tool",
     "uninstrument",
     "wrap",
 ]
@@ -50,7 +51,7 @@ _HOMES = {
     "frameworks": ("extra_body", "headers"),
     "instrumentation": ("Instrumentation", "instrument", "uninstrument"),
     "predictors": ("Prediction", "Predictor", "RunningQuantiles"),
-    "program": ("Program", "current_program", "inherit_threads"),
+    "program": ("Program", "current_program", "inherit_threads", "tool"),
     "recorder": ("Recorder",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
-from continuum_client.endpoints import Feature, endpoints, named_in
-from continuum_client.errors import once
+from continuum_client.endpoints import Feature, endpoints, named_in, shown
+from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, ToolRun, current_program
 from continuum_client.settings import ClientSettings
+from continuum_client.spans import current_span, note_call, note_reply
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Call:
         self._shape = shape
         self._added: dict[str, Any] = {}
         """Body fields of ours that are in the request."""
+        self._span: Any = None
+        """OpenTelemetry's span in which the call is sent."""
         self._without: list[Feature] = []
         self._refused: list[str] = []
         self.on_failure: Callable[[], None] | None = None
@@ -70,6 +73,12 @@ class Call:
         self._program.carried_by(self.url, client, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True
         self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
+        tags = self._taken.tags
+        what = "program %s, turn %s: sent to %s with headers and the body fields %s"
+        self._span = current_span()
+        if self._span is not None:
+            note_call(self._span, tags)
+        logger.debug(what, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
 
     def _write(self, dialect: Dialect) -> None:
         self._added = {}
@@ -112,6 +121,7 @@ class Call:
             self._failed(error)
             return False
         self._refused = names
+        logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self.url), names)
         if STREAM_OPTIONS in names:
             self._without.append("stream_usage")
         if names != [STREAM_OPTIONS]:
@@ -156,7 +166,7 @@ class Call:
         return STREAM_OPTIONS in self._added
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
-        keeper, on_end = self._program.keeper, self.on_end
+        keeper, on_end, span = self._program.keeper, self.on_end, self._span
         if keeper is None and on_end is None:
             return None
         from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
@@ -173,6 +183,8 @@ class Call:
                 program.keeper.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
             if on_end is not None:
                 on_end(reply, finish_s)
+            if span is not None:
+                note_reply(span, reply.cached_tokens)
 
         content: Content = "none" if keeper is None else keeper.recorder.content
         return observe.WatchedReply(Reply(content), self._settings.clock, ended)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 import openai
 
 from continuum_client.call import Call, call_for
+from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import once
+from continuum_client.errors import InvalidTag, log_release, once
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, Options, settings_from, settings_like
+from continuum_client.tagging import check_id
 
 if TYPE_CHECKING:
     import os
@@ -72,6 +75,10 @@ class _Tagging:
 
         with_options = copy
 
+    @overload
+    def program(self, program_id: F, /) -> F: ...
+
+    @overload
     def program(
         self,
         program_id: str | None = None,
@@ -79,8 +86,19 @@ class _Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
-    ) -> Program:
+    ) -> Program: ...
+
+    def program(
+        self,
+        program_id: Any = None,
+        *,
+        predict: bool | Predictor | None = None,
+        parent: Program | str | None = None,
+        output_tokens: int | None = None,
+    ) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
+
+        As a decorator, ``@client.program``, it makes each call of a function a program of its own, with a random id.
 
         Args:
             program_id: 1 to 256 printable ASCII characters. Default: a random id.
@@ -92,9 +110,26 @@ class _Tagging:
         Raises:
             InvalidTag: an id or a number that cannot be sent.
         """
+        if callable(program_id):
+            return around(program_id, self.program)
         program = self._continuum.program(program_id, predict, parent, output_tokens)
         program.home = cast("Any", self)
         hook.install()
+        return program
+
+    def resume(self, handoff: str) -> Program:
+        """Continue a program that another process has handed over with ``program.handoff()``.
+
+        Raises:
+            InvalidTag: the text is not from ``handoff()``.
+        """
+        try:
+            given = json.loads(handoff)
+            program = self.program(check_id(given["program_id"]), parent=given["parent_id"])
+            if given["task"] is not None:
+                program.task(given["task"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidTag(f"resume: expected the text from program.handoff(): {error!r}") from error
         return program
 
     def bind(self, program: Program) -> Self:
@@ -173,6 +208,7 @@ class _SyncTagging(_Tagging):
         if request is not None:
             try:
                 cast("Any", self).post(request[0], **request[1])
+                log_release(program_id, request[0])
             except Exception as error:  # noqa: BLE001 - the program is closed in any case
                 self._not_released(error)
 
@@ -214,7 +250,7 @@ class _AsyncTagging(_Tagging):
     def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
         """A coroutine that sends the release; None if the server has no such request."""
         request = self._release_request(program_id)
-        return None if request is None else self._send_release(*request)
+        return None if request is None else self._send_release(program_id, *request)
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop, by a client for this one request."""
@@ -234,12 +270,14 @@ class _AsyncTagging(_Tagging):
                 default_query=this._custom_query,
             ) as plain:
                 plain.post(request[0], **request[1])
+                log_release(program_id, request[0])
         except Exception as error:  # noqa: BLE001 - the program is closed in any case
             self._not_released(error)
 
-    async def _send_release(self, url: str, options: dict[str, Any]) -> None:
+    async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
         try:
             await cast("Any", self).post(url, **options)
+            log_release(program_id, url)
         except Exception as error:  # noqa: BLE001 - the program is closed in any case
             self._not_released(error)
 

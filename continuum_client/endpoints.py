@@ -43,7 +43,7 @@ class Endpoints:
             known.dropped |= set(features)
         once.warn(
             f"refused {url} {sorted(features)}",
-            f"{_shown(url)} refuses {', '.join(sorted(names))}: from now on calls are sent without these body fields "
+            f"{shown(url)} refuses {', '.join(sorted(names))}: from now on calls are sent without these body fields "
             '(headers are still sent). dialect="headers" never sends body fields.',
         )
 
@@ -93,7 +93,7 @@ def _owner(models: Any) -> str:
     return owner if isinstance(owner, str) else ""
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """A base URL without user, password and query."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 
 logger = logging.getLogger("continuum_client")
+"""At DEBUG it says what was sent, refused and released: ids, addresses and names of fields, no text."""
 
 
 class ContinuumError(Exception):
@@ -40,6 +41,11 @@ class ProgramClosed(ContinuumError, RuntimeError):
 
 class ContinuumWarning(UserWarning):
     """A feature of the client failed and was switched off; the agent goes on without it."""
+
+
+def log_release(program_id: str, url: str) -> None:
+    """Log that a server was told to release a program's KV."""
+    logger.debug("program %s: released by %s", program_id, url)
 
 
 MAX_WARNINGS = 1000

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Tags
 
 from continuum_client import current
+from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
-from continuum_client.tagging import check_id, check_seconds, check_tool
+from continuum_client.spans import tool_span
+from continuum_client.tagging import check_count, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 
 P = ParamSpec("P")
@@ -75,6 +78,8 @@ class CallTags:
     """The tools that ran since the previous call."""
     prediction: Prediction | None = None
     """The prediction from ``Program.predict``, not from a predictor."""
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    """Tags from ``Program.remaining`` and ``Program.kv_ttl``."""
 
 
 class TurnIds:
@@ -138,6 +143,8 @@ class Program:
         self._sent_last = False
         self._last_step = False
         self._prediction: Prediction | None = None
+        self._hints: dict[str, Any] = {}
+        self._task: str | None = None
         self._expected: dict[str, float] = {}
         self._runs: list[ToolRun] = []
         self._turn_ids = TurnIds()
@@ -177,8 +184,16 @@ class Program:
         self._open()
         self._prediction = Prediction(tool, self._expected.get(tool) if seconds is None else seconds, p90)
 
-    def tool(self, name: str, expect_s: float | None = None) -> Tool:
+    @overload
+    def tool(self, name: F, /) -> F: ...
+
+    @overload
+    def tool(self, name: str, expect_s: float | None = None) -> Tool: ...
+
+    def tool(self, name: Any, expect_s: float | None = None) -> Any:
         """Measure a tool: ``with p.tool("pytest"): ...``. The next call sends its name and its time to the server.
+
+        As a decorator, ``@p.tool``, it measures each call of a function, under the function's name.
 
         Args:
             name: the tool's name.
@@ -188,6 +203,9 @@ class Program:
             InvalidTag: a name or a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
+        if callable(name):
+            own = check_tool(cast("Any", name).__name__)
+            return around(name, lambda: self.tool(own))
         self._open()
         checked = check_tool(name)
         if expect_s is not None:
@@ -209,6 +227,46 @@ class Program:
         self._open()
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
+
+    def remaining(self, turns: int | None = None, tokens: int | None = None) -> None:
+        """Send a hint with the next call: what the program still has to do after it. No policy reads it yet.
+
+        Args:
+            turns: the number of later turns.
+            tokens: the tokens that they generate.
+
+        Raises:
+            InvalidTag: a number that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        found = {"remaining_turns": turns, "remaining_tokens": tokens}
+        self._hint({name: check_count(value, name) for name, value in found.items() if value is not None})
+
+    def kv_ttl(self, seconds: float) -> None:
+        """Send a hint with the next call: how long the server shall hold its KV. ``static-ttl`` reads it.
+
+        Raises:
+            InvalidTag: a number that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        self._hint({"kv_ttl_s": check_seconds(seconds, "kv_ttl")})
+
+    def task(self, name: str) -> None:
+        """Send a hint with every later call: what the program does. Programs that do alike give the same name.
+
+        No policy reads it yet.
+
+        Raises:
+            InvalidTag: a name that cannot be sent.
+            ProgramClosed: the program is closed.
+        """
+        self._open()
+        self._task = check_tool(name, "task")
+
+    def _hint(self, hints: Mapping[str, Any]) -> None:
+        self._open()
+        with self._lock:
+            self._hints.update(hints)
 
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
@@ -246,11 +304,11 @@ class Program:
     def take(self) -> CallTags:
         """The tags of a call that is about to be sent. Tools, prediction and last step are sent with one call only."""
         with self._lock:
-            runs, last, own = tuple(self._runs), self._last_step, self._prediction
+            runs, last, own, hints = tuple(self._runs), self._last_step, self._prediction, self._hints
             turn_id = self._turn_ids.next()
-            self._runs, self._last_step, self._prediction = [], False, None
+            self._runs, self._last_step, self._prediction, self._hints = [], False, None, {}
         guess = self._guesses.current() if own is None and self._guesses is not None else own
-        return CallTags(self._tags(runs, last, guess, turn_id), runs, own)
+        return CallTags(replace(self._tags(runs, last, guess, turn_id), task=self._task, **hints), runs, own, hints)
 
     def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None, turn_id: str) -> Tags:
         slowest = max(runs, key=lambda run: run.duration_s) if runs else None
@@ -272,6 +330,7 @@ class Program:
             self._runs[:0] = taken.runs
             self._last_step = self._last_step or bool(taken.tags.is_last_step)
             self._prediction = self._prediction or taken.prediction
+            self._hints = {**taken.hints, **self._hints}
 
     def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
         """``client`` sends a call with these tags to the base URL ``url``."""
@@ -364,6 +423,19 @@ class Program:
             if sent is not None:
                 await sent
 
+    def handoff(self) -> str:
+        """End the program here without a release, so that another process or service continues it.
+
+        Returns:
+            A text for ``client.resume()`` there. It contains the ids and the task, no secret.
+
+        Raises:
+            ProgramClosed: the program is closed.
+        """
+        self._open()
+        self.forget()
+        return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "task": self._task})
+
     def forget(self) -> None:
         """Close the program without a release, because the agent may still go on with it."""
         self._end(tell=False)
@@ -391,8 +463,10 @@ class Tool:
         self._ran = ran
         self._clock = clock
         self._start_s = 0.0
+        self._end_span: Callable[[], None] | None = None
 
     def __enter__(self) -> Tool:
+        self._end_span = tool_span(self.name)
         self._start_s = self._clock()
         return self
 
@@ -401,6 +475,8 @@ class Tool:
     ) -> None:
         end_s = self._clock()
         self.seconds = end_s - self._start_s
+        if self._end_span is not None:
+            self._end_span()
         self._ran(ToolRun(self.name, self._start_s, end_s))
 
     async def __aenter__(self) -> Tool:
@@ -432,6 +508,20 @@ def current_program() -> Program | None:
     """The open program to which calls made here belong; None outside any program."""
     entry = current.current_entry()
     return None if entry is None else entry.program
+
+
+def tool(function: F) -> F:
+    """Measure a function as a tool of the current program, under the function's name: ``@tool``.
+
+    Outside any program the function just runs.
+    """
+    name = check_tool(cast("Any", function).__name__)
+
+    def block() -> Any:
+        program = current_program()
+        return contextlib.nullcontext() if program is None else program.tool(name)
+
+    return around(function, block)
 
 
 def inherit_threads(wanted: bool = True) -> None:

@@ -29,7 +29,7 @@ from continuum_client.call import GENERATING, Call
 from continuum_client.conversation import NO_SHAPE, Conversations, shape_of
 from continuum_client.dialects import DIALECTS, HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import once
+from continuum_client.errors import log_release, once
 from continuum_client.observe import WatchedReply
 from continuum_client.program import Program
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
@@ -47,6 +47,9 @@ _HOP |= {"te", "trailer", "transfer-encoding", "upgrade", "content-length", "hos
 """Headers of one connection, and those that the two HTTP libraries write themselves."""
 _KEYS = ("authorization", "x-api-key", "api-key")
 DUMMY_KEY = "EMPTY"
+LOCAL = "127.0.0.1"
+_WEB_PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+"""Variables that name a proxy to the web, through which the program must not call this one."""
 
 
 def tool_by_command(name: str, arguments: str) -> str:
@@ -154,7 +157,7 @@ class Proxy:
             max_field_size=2**20,
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=1024).start()
+        await web.TCPSite(self._runner, LOCAL, 0, backlog=1024).start()
         self.port: int = self._runner.addresses[0][1]
         return self
 
@@ -169,12 +172,13 @@ class Proxy:
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """``environ`` with the addresses that openai's and Anthropic's libraries read, and keys where it has none."""
-        here = f"http://127.0.0.1:{self.port}"
+        here = f"http://{LOCAL}:{self.port}"
         keys = {} if environ.get("OPENAI_API_KEY") else {"OPENAI_API_KEY": DUMMY_KEY}
         if not (environ.get("ANTHROPIC_API_KEY") or environ.get("ANTHROPIC_AUTH_TOKEN")):
             keys["ANTHROPIC_AUTH_TOKEN"] = environ.get("OPENAI_API_KEY") or DUMMY_KEY  # sent as vLLM's keys are
         urls = {"OPENAI_BASE_URL": f"{here}/v1", "OPENAI_API_BASE": f"{here}/v1", "ANTHROPIC_BASE_URL": here}
-        return {**environ, **keys, **urls}
+        direct = {name: ",".join(filter(None, (environ.get(name), LOCAL))) for name in ("NO_PROXY", "no_proxy")}
+        return {**environ, **keys, **urls, **(direct if any(map(environ.get, _WEB_PROXIES)) else {})}
 
     # ------------------------------------------------------------------------------------ programs
 
@@ -319,7 +323,9 @@ class Proxy:
                 failure = None if answer.status in (200, 404, 405) else str(answer.status)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             failure = repr(error)
-        if failure is not None:
+        if failure is None:
+            log_release(program_id, str(to))
+        else:
             once.warn(f"release {self.url}", f"{self.url}: the release of a program failed: {failure}")
 
     def _release_blocking(self, program_id: str) -> None:

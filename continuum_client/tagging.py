@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Tags
-from continuum_traces.wire import MAX_HINT_S, MAX_TOOL_CHARS, tags_to_headers
+from continuum_traces.wire import MAX_COUNT, MAX_HINT_S, MAX_TOOL_CHARS, tags_to_headers
 
 from continuum_client.dialects import Dialect
 from continuum_client.errors import InvalidTag
@@ -105,15 +105,26 @@ def check_id(program_id: str, what: str = "program id") -> str:
     return program_id
 
 
-def check_tool(tool: str) -> str:
-    """The tool's name without spaces at the ends.
+def check_tool(tool: str, what: str = "tool") -> str:
+    """The name of a tool or a task without spaces at the ends.
 
     Raises:
         InvalidTag: the name does not have 1 to 128 printable characters.
     """
     if not isinstance(tool, str) or not tool.strip() or not tool.isprintable() or len(tool) > MAX_TOOL_CHARS:
-        raise InvalidTag(f"tool {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
+        raise InvalidTag(f"{what} {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
     return tool.strip()
+
+
+def check_count(count: int, what: str) -> int:
+    """The number of turns or tokens, at most 10**9.
+
+    Raises:
+        InvalidTag: it is not a whole number, or is negative.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InvalidTag(f"{what} {count!r}: must be a whole number, 0 or more")
+    return min(count, MAX_COUNT)
 
 
 def check_seconds(seconds: float, what: str) -> float:

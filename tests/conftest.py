@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ["COLUMNS"] = "160"  # several test processes have 80, one has none
 
 REAL_TRACES = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
 

@@ -156,9 +156,9 @@ WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "
 
 
 def table_text(table: pd.DataFrame, form: str) -> str:
-    """The table in a text form; numbers to six digits."""
+    """The table in a text form: for programs (csv, json) with every digit, for people with six."""
     if form == "csv":
-        return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        return table.to_csv(index=False, lineterminator="\n")
     if form == "json":
         return str(table.to_json(orient="records", indent=2, double_precision=9)) + "\n"
     if form == "markdown":

@@ -7,13 +7,16 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
-from continuum_server.step_times.catalog import available
+from continuum_server.step_times.catalog import available, find_model
+from continuum_server.step_times.model import Provenance
+from continuum_server.step_times.specs import GPUS
 from continuum_server.vllm_plugin.versions import PluginError, check_version
 from continuum_traces.synth import BUNDLED, bundled
 from rich.console import Console
@@ -36,25 +39,62 @@ def checks() -> list[Check]:
 
 
 def show_doctor(as_json: bool) -> int:
-    found = checks()
-    pairs = [asdict(p) for p in available()]
+    found, pairs = checks(), available()
     if as_json:
-        sys.stdout.write(json.dumps({"checks": [asdict(c) for c in found], "step_times": pairs}, indent=2) + "\n")
+        facts = {
+            "checks": [asdict(c) for c in found],
+            "models": [_model_facts(name) for name in _names(pairs)],
+            "step_times": [asdict(p) for p in pairs],
+        }
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
         table = Table("check", "", "found", "what to do")
         for check in found:
             missing = "-" if check.optional else "NO"
             table.add_row(check.name, "ok" if check.ok else missing, check.found, check.advice)
         console = Console(highlight=False)
-        console.print(table)
-        grid = Table("GPU", "model", "tensor parallel", "step times", title="GPUs and models", title_justify="left")
-        degrees: dict[tuple[str, str, str], list[str]] = {}
-        for pair in available():
-            degrees.setdefault((pair.gpu, pair.model, pair.kind), []).append(str(pair.tensor_parallel))
-        for (gpu, model, kind), found_degrees in degrees.items():
-            grid.add_row(gpu, model, ",".join(found_degrees) if kind == "measured-table" else "any", kind)
-        console.print(grid)
+        console.print(
+            table, _models_table(pairs), PAIRS_NOTE.format(gpus=", ".join(gpu.name for gpu in GPUS)), sep="\n"
+        )
     return 0 if all(check.ok or check.optional for check in found) else 1
+
+
+PAIRS_NOTE = """\
+GPUs: {gpus}.
+Pairs without a table have a roofline (on more than two GPUs only over NVLink). --model takes these names and Hugging
+Face ids; -fp8 behind a bf16 model means fp8 weights, +fp8-kv behind any model fp8 KV."""
+
+
+def _names(pairs: Sequence[Provenance]) -> list[str]:
+    return sorted({pair.model for pair in pairs})
+
+
+def _model_facts(name: str) -> dict[str, Any]:
+    model = find_model(name)
+    return {
+        "name": name,
+        "weight_bytes": model.weight_bytes,
+        "kv_bytes_per_token": model.kv_bytes_per_token,
+        "max_context_tokens": model.max_context_tokens,
+        "notes": model.notes,
+    }
+
+
+def _models_table(pairs: Sequence[Provenance]) -> Table:
+    """A row for each model: what it takes, and the pairs that have tables."""
+    degrees: dict[str, dict[str, list[str]]] = {}
+    for pair in pairs:
+        if pair.kind != "roofline":
+            own = "*" if pair.kind == "user-table" else ""
+            degrees.setdefault(pair.model, {}).setdefault(pair.gpu, []).append(f"{pair.tensor_parallel}{own}")
+    title = "Models, and the GPUs (x tensor parallel) with measured tables; * is your own"
+    grid = Table("model", "weights", "KV per token", "measured tables", title=title, title_justify="left")
+    for name in _names(pairs):
+        model = find_model(name)
+        tables = ", ".join(f"{gpu} x {' '.join(found)}" for gpu, found in degrees.get(name, {}).items())
+        weights, kv = f"{model.weight_bytes / 1e9:.0f} GB", f"{model.kv_bytes_per_token / 1e3:.0f} kB"
+        grid.add_row(name, weights, kv, tables or "none: roofline")
+    return grid
 
 
 def _python() -> Check:
@@ -70,8 +110,10 @@ def _vllm() -> Check:
 
 
 def _step_times() -> Check:
-    measured = sum(pair.kind == "measured-table" for pair in available())
-    return Check("step times", measured > 0, f"{measured} measured tables, rooflines for other pairs")
+    kinds = [pair.kind for pair in available()]
+    measured, own = kinds.count("measured-table"), kinds.count("user-table")
+    yours = f", {own} of your own" if own else ""
+    return Check("step times", measured > 0, f"{measured} measured tables{yours}, rooflines for other pairs")
 
 
 def _bundled() -> Check:

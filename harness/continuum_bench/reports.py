@@ -63,7 +63,7 @@ def _print_metrics(run: Run) -> None:
     measured = run.metrics
     rows = [[m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula] for m in METRICS]
     table = TextTable(("metric", "value", "unit", "what it is"), rows)
-    print_table(table, str(run.path), words=("value", "unit"), wrapped=("what it is",))
+    print_table(table, str(run.path), words=("value", "unit", "what it is"))
     if measured.errors_by_kind:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
@@ -83,7 +83,7 @@ def show_misses(paths: Sequence[Path]) -> int:
     for run in _runs(paths):
         returns = run.metrics.facts.returns
         if returns:
-            print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", wrapped=("meaning",))
+            print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
         else:
             print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from continuum_analysis.compare.summary import Summary
@@ -9,10 +10,9 @@ from continuum_analysis.compare.words import TextTable, columns, summary_rows
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 WIDTH = 160
-"""Columns where the output is no terminal."""
+"""Columns where the output is no terminal and COLUMNS does not say."""
 _out = Console(highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -26,11 +26,13 @@ def print_summary(summary: Summary, caption: str) -> None:
     """One row an arm, or, where the terminal is too narrow for that, one column an arm."""
     shown = columns([summary])
     rows = [["policy", *(column.heading for column in shown)], *summary_rows(summary, shown)]
-    console = Console(highlight=False, width=max(_out.width, WIDTH) if not _out.is_terminal else None)
-    table = rich_table(TextTable(rows[0], rows[1:]), caption)
+    modelled = "; GPU time is modelled" if summary.manifest.get("modelled") else ""
+    console = _table_console()
+    table = rich_table(TextTable(rows[0], rows[1:]))
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
         first, *rest = zip(*rows, strict=True)
-        table = rich_table(TextTable(first, rest), caption)
+        table = rich_table(TextTable(first, rest))
+    _out.print(caption + modelled, markup=False)
     console.print(table)
 
 
@@ -39,22 +41,23 @@ def print_verdict(text: str) -> None:
     Console(highlight=False, soft_wrap=not _out.is_terminal).print(text, markup=False)
 
 
-def print_table(table: TextTable, title: str, words: Sequence[str] = (), wrapped: Sequence[str] = ()) -> None:
-    """A table on standard output, ``WIDTH`` columns wide where that is no terminal.
-
-    Args:
-        words: headings of columns that stand to the left, as the first one does.
-        wrapped: headings of columns whose cells may be broken into lines.
-    """
-    console = Console(highlight=False, width=None if _out.is_terminal else WIDTH)
-    console.print(rich_table(table, title, words, wrapped))
+def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None:
+    """A table on standard output; columns with the headings ``words`` stand to the left, as the first one does."""
+    _out.print(title, markup=False)
+    _table_console().print(rich_table(table, words))
 
 
-def rich_table(table: TextTable, title: str, words: Sequence[str] = (), wrapped: Sequence[str] = ()) -> Table:
-    made = Table(title=Text(title), title_justify="left", title_style="")
+def _table_console() -> Console:
+    return Console(highlight=False, width=None if _out.is_terminal or "COLUMNS" in os.environ else WIDTH)
+
+
+def rich_table(table: TextTable, words: Sequence[str] = ()) -> Table:
+    """A table whose cells are broken between words only."""
+    made = Table()
     for index, heading in enumerate(table.headings):
-        left = index == 0 or heading in words or heading in wrapped
-        made.add_column(heading, justify="left" if left else "right", no_wrap=heading not in wrapped)
+        cells = [heading, *(row[index] for row in table.rows)]
+        longest = max(len(word) for cell in cells for word in (cell.split() or [""]))
+        made.add_column(heading, justify="left" if index == 0 or heading in words else "right", min_width=longest)
     for row in table.rows:
         made.add_row(*row)
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -76,12 +77,12 @@ def _overview(source: str, found: TraceStats, published: Published | None) -> Ta
     for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
         table.add_column(heading, justify="left" if heading.startswith("per") else "right")
 
-    def row(name: str, own: MeanStd, theirs: MeanStd | None) -> None:
-        paper = (f"{theirs.mean:,.6g}", f"{theirs.std:,.6g}") if theirs else ("-", "-")
-        table.add_row(name, f"{own.mean:,.6g}", f"{own.std:,.6g}", *paper)
+    def row(name: str, own: MeanStd, theirs: MeanStd | None, form: Callable[[float], str] = _count) -> None:
+        paper = (form(theirs.mean), form(theirs.std)) if theirs else ("-", "-")
+        table.add_row(name, form(own.mean), form(own.std), *paper)
 
     row("turns", found.turns, published.turns if published else None)
-    row("time between turns, ms", found.gap_ms, published.gap_ms if published else None)
+    row("time between turns", found.gap_ms, published.gap_ms if published else None, _time)
     row("tokens, final context", found.tokens_context, published.tokens if published else None)
     row("tokens, summed over turns", found.tokens_cumulative, published.tokens if published else None)
     row("generated tokens per turn", found.output_tokens, None)
@@ -91,12 +92,25 @@ def _overview(source: str, found: TraceStats, published: Published | None) -> Ta
     return table
 
 
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _time(milliseconds: float) -> str:
+    """``0.4 ms``, ``113 ms``, ``1.67 s``, ``4,201 s``."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def _tool_table(found: TraceStats) -> Table:
     table = Table(title="tools, most time first", title_justify="left")
-    for heading in ("tool", "calls", "share of time", "mean ms", "p50", "p90", "p99", "its slowest tenth holds"):
-        table.add_column(heading, justify="left" if heading == "tool" else "right")
+    for heading in ("tool", "calls", "share of time", "mean", "p50", "p90", "p99", "its slowest tenth holds"):
+        left = heading == "tool"
+        table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
     for tool in found.tools[:12]:
-        times = (f"{v:,.4g}" for v in (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
+        times = map(_time, (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
         table.add_row(
             tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *times, f"{tool.slowest_tenth_share:.1%}"
         )

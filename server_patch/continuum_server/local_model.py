@@ -107,7 +107,7 @@ def config_of(model: Model) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": model.hidden,
+        "hidden_size": model.llama_hidden,
         "intermediate_size": model.intermediate,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.query_heads,

@@ -110,3 +110,38 @@ def test_selfcheck_says_what_it_needs(experiment: Path) -> None:
     assert done.exit_code == 2
     assert "2 runs are too few for two comparisons of 5 pairs; run more --seeds" in done.stderr
     assert bench("selfcheck", experiment, "--pairs", 1).exit_code == 2
+
+
+def test_a_baseline_is_asked_for_and_one_that_is_missing_is_an_error(experiment: Path) -> None:
+    said = " ".join(bench("compare", experiment, "--baseline", "continuum").stdout.split())
+    assert "ratio to continuum" in said
+    assert "No policy was faster than continuum" in said or "vllm finished programs" in said
+    wrong = bench("compare", experiment, "--baseline", "stock")
+    assert (wrong.exit_code, wrong.stderr) == (2, "error: --baseline stock: no run of it; there are vllm, continuum\n")
+
+
+def test_a_table_for_programs_has_every_digit(tmp_path: Path) -> None:
+    """A live server's instants are seconds since 1970."""
+    write_run(tmp_path / "r", "vllm", 0, 1.0)
+    lines = (tmp_path / "r" / EVENTS).read_text().splitlines()
+    at = 1_795_352_123.123456
+    moved = [json.dumps({**row, "t": row["t"] + at}) if "t" in (row := json.loads(line)) else line for line in lines]
+    (tmp_path / "r" / EVENTS).write_text("\n".join(moved) + "\n")
+    table = bench("analyze", tmp_path / "r", "--table", "turns", "--format", "csv").stdout
+    assert "1795352123.123456" in table
+
+
+def test_tables_have_the_width_of_the_screen_and_names_are_whole(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, *lines = bench("analyze", experiment / "vllm-seed0").stdout.splitlines()  # below the path
+    assert max(map(len, lines)) <= 80
+    assert any("throughput_jobs_per_hour_per_gpu" in line for line in lines)
+
+
+def test_options_without_effect_are_refused(tmp_path: Path) -> None:
+    alone = bench("swebench", "--format", "bfcl", "--out", tmp_path / "a")
+    assert "--format bfcl: for a trace file of yours; give it with --traces" in alone.stderr
+    no_grid = bench("figure", "tool-times", "--set", "jps=1", "--out", tmp_path / "b")
+    assert "figure tool-times: --set jps=1: this figure has no grid" in no_grid.stderr

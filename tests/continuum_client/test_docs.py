@@ -74,7 +74,17 @@ def test_snippets(vllm: FakeServer, page: str) -> None:
     client = run(page, vllm)["client"]
     with client.program("p"):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-    assert ids(vllm) == ["p"]
+    assert ids(vllm)[-1] == "p"
+
+
+def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:
+    pytest.importorskip("fastapi")
+    testclient = pytest.importorskip("fastapi.testclient")
+    app = run("streaming.md", vllm)["app"]
+    with testclient.TestClient(app) as browser:
+        assert [browser.get("/ask", params={"question": "hi"}).text for _ in range(2)] == ["fine", "fine"]
+    assert len(set(ids(vllm))) == 2
+    assert sum(seen.path.endswith("/release") for seen in vllm.seen) == 2
 
 
 def test_the_table_has_every_dialect() -> None:

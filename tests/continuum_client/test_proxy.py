@@ -172,6 +172,19 @@ def test_members_are_added_behind_the_object_s_own_bytes(body: dict[str, Any], f
     assert tagged.startswith(raw.rstrip()[:-1])
 
 
+def test_the_environment_of_the_program(server: FakeServer) -> None:
+    async def made(**environ: str) -> dict[str, str]:
+        async with Proxy(server.url, proxy_settings("vllm", None, "none")) as proxy:
+            return proxy.environment(environ)
+
+    plain = asyncio.run(made())
+    assert (plain["OPENAI_API_KEY"], plain["ANTHROPIC_AUTH_TOKEN"]) == ("EMPTY", "EMPTY")
+    assert "NO_PROXY" not in plain
+    own = asyncio.run(made(OPENAI_API_KEY="k", ANTHROPIC_API_KEY="a", http_proxy="http://web", NO_PROXY="here"))
+    assert (own["OPENAI_API_KEY"], own["NO_PROXY"], own["no_proxy"]) == ("k", "here,127.0.0.1", "127.0.0.1")
+    assert "ANTHROPIC_AUTH_TOKEN" not in own
+
+
 # ------------------------------------------------------------------------------------ programs and records
 
 

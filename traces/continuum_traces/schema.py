@@ -160,6 +160,12 @@ class Tags:
     """The tool that this turn's output calls; for replays, whose output is not the model's own."""
     kv_ttl_s: float | None = None
     """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
+    remaining_turns: int | None = None
+    """Turns of the program that the client expects after this one; read by no policy yet."""
+    remaining_tokens: int | None = None
+    """Tokens that the client expects the program to generate after this turn; read by no policy yet."""
+    task: str | None = None
+    """Name of what the program does, the same for programs that do alike; read by no policy yet."""
     parent_id: str | None = None
     """The program that started this one."""
     turn_id: str | None = None

@@ -17,6 +17,7 @@ Scalar = str | int | float
 
 MAX_TOOL_CHARS = 128
 MAX_HINT_S = 86_400.0
+MAX_COUNT = 10**9
 
 PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
 """The xargs that may name the program; the first that is present counts. The papers' preview uses ``job_id``."""
@@ -122,19 +123,30 @@ def _read_flag(raw: Any) -> bool | None:
 
 
 def _read_seconds(raw: Any) -> float | None:
+    value = _read_number(raw)
+    return None if value is None else min(value, MAX_HINT_S)
+
+
+def _read_number(raw: Any) -> float | None:
+    """A number that is not negative."""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         return None
     try:
         value = float(raw)
     except (ValueError, OverflowError):
         return None
-    return min(value, MAX_HINT_S) if math.isfinite(value) and value >= 0 else None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def _read_tool(raw: Any) -> str | None:
     if not isinstance(raw, str) or not raw.strip() or not raw.isprintable():
         return None
     return raw.strip()[:MAX_TOOL_CHARS]
+
+
+def _read_count(raw: Any) -> int | None:
+    value = _read_number(raw)
+    return None if value is None or value != int(value) else min(int(value), MAX_COUNT)
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -146,6 +158,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_tool_duration_s": _read_seconds,
     "this_func_call": _read_tool,
     "kv_ttl_s": _read_seconds,
+    "remaining_turns": _read_count,
+    "remaining_tokens": _read_count,
+    "task": _read_tool,
     "parent_id": read_program_id,
     "turn_id": read_turn_id,
 }

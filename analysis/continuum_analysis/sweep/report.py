@@ -13,7 +13,7 @@ from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.on_paper import draw, save
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
-from continuum_analysis.sweep.tables import SWEEP, Sweep
+from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
 
 READING = (
     "Bars and round brackets: 95% intervals over seeds (Student's t). Of fewer than three seeds: the seeds themselves, "
@@ -64,14 +64,7 @@ def _facts(sweep: Sweep, plan: dict[str, object]) -> list[tuple[str, str]]:
     done, asked = sum(len(g.cells) for g in sweep.groups), sum(g.asked for g in sweep.groups)
     return [
         ("Cells", f"{done} of {asked}"),
-        ("Engine", f"{sweep.engine}; {_MODELLED[sweep.engine]}" if sweep.engine in _MODELLED else sweep.engine),
+        ("Engine", f"{sweep.engine}; {MODELLED[sweep.engine]}" if sweep.engine in MODELLED else sweep.engine),
         ("Command", " ".join(map(str, command)) if isinstance(command, list) else ""),
         ("Runs", ", ".join(group.folder for group in sweep.groups)),
     ]
-
-
-_MODELLED = {
-    "virtual": "vLLM's scheduler is real; GPU step times and the clock are modelled",
-    "emulated": "the server is real; GPU step times are modelled",
-    "cpu": "everything is real, the model tiny with random weights",
-}

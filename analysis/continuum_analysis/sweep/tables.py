@@ -60,6 +60,14 @@ class GroupSummary:
         return [base[seed] / mine[seed] for seed in mine if seed in base]
 
 
+MODELLED = {
+    "virtual": "vLLM's scheduler is real; GPU step times and the clock are modelled",
+    "emulated": "the server is real; GPU step times are modelled",
+    "cpu": "everything is real, the model tiny with random weights",
+}
+"""What of each engine is modelled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     path: Path

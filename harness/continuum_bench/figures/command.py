@@ -50,6 +50,8 @@ def run_figure(options: FigureOptions) -> int:
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
         raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
+    if options.overrides and spec.kind in ("tools", "overhead"):
+        raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
     if spec.kind == "tools":
         return _tools(spec, options, out)
@@ -68,7 +70,7 @@ def list_figures() -> int:
         for spec in specs
     ]
     table = TextTable(("name", "what", "beside", "quick, min", "full, min"), rows)
-    print_table(table, "Figures (minutes on two cores: a guess)", wrapped=table.headings[1:])
+    print_table(table, "Figures (minutes on two cores: a guess)", words=table.headings[1:])
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
+from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
 from continuum_bench.show import print_notice, print_table
@@ -68,6 +68,6 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
     if options.json_output:
         sys.stdout.write(json.dumps({**sweep.as_json(), "out": str(sweep.path)}, indent=2) + "\n")
         return
-    print_table(sweep.table(), sweep.name)
+    print_table(sweep.table(), f"{sweep.name}: {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

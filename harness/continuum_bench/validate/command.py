@@ -14,6 +14,7 @@ from continuum_server import defaults
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
+from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 
 from continuum_bench.errors import BenchError
@@ -124,11 +125,12 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
-    """max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py)."""
+    """max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py), as far as step times reach:
+    vLLM says 1,024 requests for the large GPUs."""
     if memory_gib >= LARGEST_GPU_GIB:
-        return 1024, 16384
+        return MAX_BATCH, 16384
     if memory_gib >= LARGE_GPU_GIB and not gpu.startswith("a100"):
-        return 1024, 8192
+        return MAX_BATCH, 8192
     return defaults.MAX_NUM_SEQS, defaults.MAX_NUM_BATCHED_TOKENS
 
 

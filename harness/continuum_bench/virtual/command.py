@@ -82,7 +82,7 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
     print_summary(
         summary,
         f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], options.jps)}, "
-        f"{summary.manifest['hardware']['model']} on {_machines(options)}; GPU time is modelled",
+        f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
     if not options.no_report:

@@ -104,16 +104,21 @@ def find_model(name: str) -> Model:
     if model is None or rest:
         names = {alias: found.name for alias, found in known.items()}
         raise UnknownPair(_unknown("model", name, _plain(stem), names))
-    return replace(model, name=model.name + FP8_KV, kv_bytes_each=1.0) if fp8_kv else model
+    return _variant(model, FP8_KV, "fp8 KV", kv_bytes_each=1.0) if fp8_kv else model
 
 
 def fp8_weights(model: Model) -> Model:
     """The model with fp8 weights, as the ``-FP8`` checkpoints have them; a model that is fp8 already is unchanged."""
     if model.weight_bytes_each == 1.0:
         return model
-    tables_of = f"{model.tables_of}-fp8" if model.tables_of else ""
-    notes = "; ".join(filter(None, ("fp8 weights, bf16 KV", model.notes)))
-    return replace(model, name=f"{model.name}-fp8", weight_bytes_each=1.0, tables_of=tables_of, notes=notes)
+    return _variant(model, "-fp8", "fp8 weights", weight_bytes_each=1.0)
+
+
+def _variant(model: Model, suffix: str, note: str, **changed: float) -> Model:
+    """The model with other bytes, and with the tables of these bytes."""
+    notes = f"{note}; {model.notes}" if model.notes else note
+    tables_of = model.tables_of + suffix if model.tables_of else ""
+    return replace(model, name=model.name + suffix, tables_of=tables_of, notes=notes, **changed)  # type: ignore[arg-type]
 
 
 def _plain(key: str) -> str:

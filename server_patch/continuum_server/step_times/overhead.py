@@ -26,7 +26,7 @@ class Overhead:
 SYNCHRONOUS = Overhead(
     0.55,
     0.0085,
-    "vLLM before 0.20: cycle times of 862 decode steps of Llama-2-70B on 4 H100 (inference-sim @ 9293b22, Apache-2.0) "
+    "vLLM before 0.20: 865 decode steps of Llama-2-70B on 4 H100 (inference-sim @ 9293b22, Apache-2.0) "
     "minus the kernels' times; 8 to 128 requests",
 )
 ASYNCHRONOUS = Overhead(

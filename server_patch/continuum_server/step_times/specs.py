@@ -144,6 +144,11 @@ class Model:
         """The head size that gives ``kv_heads`` keys and values in bf16 the right bytes (for MLA and fp8 KV)."""
         return self.kv_bytes_per_layer_token // (2 * 2 * self.kv_heads)
 
+    @property
+    def llama_hidden(self) -> int:
+        """The width of a Llama with as many heads: transformers demands a multiple of them (GLM-4.5 has none)."""
+        return -(-self.hidden // self.query_heads) * self.query_heads
+
     def kv_copies(self, tensor_parallel: int) -> int:
         """How many GPUs keep the same KV: vLLM copies heads where there are fewer than GPUs."""
         return max(1, tensor_parallel // self.kv_heads)
@@ -232,7 +237,7 @@ _GLM_45 = Model(
     dense_layers=3,
     architecture="Glm4MoeForCausalLM",
     aliases=("glm-4.5-fp8",),
-    notes="fp8 weights, bf16 KV; 8 of 160 experts a token, chosen evenly; no layer for multi-token prediction",
+    notes="fp8 weights; 8 of 160 experts a token; no layer for multi-token prediction",
 )
 _LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
 
@@ -361,7 +366,7 @@ MODELS = (
         expert_width=1408,
         dense_layers=1,
         aliases=(),
-        notes="8 of 128 experts a token, chosen evenly; no layer for multi-token prediction",
+        notes="8 of 128 experts a token; no layer for multi-token prediction",
     ),
     _GLM_45,
     replace(_GLM_45, name="glm-4.6", max_context_tokens=202752, aliases=("glm-4.6-fp8",)),
@@ -386,7 +391,7 @@ MODELS = (
         dense_layers=3,
         architecture="DeepseekV3ForCausalLM",
         aliases=("deepseek-v3", "deepseek-v3-0324", "deepseek-r1", "deepseek-v3.1-terminus"),
-        notes="fp8 weights, bf16 KV; MLA, whose KV every GPU keeps whole; 8 of 256 experts a token, chosen evenly; no "
+        notes="fp8 weights; MLA, whose KV every GPU keeps whole; 8 of 256 experts a token; no "
         "layer for multi-token prediction",
     ),
 )

@@ -102,16 +102,20 @@ class TableStepTimes:
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         tokens, attention_ms = decodes, 0.0
+        mixed = self._mixed if chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens) else None
         if decodes:
             line, mean = self._decode_line(decodes), decode_context_tokens / decodes
             if not 1 <= mean <= line.grid[-1]:
                 check_range("mean decode context", mean, 1, line.grid[-1])
             attention_ms = line.at(mean)
-        for chunk in chunks:
-            tokens += chunk.tokens
-            attention_ms += self._chunk_ms(chunk.tokens, chunk.prefix_tokens)
-        if self._mixed is not None and chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens):
-            attention_ms = self._mixed.ms(chunks, decodes, decode_context_tokens)
+        for chunk_tokens, prefix in chunks:
+            tokens += chunk_tokens
+            if mixed is None:
+                attention_ms += self._chunk_ms(chunk_tokens, prefix)
+            else:
+                _check_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
+        if mixed is not None:
+            attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
         return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
@@ -146,8 +150,7 @@ class TableStepTimes:
         """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes."""
         table, rates = self._table, self._rates
         most = table.chunk_tokens[-1]
-        if not (0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS):
-            _refuse_chunk(tokens, prefix, most)
+        _check_chunk(tokens, prefix, most)
         i, u = _place(table.chunk_tokens, tokens)
         j, v = _place(table.chunk_prefix_tokens, prefix)
         low, high = rates[i], rates[i + 1]
@@ -172,7 +175,9 @@ def attended_pairs(tokens: int, prefix: int) -> float:
     return tokens * (prefix + tokens / 2 + 256.0)
 
 
-def _refuse_chunk(tokens: int, prefix: int, most: int) -> None:
+def _check_chunk(tokens: int, prefix: int, most: int) -> None:
+    if 0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS:
+        return
     check_range("chunk tokens", tokens, 1, most)
     check_range("prefix tokens", prefix, 0, most)
     check_range("prefix + chunk tokens", prefix + tokens, 1, PROMPT_LIMIT_TOKENS)

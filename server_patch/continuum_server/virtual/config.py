@@ -220,7 +220,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
         layers=model.layers,
         kv_heads=model.kv_heads,
         head_dim=model.bf16_head_dim * model.kv_copies(config.tensor_parallel),
-        hidden=model.hidden,
+        hidden=model.llama_hidden,
         query_heads=model.query_heads,
         max_model_len=longest,
         num_blocks=blocks,

@@ -80,7 +80,7 @@ def _transfer_config(shape: EngineShape) -> Any:
 
 
 def _model_config(shape: EngineShape) -> dict[str, object]:
-    """The config.json of a Llama with this geometry."""
+    """The config.json of a Llama with this geometry. Its width is ``Model.llama_hidden``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from continuum_server.step_times import build
 from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.hf_config import ConfigError, config_of, model_from_config, read_model
 from continuum_server.step_times.model import DoesNotFit, PrefillChunk, UnknownPair
@@ -212,7 +213,25 @@ def test_mla_expands_the_prefix_of_a_chunk() -> None:
     assert behind > flops / (8 * 1979e12 * 0.72)
 
 
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-coder-30b-a3b"])
+def test_a_table_of_bf16_kv_is_not_taken_for_fp8_kv(name: str) -> None:
+    assert load_step_times("h100", name).provenance.kind == "measured-table"
+    assert load_step_times("h100", f"{name}+fp8-kv").provenance.kind == "roofline"
+
+
 def test_fewer_bits_of_kv_make_decodes_faster() -> None:
     times = [RooflineStepTimes(find_gpu("h100"), find_model(name), 1, 0.0) for name in ("qwen3-8b", "qwen3-8b+fp8-kv")]
     reading = [each.step_s((), 64, 64 * 8192) - each.step_s((), 64, 64) for each in times]
     assert reading[0] == pytest.approx(2 * reading[1])
+
+
+def test_the_page_lists_every_model_and_gpu_with_its_numbers() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    for model in MODELS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{model.name}` |")]
+        assert f"{model.kv_bytes_per_token:,}" in row
+        assert f"{model.weight_bytes / 1e9:.1f} GB" in row
+        basis = "tables" if (model.tables_of or model.name) in (*build.MODELS, *build.MORE_TABLES) else "roofline"
+        assert basis in row.split("|")[5]
+    for gpu in GPUS:
+        assert f"| `{gpu.name}` | {gpu.memory_gib:g} GiB |" in page

@@ -1,0 +1,315 @@
+"""Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
+
+    python benchmarks/validation.py [attention|logs|steps|agents ...] [--data ../shared]
+
+``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
+``logs``: request logs of servers. ``steps``: decode steps of servers on H100. ``agents``: real agents, one at a
+time and four at a time. The measurements are not in the repository; where they are missing, a line says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from continuum_bench.options.validate import ValidateOptions
+from continuum_bench.validate.command import engine_of
+from continuum_bench.validate.logs import LoggedRun, Served, read_log
+from continuum_bench.validate.numbers import errors_of, numbers_of
+from continuum_bench.validate.replay import play
+from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
+from continuum_server.step_times.catalog import find_model, load_step_times
+from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.step_times.overhead import is_asynchronous
+from continuum_server.virtual.config import EngineConfig, times_of
+
+PROFILES = (
+    ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
+    ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp2", "llama-3.1-8b", 2),
+    ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-32B/bf16/tp1", "qwen3-32b", 1),
+    ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-32B/bf16/tp2", "qwen3-32b", 2),
+    ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507/bf16/tp1", "qwen3-30b-a3b", 1),
+    ("RTX 4090", "rtx-4090", "RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
+)
+LOGS = (("RTXPRO6000_Llama-3.1-8B", "rtx-pro-6000"), ("RTXPRO6000_Qwen3-32B", "rtx-pro-6000"))
+LARGEST_BATCH_TOKENS = 600_000
+"""Of decodes in the rows that are used; larger batches fit no card of these."""
+FIT_ROWS = 1500
+COLUMNS = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99", "output_tokens_per_s")
+
+
+def attention_lines(data: Path, again: bool) -> Iterator[str]:
+    tables = [(*profile, _attention_rows(data, profile[2])) for profile in PROFILES]
+    tiles = {gpu: _tiles(gpu) for gpu in ("rtx-pro-6000", "rtx-4090")}
+    if again:
+        tiles = _fit_tiles(tables, tiles)
+        yield from (f"{gpu}: {found}" for gpu, found in tiles.items())
+    yield "| card | model | GPUs | mixed steps | median | mean abs | 95% below | chunks alone, mean abs |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for card, gpu, _, model, degree, rows in tables:
+        errors = _attention_errors(tiles[gpu], model, degree, rows)
+        alone = np.abs(errors[np.asarray(rows.n_decode == 0)])
+        size = np.abs(errors)
+        yield (
+            f"| {card} | {model} | {degree} | {len(rows)} | {np.median(errors):+.1%} | {size.mean():.1%} | "
+            f"{np.quantile(size, 0.95):.0%} | {alone.mean():.1%} |"
+        )
+
+
+def _tiles(gpu: str) -> TileModel:
+    tiles = KERNELS[gpu].tiles
+    assert tiles is not None
+    return tiles["mid"]
+
+
+def _attention_rows(data: Path, folder: str) -> Any:
+    rows = pd.read_csv(data / "validation/llmservingsim/profile" / folder / "attention.csv.gz")
+    return rows[(rows.prefill_chunk > 0) & (rows.n_decode * rows.kv_decode < LARGEST_BATCH_TOKENS)]
+
+
+def _attention_errors(tiles: TileModel, model: str, degree: int, rows: Any) -> Any:
+    found = find_model(model)
+    mixed = MixedAttention(tiles, found, degree)
+    modelled = [
+        mixed.ms([PrefillChunk(row.prefill_chunk, row.kv_prefill)], row.n_decode, row.n_decode * row.kv_decode)
+        for row in rows.itertuples()
+    ]
+    return np.asarray(modelled) / np.asarray(rows.time_us * found.layers / 1e3) - 1.0
+
+
+FITTED = ("tile_us", "launch_us", "tail", "miss_from", "miss_over", "power")
+"""The constants that both cards share."""
+
+
+def _fit_tiles(tables: Sequence[Any], start: dict[str, TileModel]) -> dict[str, TileModel]:
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only for --fit
+
+    samples = [(gpu, model, degree, rows.sample(FIT_ROWS, random_state=1)) for _, gpu, _, model, degree, rows in tables]
+
+    def models(x: Any) -> dict[str, TileModel]:
+        shared = dict(zip(FITTED, map(float, x[4:]), strict=True))
+        return {
+            gpu: replace(tiles, tile_token_us=float(x[2 * n]), kv_tb_s=float(x[2 * n + 1]), **shared)
+            for n, (gpu, tiles) in enumerate(start.items())
+        }
+
+    def residuals(x: Any) -> Any:
+        found = models(x)
+        return np.concatenate([np.log1p(_attention_errors(found[gpu], *rest)) for gpu, *rest in samples])
+
+    own = [value for tiles in start.values() for value in (tiles.tile_token_us, tiles.kv_tb_s)]
+    first = next(iter(start.values()))
+    x0 = np.array([*own, *(getattr(first, name) for name in FITTED)])
+    solved = least_squares(residuals, x0, loss="soft_l1", f_scale=0.05, x_scale=x0, bounds=(x0 * 0.2, x0 * 5))
+    return models(solved.x)
+
+
+def log_lines(data: Path) -> Iterator[str]:
+    yield "| run | overhead | " + " | ".join(COLUMNS) + " |"
+    yield "|---|---|" + "---|" * len(COLUMNS)
+    for name, gpu in LOGS:
+        path = data / "validation/llmservingsim" / name
+        (run,) = read_log(path)
+        for overhead_ms in (None, 0.0, 1.0):
+            config = engine_of(run, ValidateOptions(log=path, gpu=gpu, step_overhead_ms=overhead_ms))
+            modelled = play(run, config, times_of(config), is_asynchronous(config.vllm))
+            errors = errors_of(numbers_of(modelled), numbers_of(run.served))
+            cells = " | ".join(f"{errors[f'{column}_error']:+.1%}" for column in COLUMNS)
+            yield f"| {name} | {'by version' if overhead_ms is None else f'{overhead_ms:g} ms'} | {cells} |"
+
+
+def step_lines(data: Path) -> Iterator[str]:
+    """Decode steps whose next step was recorded too: the time between their starts is the step's."""
+    rows = pd.read_parquet(data / "validation/blis/enriched_steps.parquet").sort_values(["experiment_id", "step.id"])
+    yield "| server | decode steps | median at 0 ms | median with the overhead | 10% | 90% |"
+    yield "|---|---|---|---|---|---|"
+    for name, group in rows[rows.model.str.startswith("llama-2-70b")].groupby("experiment_id"):
+        following = group["step.id"].shift(-1) - group["step.id"] == 1
+        seconds = (group["step.ts_start_ns"].shift(-1) - group["step.ts_start_ns"]) / 1e9
+        used = group[following & (group["batch.prefill_tokens"] == 0) & (group["batch.decode_tokens"] > 0)]
+        found = [
+            [_decode_s(times, row) / seconds[index] - 1.0 for index, row in used.iterrows()]
+            for times in (
+                load_step_times("h100", "llama-3.1-70b", 4, 0.0),
+                load_step_times("h100", "llama-3.1-70b", 4, vllm="0.15"),
+            )
+        ]
+        low, high = np.quantile(found[1], (0.1, 0.9))
+        yield f"| {name} | {len(used)} | {median(found[0]):+.1%} | {median(found[1]):+.1%} | {low:+.1%} | {high:+.1%} |"
+
+
+def _decode_s(times: StepTimes, row: Any) -> float:
+    decodes = int(row["batch.decode_tokens"])
+    tokens = 16 * int(row["kv.blocks_total_gpu"] - row["kv.blocks_free_gpu"])
+    return times.step_s((), decodes, max(tokens, decodes))
+
+
+AGENTS = "traces/sweagent_glm45_bs{}.jsonl.gz"
+
+
+MODEL, GPU, GPUS = "glm-4.5-fp8", "h200", 8
+LONG = 200
+"""Output tokens of turns whose decode times are calibrated on."""
+
+
+class AgentServer:
+    """The model of one server, with three numbers from its run at concurrency 1.
+
+    Args:
+        step_s: added to every step.
+        chunk: factor on what prompt chunks add to a step.
+    """
+
+    def __init__(self, times: StepTimes, step_s: float, chunk: float) -> None:
+        self._times, self._step_s, self._chunk = times, step_s, chunk
+        self.provenance = times.provenance
+
+    def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        whole = self._times.step_s(chunks, decodes, decode_context_tokens)
+        if not chunks:
+            return whole + self._step_s
+        alone = self._times.step_s((), decodes or 1, decode_context_tokens or 1)
+        return alone + max(whole - alone, 0.0) * self._chunk + self._step_s
+
+    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
+        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
+
+    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
+        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
+
+
+def agent_lines(data: Path) -> Iterator[str]:
+    """Calibrated on the run of one agent at a time; the run of four at a time is predicted."""
+    alone, together = (_agent_run(data / AGENTS.format(concurrency)) for concurrency in (1, 4))
+    config = EngineConfig(gpu=GPU, model=MODEL, tensor_parallel=GPUS, max_num_seqs=64, chunk_tokens=8192)
+    times = load_step_times(GPU, MODEL, GPUS, 0.0)
+    server, latency_s, unrecorded = _calibrate(alone, times)
+    yield (
+        f"calibrated on {len(alone.served)} turns at concurrency 1: {server._step_s * 1e3:+.1f} ms a step, chunks x "
+        f"{server._chunk:.1f}, {latency_s * 1e3:.0f} ms a turn outside the engine, {unrecorded} unrecorded "
+        f"tokens a turn; step times: {times.provenance.kind}"
+    )
+    yield "| run | turns | | measured | modelled | error |"
+    yield "|---|---|---|---|---|---|"
+    for name, run in (("concurrency 1", alone), ("concurrency 4", together)):
+        later = tuple(
+            replace(each, gap_s=each.gap_s + latency_s, output_tokens=each.output_tokens + unrecorded)
+            for each in run.served
+        )
+        modelled = play(replace(run, served=later), config, server, asynchronous=False)
+        modelled = [
+            replace(
+                each,
+                first_token_s=each.first_token_s + latency_s,
+                finish_s=each.finish_s + latency_s,
+                output_tokens=each.output_tokens - unrecorded,
+            )
+            for each in modelled
+        ]
+        for what, pair in _agent_numbers(run.served, modelled).items():
+            error = pair[1] / pair[0] - 1
+            yield f"| {name} | {len(run.served)} | {what} | {pair[0]:.4g} | {pair[1]:.4g} | {error:+.1%} |"
+
+
+def _agent_run(path: Path) -> LoggedRun:
+    """The recorded turns. A gap is what passed between an answer and the program's next request."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    served = []
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        finish_s = row["t_req"] + row["llm_s"]
+        same = after is not None and after["program_id"] == row["program_id"]
+        gap_s = max(after["t_req"] - finish_s, 0.0) if same else 0.0
+        first_s = min(row["t_req"] + row["prefill_s"], finish_s)
+        lengths = row["prompt_tokens"], max(row["output_tokens"], 1)
+        served.append(Served(row["t_req"], first_s, finish_s, *lengths, row["program_id"], gap_s))
+    start_s = min(each.arrival_s for each in served)
+    shifted = [
+        replace(
+            each,
+            arrival_s=each.arrival_s - start_s,
+            first_token_s=each.first_token_s - start_s,
+            finish_s=each.finish_s - start_s,
+        )
+        for each in served
+    ]
+    return LoggedRun(path.name, tuple(sorted(shifted, key=lambda each: each.arrival_s)))
+
+
+def _calibrate(run: LoggedRun, times: StepTimes) -> tuple[AgentServer, float, int]:
+    """From turns that had the server to themselves: a line through their prefill times, and their decode times.
+
+    The server generated more than the trace records: 109 tokens took 31 s where 20 ms a token are usual. The fastest
+    tenth of the long turns gives the time of a step; what the others took longer counts as unrecorded tokens.
+    """
+    before = {each.program_id: 0 for each in run.served}
+    modelled, prefill = [], []
+    decode = []
+    for each in run.served:
+        reused = min(before[each.program_id], each.prompt_tokens - 1) // 16 * 16
+        before[each.program_id] = each.prompt_tokens + each.output_tokens
+        alone = times.step_s((), 1, 1)
+        modelled.append(times.prefill_s(each.prompt_tokens - reused, reused) - alone)
+        prefill.append(each.first_token_s - each.arrival_s)
+        if each.output_tokens > 1:
+            context = each.prompt_tokens + each.output_tokens // 2
+            step_s = (each.finish_s - each.first_token_s) / (each.output_tokens - 1)
+            decode.append((each.output_tokens, step_s, times.step_s((), 1, context)))
+    extra_s = float(np.quantile([step_s - model_s for tokens, step_s, model_s in decode if tokens >= LONG], 0.1))
+    unrecorded = fmean(tokens * (step_s / (model_s + extra_s) - 1.0) for tokens, step_s, model_s in decode)
+    chunk, base_s = np.polyfit(modelled, prefill, 1)
+    latency_s = max(float(base_s) - times.step_s((), 1, 1) - extra_s, 0.0)
+    return AgentServer(times, extra_s, float(chunk)), latency_s, round(unrecorded)
+
+
+def _agent_numbers(measured: Sequence[Served], modelled: Sequence[Served]) -> dict[str, tuple[float, float]]:
+    def jct(served: Sequence[Served]) -> float:
+        spans: dict[str | None, list[float]] = {}
+        for each in served:
+            spans.setdefault(each.program_id, []).extend((each.arrival_s, each.finish_s))
+        return fmean(max(span) - min(span) for span in spans.values())
+
+    numbers = numbers_of(measured), numbers_of(modelled)
+
+    def per_token(served: Sequence[Served]) -> float:
+        return sum(each.finish_s - each.first_token_s for each in served) / sum(each.output_tokens for each in served)
+
+    names = {"e2e_mean": "s per turn, mean", "ttft_mean": "s to the first token, mean"}
+    found = {text: (numbers[0][name], numbers[1][name]) for name, text in names.items()}
+    found["decode s per recorded token"] = per_token(measured), per_token(modelled)
+    return {**found, "JCT, s, mean": (jct(measured), jct(modelled))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["attention", "logs", "steps", "agents"])
+    parser.add_argument("--data", type=Path, default=Path("../shared"))
+    parser.add_argument("--fit", action="store_true")
+    options = parser.parse_args()
+    parts = {
+        "attention": lambda: attention_lines(options.data, options.fit),
+        "logs": lambda: log_lines(options.data),
+        "steps": lambda: step_lines(options.data),
+        "agents": lambda: agent_lines(options.data),
+    }
+    for part in options.parts:
+        try:
+            for line in parts[part]():
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+        except FileNotFoundError as error:
+            sys.stdout.write(f"{part}: not measured here: no {error.filename}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""What the logger says at DEBUG."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from client_fakes import FakeServer
+
+from continuum_client import OpenAI
+
+
+def test_what_was_sent_refused_and_released(serve: Callable[..., FakeServer], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "continuum_client")
+    for schema in ("vllm", "openai"):
+        server = serve(schema)
+        client = OpenAI(base_url=server.url, dialect="vllm")
+        with client.program(f"for {schema}"):
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "a secret"}])
+    said = [record.getMessage() for record in caplog.records if record.name == "continuum_client"]
+    sent, released, sent_again, refused = said[:4]
+    assert "program for vllm, turn 0-" in sent
+    assert "['vllm_xargs', 'session_id']" in sent
+    assert released.startswith("program for vllm: released by http://127.0.0.1:")
+    assert "for openai" in sent_again
+    assert "refuses the body fields" in refused
+    assert "a secret" not in " ".join(said)

@@ -1,0 +1,70 @@
+"""A test suite that is recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from client_fakes import FakeServer
+from continuum_traces.importers.registry import read_any
+from continuum_traces.jsonl import validate
+
+from continuum_client.pytest_plugin import program_id_of
+
+SUITE = """
+import openai, pytest
+
+def ask():
+    openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+
+@pytest.fixture
+def primed():
+    ask()
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_agent(primed, letter):
+    ask()
+
+def test_that_fails():
+    ask()
+    assert False
+
+def test_without_calls():
+    pass
+"""
+
+
+def run(folder: Path, server: FakeServer, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_suite.py").write_text(SUITE)
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "continuum_client.pytest_plugin", *options, "test_suite.py"]
+    environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none", "PYTEST_ADDOPTS": ""}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_each_test_is_a_program(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+    done = run(tmp_path, server, "--continuum-record", "out", "--continuum-dialect", "vllm")
+    assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+    trace = tmp_path / "out" / "trace.jsonl"
+    assert list(validate(trace)) == []
+    turns = {program.program_id: len(program.turns) for program in read_any(trace, None)}
+    name = "test_suite.py::test_"
+    assert turns == {f"{name}agent[a]": 2, f"{name}agent[b]": 2, f"{name}that_fails": 1}
+    assert sum(seen.path.endswith("/release") for seen in server.seen) == 3
+    plain = run(tmp_path, server)
+    assert "1 failed, 3 passed" in plain.stdout
+    assert server.seen[-1].program_id is None
+
+
+def test_an_unknown_dialect_is_one_line(server: FakeServer, tmp_path: Path) -> None:
+    done = run(tmp_path, server, "--continuum-record", "out", "--continuum-dialect", "none")
+    assert (done.returncode, "dialect 'none': there are" in done.stderr) == (4, True), done.stderr
+
+
+def test_node_ids_as_program_ids() -> None:
+    assert program_id_of("a.py::t[é x] ") == "a.py::t[_ x]"
+    assert len(program_id_of("a" * 500)) == 200
