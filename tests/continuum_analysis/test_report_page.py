@@ -259,6 +259,7 @@ def test_several_loads_on_one_page(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints == []
 
 
+@pytest.mark.slow
 def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
     """10 MB, and the page answers: its first programs are drawn and it can be zoomed."""
     for policy in ("vllm", "static-ttl", "continuum"):

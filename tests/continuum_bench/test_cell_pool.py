@@ -7,10 +7,12 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
 from continuum_bench.virtual.pool import Outcome, play_here
 from pool_tasks import Ends, Lingers, Presses
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_starts_no_more() -> None:
     told: list[tuple[str, str]] = []
     tasks = [Ends("first"), Presses("second", os.getpid()), Ends("third")]
@@ -39,6 +41,7 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     assert outcome == Outcome(done=["a"])
 
 
+@pytest.mark.slow
 def test_in_another_thread() -> None:
     found: list[Outcome] = []
     thread = threading.Thread(target=lambda: found.append(play_here([Ends("a")], 1, lambda report: None)))

@@ -316,6 +316,7 @@ def test_a_directory_of_trajectories_can_be_played(tmp_path: Path) -> None:
     assert summary["manifest"]["workload"]["sha256"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     arguments = ["replay", str(trace), "--policy", "vllm", "--seeds", "200", "--jobs", "1", "--no-report"]

@@ -383,6 +383,7 @@ def killed(server: FakeEndpoint, trace: Path, out: Path, how: int, *more: object
     return run.returncode, stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int) -> None:
     trace, out, shared = trace_of(tmp_path, 5), tmp_path / "out", ["--processes", processes]

@@ -42,7 +42,7 @@ def owner(folder: Path, script: str) -> subprocess.Popen[str]:
     return started
 
 
-@pytest.mark.parametrize("script", [STUBBORN, LEADER_GONE, ORDERLY])
+@pytest.mark.parametrize("script", [pytest.param(STUBBORN, marks=pytest.mark.slow), LEADER_GONE, ORDERLY])
 def test_nothing_outlives_a_killed_owner(tmp_path: Path, script: str) -> None:
     started = owner(tmp_path, script)
     sessions = sessions_of(tmp_path)

@@ -102,6 +102,7 @@ def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("--num-programs", "3", "--jps", "0.5", "--no-report")
 
 
+@pytest.mark.slow
 def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
     """From the working directory; each run is a process of its own."""
     (tmp_path / "my_policy.py").write_text(CODE)
