@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -61,6 +62,7 @@ def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: b
     # vLLM's import takes seconds
     from continuum_server.virtual.engine import build_engine, settings_of  # noqa: PLC0415
 
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # no advice about this machine's CPU
     shape = shape_of(config)
     limit = min(shape.max_model_len, (shape.num_blocks - 1) * shape.block_size)
     jobs, places = _jobs(run.served)
