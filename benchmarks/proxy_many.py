@@ -1,11 +1,11 @@
-"""Runs many programs at once through proxies, some of which hang up in the middle of answers, and checks what remains.
+"""Runs many programs at once, each through a proxy of its own, and checks that nothing is lost and nothing is left.
 
     continuum-bench serve --port 8000 &
     python benchmarks/proxy_many.py --upstream http://127.0.0.1:8000 [--programs 200]
 
-Each program has a proxy of its own (``continuum_client.proxy.Proxy``) and makes six streamed turns over it. Every third
-program hangs up in its third turn and sends the turn again, every tenth ends there. Exit status 1 if a turn got lost on
-the way, or if a request, a pin or a proxy is left at the end.
+A program makes six streamed turns through its ``continuum_client.proxy.Proxy``. Every third program closes the
+connection in the middle of its third answer and sends that turn again; every tenth program ends there. The exit status
+is 1 if a turn got lost on the way, or if a request, a pin or a proxy is left at the end.
 """
 
 from __future__ import annotations

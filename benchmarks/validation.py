@@ -248,8 +248,9 @@ def _agent_run(path: Path) -> LoggedRun:
 def _calibrate(run: LoggedRun, times: StepTimes) -> tuple[AgentServer, float, int]:
     """From turns that had the server to themselves: a line through their prefill times, and their decode times.
 
-    The server generated more than the trace records: 109 tokens took 31 s where 20 ms a token are usual. The fastest
-    tenth of the long turns gives the time of a step; what the others took longer counts as unrecorded tokens.
+    The server generated more tokens than the trace records: a turn with 109 recorded tokens decoded for 31 s, although
+    a token usually takes 20 ms. The fastest tenth of the long turns gives the time of a step. Whatever time another
+    turn took beyond that counts as unrecorded tokens.
     """
     before = {each.program_id: 0 for each in run.served}
     modelled, prefill = [], []

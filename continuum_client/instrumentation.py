@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from continuum_client.reply import Content
 
 END_S = 5.0
-"""At most so long does ``uninstrument()``, or the end of the process, take to release the open programs."""
+"""``uninstrument()`` and the end of the process take at most this long to release the open programs."""
 
 
 class Instrumentation:

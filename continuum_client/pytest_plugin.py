@@ -53,5 +53,5 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def program_id_of(node_id: str) -> str:
-    """A node id as a program id: printable ASCII, of which the end is kept."""
+    """A test's program id is pytest's node id, with ``_`` for all but printable ASCII. A long one loses its start."""
     return "".join(char if char.isascii() and char.isprintable() else "_" for char in node_id).strip()[-MAX_ID_CHARS:]

@@ -1,4 +1,4 @@
-"""Functions of every kind as programs and as tools."""
+"""The decorators make programs and tools of plain functions, coroutines, generators and asynchronous generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page of each framework runs as written: program ids arrive, tools are timed, programs are released.
+"""Runs the code on each framework's page as it is written, and checks what the server gets: program ids, tool times and
+releases.
 
 Each framework needs an environment of its own. ``make frameworks`` builds them in ``.frameworks``; without them, the
 tests of the frameworks that are not installed are skipped.

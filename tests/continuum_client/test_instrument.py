@@ -136,7 +136,8 @@ def test_ours_are_tagged_once_and_keep_their_options(vllm: FakeServer, server: F
 
 
 def test_retries_refusals_and_errors(server: FakeServer) -> None:
-    """As with our own clients: a retry carries the same tags, refused fields are left out, errors are openai's."""
+    """All three are as with our own clients. A retry carries the same tags, a field that the server refuses is left out
+    of the next try, and the agent gets openai's own errors."""
     instrument(dialect="vllm")
     client = openai.OpenAI(base_url=server.url, max_retries=1)
     server.plan.append(Planned(500))

@@ -104,8 +104,7 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Mean of ``over`` / mean of ``under``, paired by position, with an interval that is symmetric on a log scale.
 
     The variance of the logarithm is the delta method's, the quantile Student's t. The bounds are positive and finite,
-    and the inverse ratio has the reciprocal interval. In 3,000 made-up experiments of three or five seeds it held the
-    true ratio in 94 to 95% where seeds varied by 10 or 30%, and in 92 to 93% where they varied by 60%. (Fieller's
+    and the inverse ratio has the reciprocal interval. How often it is wrong: docs/results/self-check.md. (Fieller's
     interval agrees where the ratio is well known. Where it is not, Fieller's is very lopsided or has no end.)
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)

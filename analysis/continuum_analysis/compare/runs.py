@@ -14,7 +14,8 @@ from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
 BASELINES = ("vllm", "stock")
-"""Policies that others are compared with where nobody names one: vLLM's own scheduler, virtual and live."""
+"""Without ``--baseline`` the other policies are compared with one of these. Both are vLLM's own scheduler: ``vllm`` in
+the virtual engine, ``stock`` on a server."""
 MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields in which two runs must agree before they are compared."""
 TIERS = "offload"

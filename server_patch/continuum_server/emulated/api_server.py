@@ -1,8 +1,8 @@
 """vLLM's API server for the emulated engine: ``python -m continuum_server.emulated.api_server``, then vLLM's arguments.
 
-The engine core is forked from it, as vLLM does on a GPU, and so starts in half the time. On a CPU vLLM starts a new
-interpreter instead, for the sake of OpenMP threads, which do not survive a fork. The emulated engine computes nothing;
-``server_command`` sets OMP_NUM_THREADS to 1, so there are no such threads.
+On a GPU vLLM forks its engine core from the API server. On a CPU it starts a new interpreter instead, because OpenMP's
+threads do not survive a fork; that takes twice as long. The emulated engine computes nothing, and ``server_command``
+sets OMP_NUM_THREADS to 1. So it has no such threads, and this module makes vLLM fork on a CPU too.
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ def load_step_times(
     Args:
         step_overhead_ms: added to every step; None: the overhead of the vLLM version.
         vllm: the version; None: the newest.
-        band: low, mid or high: how long attention takes where no mixed step was measured.
+        band: ``low``, ``mid`` or ``high``. It chooses the estimate of attention on GPUs such as the A100, for which
+            nobody measured steps that mix prompt chunks and decodes.
 
     Raises:
         UnknownPair: no such GPU, model or degree; the message lists what exists.

@@ -126,7 +126,8 @@ class EngineShape:
     layers: int
     kv_heads: int
     head_dim: int
-    """Of bf16 keys and values that have the model's bytes per token on all GPUs."""
+    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV does
+    on all GPUs together."""
     hidden: int
     query_heads: int
     max_model_len: int
