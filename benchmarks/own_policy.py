@@ -7,9 +7,9 @@
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
-options of ``continuum-bench``, as are "length_scale" and "shared_prefix". Two more: "lengths_later": 2.5 multiplies the
-lengths of the programs that arrive in the second half; "turns": [2, 4] ends programs with their second, third or fourth
-turn.
+options of ``continuum-bench``, as are "length_scale", "shared_prefix" and "step_times" (low, mid or high).
+Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
+ends programs with their second, third or fourth turn.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
@@ -47,7 +47,8 @@ from scipy import stats
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
-OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_ENGINE = ("gpu", "kv_blocks", "step_times")
+OF_THE_CELL = ("traces", "workload", "lengths_later", "turns", *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -81,7 +82,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     """One run of an arm. Times are in seconds."""
     cell_name, cell, label, (policy, options, *rest), seed = task
     guards, hints = (*rest, {}, {})[:2]
-    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
+    config = EngineConfig(**{"gpu": "a100-80gb", **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
     settings = settings_of(config, policy, options, Guards(**guards))
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)

@@ -37,10 +37,16 @@ class ClientTrust:
     """Trust before anything is known."""
     programs: float = 0.0
     true: float = 0.0
+    square: float = 0.1
+    """Mean squared error of its predicted tool times, as logarithms."""
 
     @property
     def value(self) -> float:
         return (self.first + self.true) / (1.0 + self.programs)
+
+    def missed(self, error: float) -> None:
+        """A predicted time was wrong by so much. No error counts more than 1."""
+        self.square += (min(error * error, 1.0) - self.square) / PROGRAMS
 
     def changed(self, before: float | None, after: float | None) -> None:
         """The share of a program's hints that came true changed; None: nothing is known of the program."""
@@ -144,14 +150,16 @@ class Predictions:
     distributions alone would have chosen are compared: the cheaper one was right.
     """
 
-    FIRST, SPREAD, LEAST_SPREAD = 0.5, 0.3, 0.05
-    """Trust before anything is known; standard deviation of the logarithm, before and at least."""
+    FIRST, PRIOR, LEAST_SPREAD = 0.5, 4.0, 0.05
+    """Trust before anything is known; how many predictions with its client's spread a new program is taken to have
+    made; least standard deviation of the logarithm."""
     DELAY_S = 0.25
     """Added to times before they are compared as ratios: nobody predicts an agent's own delay."""
     KEPT, BROKEN = (20.0, 1.0), (40.0, 3.0)
     """What a cheaper and a dearer hold count, per ``even_s`` of difference, and the most that one counts."""
-    POINTS = (-1.15, -0.32, 0.32, 1.15)
-    """Four equally likely values of a standard normal distribution."""
+    POINTS = ((-1.0, 0.3), (0.0, 0.38), (1.0, 0.2), (2.0, 0.09), (3.0, 0.03))
+    """Values of a standard normal distribution and how likely each is taken to be, the rare long ones more than they
+    are: a hold that is too long costs little where the program is back early."""
     P90 = 1.2816
 
     def __init__(self) -> None:
@@ -172,29 +180,40 @@ class Predictions:
         program = turn.program
         told = cast("_Told | None", program.told)
         if told is None:
-            prior = 4.0  # as many earlier predictions with the usual spread
-            told = _Told(self._clients.trust(program.namespace), prior * self.SPREAD**2, prior)
-            program.told = told
+            trust = self._clients.trust(program.namespace)
+            told = program.told = _Told(trust, self.PRIOR * trust.client.square, self.PRIOR)
         predicted_s = turn.tool_hint_s + told.rest_s
         points = self._points(predicted_s, turn.tool_hint_p90_s, told)
-        holds = _holds(points, even_s)
+        holds = self._holds(points, even_s)
         hint_s = min(holds, key=lambda each: each[1])[0]
         told.guess = _Guess(now_s, predicted_s, hint_s, learned_s, even_s)
         weight = told.trust.value
         if cost is None:
             return hint_s if weight >= self.FIRST else learned_s
-        by_hint = sum(cost_s(learned_s, point, even_s) for point in points) / len(points)
-        tried = [(learned_s, by_hint), *holds]
+        by_hint = (
+            chance * cost_s(learned_s, at_s, even_s) for at_s, (_, chance) in zip(points, self.POINTS, strict=True)
+        )
+        tried = [(learned_s, sum(by_hint)), *holds]
         return min(tried, key=lambda each: weight * each[1] + (1.0 - weight) * cost(each[0]))[0]
 
     def _points(self, predicted_s: float, p90_s: float | None, told: _Told) -> list[float]:
-        """Equally likely times until the program is back, the shortest first."""
+        """Times until the program is back, one for each of ``POINTS``."""
         base_s = predicted_s + self.DELAY_S
         spread = (told.squares / told.errors) ** 0.5
         if p90_s is not None and p90_s > predicted_s:
             spread = log((p90_s + self.DELAY_S) / base_s) / self.P90
         spread = max(spread, self.LEAST_SPREAD)
-        return [max(0.0, base_s * exp(spread * z) - self.DELAY_S) for z in self.POINTS]
+        return [max(0.0, base_s * exp(spread * z) - self.DELAY_S) for z, _ in self.POINTS]
+
+    def _holds(self, points: list[float], even_s: float) -> list[tuple[float, float]]:
+        """Holds that can be best if the program is back after one of ``points``, each with its expected cost."""
+        tried, waited_s, left = [(0.0, even_s)], 0.0, 1.0
+        for at_s, (_, chance) in zip(points, self.POINTS, strict=True):
+            if at_s > even_s:
+                break
+            waited_s, left = waited_s + chance * at_s, left - chance
+            tried.append((at_s, waited_s + left * (at_s + even_s)))
+        return tried
 
     def returned(self, turn: TurnState, now_s: float) -> None:
         """A turn of the program arrived: judge what was predicted of its time away."""
@@ -212,6 +231,7 @@ class Predictions:
             return
         error = log((away_s + self.DELAY_S) / (guess.predicted_s + self.DELAY_S))
         told.squares, told.errors = FADE * told.squares + min(error * error, 4.0), FADE * told.errors + 1.0
+        told.trust.client.missed(error)
         learned_s = cost_s(guess.learned_s, away_s, guess.even_s)
         gain = (learned_s - cost_s(guess.hint_s, away_s, guess.even_s)) / guess.even_s
         if abs(gain) > 0.01:
@@ -220,17 +240,6 @@ class Predictions:
 
 def _counted(amount: float, factor: float, most: float) -> float:
     return min(most, factor * max(0.0, amount))
-
-
-def _holds(points: list[float], even_s: float) -> list[tuple[float, float]]:
-    """Holds that can be best if the program is back after one of ``points``, each with its expected cost."""
-    tried, waited_s, left = [(0.0, even_s)], 0.0, len(points)
-    for point in points:
-        if point > even_s:
-            break
-        waited_s, left = waited_s + point, left - 1
-        tried.append((point, (waited_s + left * (point + even_s)) / len(points)))
-    return tried
 
 
 # ------------------------------------------------------------------------------------------------------ wishes
