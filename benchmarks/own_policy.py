@@ -10,8 +10,9 @@ CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay
 options of ``continuum-bench``, as are "length_scale", "shared_prefix" and "step_times" (low, mid or high).
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
-ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
-that hold for every policy, may be left out.
+ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
+"hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
+server, may be left out.
 It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
 docs/results/own-policy.md come from the files in benchmarks/own_policy.
 """
@@ -32,6 +33,7 @@ from typing import Any
 import numpy as np
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.hints import hint_error, lies
 from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -44,6 +46,7 @@ from scipy import stats
 
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
+HINTS = ("hints", "hint_error")
 OF_THE_ENGINE = ("gpu", "kv_blocks", "step_times")
 OF_THE_CELL = ("traces", "workload", "lengths_later", "turns", *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
@@ -55,7 +58,7 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         skip_invalid=True,
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
-    arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
+    arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
     workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
@@ -77,15 +80,21 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run of an arm. Times are in seconds."""
-    cell_name, cell, label, (policy, options, *guards), seed = task
+    cell_name, cell, label, (policy, options, *rest), seed = task
+    guards, hints = (*rest, {}, {})[:2]
     config = EngineConfig(**{"gpu": "a100-80gb", **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
-    settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
-    jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
+    settings = settings_of(config, policy, options, Guards(**guards))
+    jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
-    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, engine.loop)}
+    return {
+        "cell": cell_name,
+        "arm": label,
+        "seed": seed,
+        **_summary(jobs, _honest(jobs, hints), turns, events, engine.loop),
+    }
 
 
 class _Events:
@@ -102,7 +111,15 @@ class _Events:
         self.pressure += event.event == "unpin" and event.reason == "pressure"
 
 
-def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
+def _honest(jobs: list[Job], hints: dict[str, str]) -> set[str]:
+    """The programs that do not lie."""
+    error = hint_error(hints.get("hint_error", "0"))
+    return {job.program_id for number, job in enumerate(jobs) if not lies(number, error)}
+
+
+def _summary(
+    jobs: list[Job], honest: set[str], turns: list[TurnRecord], events: _Events, loop: VirtualLoop
+) -> dict[str, Any]:
     ends: dict[str, float] = {}
     first: dict[str, float] = {}
     for turn in turns:
@@ -115,6 +132,7 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
         "max": round(float(jct.max()), 2),
+        "honest": round(float(np.mean([ends[name] - first[name] for name in honest] or [0.0])), 2),
         "wall": round(loop.now_s, 1),
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),

@@ -33,6 +33,7 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Range, Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 from continuum_server.policy.tool_times import AwayTimes
@@ -113,6 +114,7 @@ class WorkingSet(ProgramFcfs):
         "programs_outside": "Programs that wait to be admitted",
     }
     steps: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     pins_yield_to: ClassVar[Yielding] = "waiting"
     options: WorkingSetOptions
 
@@ -121,6 +123,7 @@ class WorkingSet(ProgramFcfs):
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
+        self.predictions = Predictions()
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
         self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
@@ -147,6 +150,7 @@ class WorkingSet(ProgramFcfs):
         program, self._changed = turn.program, True
         had_place = program.program_id in self._inside
         turn.policy_state = _Arrival(had_place)
+        self.predictions.returned(turn, now_s)
         member = _member(program)
         if member is None:
             member = program.policy_state = Member(turn.prompt_tokens, turn.blocks)
@@ -209,14 +213,27 @@ class WorkingSet(ProgramFcfs):
             member.since_s = finish.now_s
             member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
-        return Hold(min(ttl_s, self._reload_even_s(finish)))
+        reload_even_s = self._reload_even_s(finish)
+        return Hold(min(ttl_s, reload_even_s), worth_s=min(even_s, reload_even_s))
+
+    def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
+        """The program keeps its place for as long as its KV is held."""
+        member = _member(turn.program)
+        if member is not None and turn.program.requests_in_engine == 0:
+            member.until_s = now_s + hold_s
+            member.gone_s = max(member.gone_s, member.until_s)
+            heapq.heappush(self._ends, (member.until_s, next(self._ties), turn.program))
 
     def _shared_tokens(self, program_id: str) -> int:
         """Leading tokens of a program's context that another program inside has too."""
         return self._contexts.shared(program_id) * self.machine.block_size
 
     def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
-        return self.away_times.best_hold_s(even_s)
+        learned_s = self.away_times.best_hold_s(even_s)
+        if finish.turn.tool_hint_s is None:
+            return learned_s
+        cost = self.away_times.cost(even_s)
+        return self.predictions.hold_s(finish.turn, finish.now_s, even_s, learned_s, cost)
 
     def _reload_even_s(self, finish: TurnFinish) -> float:
         """When holding has cost as much as a reload: waiting for the tier takes memory, computing the rest the engine.
