@@ -37,14 +37,21 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.virtual.offload import read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
+CHUNK_TOKENS = 256
+"""Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size")
+OF_THE_CELL = (
+    *("traces", "workload", "offload", "lengths_later", "turns"),
+    *(*OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS),
+)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -74,11 +81,22 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
+def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
+    """The cell's engine, which has tiers for a policy that is named ``NAME+offload``."""
+    gpu = cell.get("gpu", "a100-80gb")
+    config = EngineConfig(**{"gpu": gpu, **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
+    if not policy.endswith("+offload"):
+        return config
+    tiers = read_offload(cell["offload"], gpu)
+    return replace(config, offload=replace(tiers, blocks_per_chunk=CHUNK_TOKENS // config.block_size))
+
+
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run of an arm. Times are in seconds."""
     cell_name, cell, label, (policy, options, *guards), seed = task
-    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
-    settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
+    config = engine_of(cell, policy)
+    name = policy.removesuffix("+offload")
+    settings = settings_of(config, name, options, Guards(**guards[0]) if guards else Guards())
     jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     engine.loop.run()
