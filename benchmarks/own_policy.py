@@ -7,9 +7,10 @@
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
-options of ``continuum-bench``, as are "length_scale" and "shared_prefix". Two more: "lengths_later": 2.5 multiplies the
-lengths of the programs that arrive in the second half; "turns": [2, 4] ends programs with their second, third or fourth
-turn.
+options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_times" (low, mid or high), "block_size"
+and "offload": the tiers of arms whose policy is named NAME+offload.
+Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
+ends programs with their second, third or fourth turn.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
 that hold for every policy, may be left out.
 It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
@@ -47,7 +48,7 @@ CHUNK_TOKENS = 256
 """Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
-OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size")
+OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
 OF_THE_CELL = (
     *("traces", "workload", "offload", "lengths_later", "turns"),
     *(*OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS),

@@ -87,7 +87,7 @@ def read_offload(preset: str, gpu: str) -> Offload:
     eighth of the bandwidth at all times, as if the others were always busy.
 
     Raises:
-        OffloadError: the preset does not have the form ``dram-GB+ssd-GB@pcie4/8``, of which all but the DRAM may be missing.
+        OffloadError: the preset does not have the form ``dram-GB+ssd-GB@pcie4/8``; all but the DRAM may be missing.
         UnknownPair: the GPU is unknown.
     """
     found = _PRESET.fullmatch(preset.strip().lower())
