@@ -213,18 +213,22 @@ def test_with_tiers_the_room_is_the_gpus() -> None:
         (Stored(300, 300), 0.3 * 0.5 * 1.2),  # from the SSD: 0.9 s more
     ],
 )
-@pytest.mark.parametrize("waited_s", [0.0, 2.0])
+@pytest.mark.parametrize(("waited_s", "kept"), [(0.0, True), (0.1, True), (9.0, True), (0.1, False)])
 def test_a_hold_lasts_until_it_has_cost_as_much_as_a_loss(
-    stored: Stored | None, loss_s: float, waited_s: float
+    stored: Stored | None, loss_s: float, waited_s: float, kept: bool
 ) -> None:
-    """300 tokens are 0.3 of the pool. With tiers the wait for room counts too: two programs inside lose half of it."""
+    """300 tokens are 0.3 of the pool. With tiers the wait for room counts too: two programs inside lose half of it.
+
+    If tiers did not keep what they had, all is computed again.
+    """
     gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), memory_worth=0.5, tool_times=0)
     gate.finish(gate.arrive("b"))
     back = gate.arrive("b")
     gate.now_s += waited_s
-    gate.table.start(back, gate.now_s, hit_tokens=0, block_size=1)
-    wait_s = waited_s / 2 if stored is not None else 0.0
-    assert hold_after(gate, "a", stored) == pytest.approx((loss_s + wait_s) / (0.3 * 0.5))
+    reloaded = 300 if kept else 0
+    gate.table.start(back, gate.now_s, hit_tokens=reloaded, block_size=1, reloaded_tokens=reloaded)
+    expected_s = min(0.3, loss_s + waited_s / 2) if kept else 0.3
+    assert hold_after(gate, "a", stored) == pytest.approx(expected_s / (0.3 * 0.5))
 
 
 def hold_after(gate: Gate, name: str, stored: Stored | None) -> float:

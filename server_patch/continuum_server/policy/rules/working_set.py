@@ -127,8 +127,8 @@ class WorkingSet(ProgramFcfs):
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
         self._limit_tokens = self.options.share * machine.kv_tokens
         """More context than this cannot be in the batch, even if tiers keep what leaves the GPU."""
-        self._back_s = RecentMean(RECENT)
-        """Seconds from a return until the turn started, of programs whose KV had left the GPU."""
+        self._back_s, self._kept = RecentMean(RECENT), RecentMean(RECENT)
+        """Of returns to KV that had left the GPU: seconds until the turn started, and the share that tiers had kept."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, Member] = {}
         self._contexts = Contexts()
@@ -191,6 +191,7 @@ class WorkingSet(ProgramFcfs):
         program = start.turn.program
         if start.kv_was_evicted:
             self._back_s.add(start.now_s - start.turn.arrival_s)
+            self._kept.add(float(not start.kv_was_lost))
             if start.turn.policy_state == _Arrival(had_place=True):
                 self._lost_s = start.now_s
         member = _member(program)
@@ -237,9 +238,8 @@ class WorkingSet(ProgramFcfs):
     def _loss_s(self, tokens: int, own: int, stored: Stored | None) -> float:
         """Engine seconds that it costs to lose the last ``own`` tokens of a context.
 
-        Without tiers all of them are computed again. With tiers, stored ones are reloaded instead if that is cheaper:
-        a reload takes memory, but not the engine. And the program waits until there is room and its KV is back; of n
-        programs inside, each has 1/n of the engine, which it loses while it waits.
+        What is in no tier at the return is computed again. A reload takes memory, but not the engine; and its program
+        waits until there is room and the KV is back. Of n programs inside, each loses 1/n of the engine by waiting.
         """
         prefill = self.machine.prefill
         rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
@@ -249,7 +249,8 @@ class WorkingSet(ProgramFcfs):
         rest_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(there)
         load_s = self.machine.reload_s(stored) if stored.tokens > 0 else 0.0
         reload_s = own / self.machine.kv_tokens * self._worth_now() * load_s + rest_s
-        return min(rebuild_s, reload_s) + self._back_s.value / max(1, len(self._inside))
+        wait_s = self._back_s.value / max(1, len(self._inside))
+        return rebuild_s - self._kept.value * max(0.0, rebuild_s - reload_s - wait_s)
 
     def _worth_now(self) -> float:
         """Worth of memory: faster decoding, plus room for programs that run while others wait for their tools.
