@@ -7,7 +7,8 @@
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
-options of ``continuum-bench``, as are "length_scale", "shared_prefix" and "step_times" (low, mid or high).
+options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_times" (low, mid or high), "block_size"
+and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
@@ -39,16 +40,22 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.virtual.offload import read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
+CHUNK_TOKENS = 256
+"""Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
-OF_THE_ENGINE = ("gpu", "kv_blocks", "step_times")
-OF_THE_CELL = ("traces", "workload", "lengths_later", "turns", *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
+OF_THE_CELL = (
+    *("traces", "workload", "offload", "lengths_later", "turns"),
+    *(*OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS),
+)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -78,12 +85,22 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
+def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
+    """The cell's engine, which has tiers for a policy that is named ``NAME+offload``."""
+    gpu = cell.get("gpu", "a100-80gb")
+    config = EngineConfig(**{"gpu": gpu, **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
+    if not policy.endswith("+offload"):
+        return config
+    tiers = read_offload(cell["offload"], gpu)
+    return replace(config, offload=replace(tiers, blocks_per_chunk=CHUNK_TOKENS // config.block_size))
+
+
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run of an arm. Times are in seconds."""
     cell_name, cell, label, (policy, options, *rest), seed = task
     guards, hints = (*rest, {}, {})[:2]
-    config = EngineConfig(**{"gpu": "a100-80gb", **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
-    settings = settings_of(config, policy, options, Guards(**guards))
+    config = engine_of(cell, policy)
+    settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     engine.loop.run()

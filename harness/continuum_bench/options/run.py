@@ -192,8 +192,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Tokens of one KV block."""
     offload: str | None = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
-    dram-200+ssd-800, or other sizes. If no policy is named so, all policies run with these tiers. Default: what is
-    usual for the GPU."""
+    dram-200+ssd-800, or other sizes; @pcie3 behind them names another link, and dram-100@pcie4/8 a link that 8 GPUs
+    share. If no policy is named so, all policies run with these tiers. Default: what is usual for the GPU."""
     profile: Path | None = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
     replicas: Annotated[int, at_least(1)] = 1
