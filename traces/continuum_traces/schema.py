@@ -251,6 +251,8 @@ class TurnRecord:
     """Kinds of error of the turn's failed tries, in order."""
     turn_id: str | None = None
     """The turn id that was sent to the server with every try."""
+    alone_s: float | None = None
+    """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
