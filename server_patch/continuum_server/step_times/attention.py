@@ -45,15 +45,15 @@ class TileModel:
     """Time of a block that has a multiprocessor for itself, relative to its share of a full one: from 1 (as fast as
     several blocks together) to ``blocks_each`` (no faster than beside others)."""
     scale: float = 1.0
-    tile_us: float = 5.8
-    launch_us: float = 1.0
-    tail: float = 0.57
-    """Share of a tile's time for which the last blocks run alone."""
-    miss_from: float = 0.57
+    tile_us: float = 4.8
+    launch_us: float = 1.8
+    tail: float = 0.55
+    """Share of the longest tile's time for which the last blocks run alone."""
+    miss_from: float = 0.48
     """KV of one KV head, as a share of L2, from which other query heads of the group read it from memory again."""
-    miss_over: float = 1.0
+    miss_over: float = 1.17
     """By how much of L2 it must grow until all of them do."""
-    power: float = 3.8
+    power: float = 3.7
     """Arithmetic and reading overlap: together they take (a^power + r^power)^(1/power)."""
 
 
@@ -70,7 +70,7 @@ class Kernel:
 def _measured(tiles: TileModel, card: str) -> Kernel:
     return Kernel(
         "FlashAttention-2",
-        f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 8-10%",
+        f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 6-8%",
         {"low": tiles, "mid": tiles, "high": tiles},
     )
 
@@ -96,7 +96,7 @@ def _ampere(kv_tb_s: float) -> Kernel:
 
 def _l40s() -> Kernel:
     def tiles(scale: float) -> TileModel:
-        return TileModel(142, TILE_FLOPS * 142 / 188.5e6, 0.96 * 0.864, 96, scale=scale)
+        return TileModel(142, TILE_FLOPS * 142 / 188.5e6, 0.97 * 0.864, 96, scale=scale)
 
     return _scaled("the L40S", tiles(0.85), tiles(1.0), tiles(1.15))
 
@@ -108,8 +108,8 @@ KERNELS = {
     "a100-80gb": _ampere(0.78 * 2.039),
     "a100-40gb": _ampere(0.78 * 1.555),
     "l40s": _l40s(),
-    "rtx-pro-6000": _measured(TileModel(188, 0.0220, 0.78 * 1.792, 128), "the RTX PRO 6000"),
-    "rtx-4090": _measured(TileModel(128, 0.0323, 0.96 * 1.008, 72), "the RTX 4090"),
+    "rtx-pro-6000": _measured(TileModel(188, 0.0214, 0.78 * 1.792, 128), "the RTX PRO 6000"),
+    "rtx-4090": _measured(TileModel(128, 0.0317, 0.97 * 1.008, 72), "the RTX 4090"),
     "h100-80gb": _FA3,
     "h200-141gb": _FA3,
     "b200-180gb": _TRTLLM,
@@ -161,11 +161,11 @@ class MixedAttention:
             held += prefix + tokens
             if prefix + tokens > longest:
                 longest = prefix + tokens
-        work_us = tiles * self._tile_us + passed * self._token_us
-        blocks = tiles * self._heads
-        compute_us = (longest * self._token_us + self._tile_us) * self._alone
-        if blocks > self._multiprocessors:
-            compute_us = max(compute_us, work_us * self._heads / self._multiprocessors + self._tail * work_us / tiles)
+        longest_us = longest * self._token_us + self._tile_us
+        compute_us = longest_us * self._alone
+        if tiles * self._heads > self._multiprocessors:
+            work_us = tiles * self._tile_us + passed * self._token_us
+            compute_us = max(compute_us, work_us * self._heads / self._multiprocessors + self._tail * longest_us)
         if not decodes:
             return self._launch_us + compute_us
         read_us = context * self._read_us * self._times_read(tiles, held)

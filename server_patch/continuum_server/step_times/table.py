@@ -147,7 +147,10 @@ class TableStepTimes:
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
-        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes."""
+        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes.
+
+        Behind a prefix, which no source measured, it takes at least as long as a decode, which reads the same KV.
+        """
         table, rates = self._table, self._rates
         most = table.chunk_tokens[-1]
         _check_chunk(tokens, prefix, most)
@@ -156,7 +159,8 @@ class TableStepTimes:
         low, high = rates[i], rates[i + 1]
         below = low[j] + (low[j + 1] - low[j]) * v
         above = high[j] + (high[j + 1] - high[j]) * v
-        return (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
+        pairs_ms = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
+        return max(pairs_ms, self._decode_line(1).at(prefix + tokens)) if prefix else pairs_ms
 
     def _decode_line(self, batch: int) -> _Line:
         """Attention of one batch size by mean context; made at its first use."""

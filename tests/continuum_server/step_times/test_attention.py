@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MEASUREMENTS = Path(__file__).parents[4] / "shared" / "validation" / "llmservingsim" / "profile"
-DIP = 1.15
-"""A short tile more lowers the mean tile, whose time the tail is."""
+ROUNDING = 1 + 1e-9
 TILED = [name for name, kernel in KERNELS.items() if kernel.tiles]
 
 
@@ -61,7 +60,7 @@ def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, mode
         - 1.0
         for row in rows.itertuples()
     ]
-    assert sum(map(abs, errors)) / len(errors) < 0.105
+    assert sum(map(abs, errors)) / len(errors) < 0.085
     assert abs(sorted(errors)[len(errors) // 2]) < 0.05
 
 
@@ -73,13 +72,11 @@ def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, mode
     context=st.integers(1, 20_000),
 )
 def test_more_attention_takes_no_less_time(gpu: str, tokens: int, prefix: int, decodes: int, context: int) -> None:
-    """On an A100 a chunk's few thread blocks, alone on the card, are modelled up to 30% slower than among others."""
-    dip = 1.35 if gpu.startswith("a100") else DIP
     mixed, chunk = attention(gpu), PrefillChunk(tokens, prefix)
     found = mixed.ms([chunk], decodes, decodes * context)
-    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * dip
-    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * dip
-    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * dip
+    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * ROUNDING
+    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * ROUNDING
+    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * ROUNDING
     low, mid, high = (attention(gpu, band).ms([chunk], decodes, decodes * context) for band in BANDS)
     assert low <= mid <= high
 
