@@ -1,7 +1,8 @@
 """Attention in steps that compute prompt chunks, by the kernel that vLLM runs on a GPU.
 
 FlashAttention-3 (Hopper) and the TRT-LLM kernels (data centre Blackwell) take about as long for a mixed step as for its
-parts alone, so their times are sums of the source's times. FlashAttention-2 (Ampere, Ada, consumer Blackwell) does not:
+parts alone, so their times are sums of the source's times, less the fixed time of launches that the parts share.
+FlashAttention-2 (Ampere, Ada, consumer Blackwell) does not:
 it cuts every request into tiles of 64 queries of one head, and a thread block passes over all of a tile's KV. In a step
 of decodes alone it splits the KV over many blocks and reads it once for all query heads of a KV head. With one prompt
 chunk in the step it does neither: each decode becomes one tile per query head, a tile with a single query takes as long
@@ -65,6 +66,8 @@ class Kernel:
     basis: str
     tiles: dict[str, TileModel] | None = None
     """By the names in ``BANDS``. None: mixed steps are sums of their parts."""
+    one_launch: bool = False
+    """Chunks and decodes of a step run in one launch, whose fixed time is counted once."""
 
 
 def _measured(tiles: TileModel, card: str) -> Kernel:
@@ -101,7 +104,12 @@ def _l40s() -> Kernel:
     return _scaled("the L40S", tiles(0.85), tiles(1.0), tiles(1.15))
 
 
-_FA3 = Kernel("FlashAttention-3", "sums of separately measured prompts and decodes; checked on H100 servers")
+_FA3 = Kernel(
+    "FlashAttention-3",
+    "sums of separately measured prompts and decodes, less the fixed time of all launches but one; checked on 386 "
+    "mixed steps of H100 servers",
+    one_launch=True,
+)
 _TRTLLM = Kernel("FlashInfer/TRT-LLM", "sums of separately measured prompts and decodes, which run as separate kernels")
 
 KERNELS = {
@@ -115,13 +123,23 @@ KERNELS = {
     "b200-180gb": _TRTLLM,
 }
 """By the names of ``specs.GPUS``."""
-_OTHER = Kernel("other", "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted")
+_SUMS = "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted"
+_MLA = Kernel("MLA", _SUMS)
+_SINKS = Kernel("Triton", f"{_SUMS}. FlashAttention-2 has no attention sinks; FlashInfer has them in some versions")
+_OTHER = Kernel("other", _SUMS)
 
 
 def kernel_of(gpu: Gpu, model: Model) -> Kernel:
-    """The kernel of a pair. vLLM takes others than FlashAttention-2 for MLA and for fp8 KV."""
+    """The kernel of a pair, by vLLM 0.32's list of backends for a GPU (``platforms/cuda.py``).
+
+    Where it would be FlashAttention-2, models with attention sinks (gpt-oss) and fp8 KV get others.
+    """
+    if model.kv_lora_rank:
+        return _MLA
     kernel = KERNELS.get(gpu.name, _OTHER)
-    return _OTHER if kernel.tiles and (model.kv_lora_rank or model.kv_bytes_each < 2.0) else kernel
+    if kernel.tiles and model.architecture == "GptOssForCausalLM":
+        return _SINKS
+    return _OTHER if kernel.tiles and model.kv_bytes_each < 2.0 else kernel
 
 
 class MixedAttention:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from continuum_server.step_times.attention import BANDS, KERNELS, MixedAttention, kernel_of
-from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
+from continuum_server.step_times.catalog import available, find_gpu, find_model, load_step_times
 from continuum_server.step_times.links import slow_link
 from continuum_server.step_times.model import PrefillChunk, StepTimesError
 from continuum_server.step_times.overhead import ASYNCHRONOUS, SYNCHRONOUS, is_asynchronous, overhead_of
@@ -96,8 +96,25 @@ def test_the_band_is_wide_where_nothing_was_measured() -> None:
 
 def test_every_gpu_has_a_kernel() -> None:
     assert {gpu.name for gpu in GPUS} == set(KERNELS)
-    assert kernel_of(find_gpu("a100"), find_model("llama-3.1-8b")).tiles is not None
-    assert kernel_of(find_gpu("a100"), find_model("deepseek-v3.1")).tiles is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "kernel"),
+    [
+        ("a100", "llama-3.1-8b", "FlashAttention-2"),
+        ("a100", "gpt-oss-20b", "Triton"),
+        ("rtx-4090", "gpt-oss-20b", "Triton"),
+        ("a100", "llama-3.1-8b+fp8-kv", "other"),
+        ("h100", "gpt-oss-20b", "FlashAttention-3"),
+        ("b200", "gpt-oss-20b", "FlashInfer/TRT-LLM"),
+        ("h100", "deepseek-v3.1", "MLA"),
+        ("a100", "deepseek-v3.1", "MLA"),
+    ],
+)
+def test_the_kernel_is_the_one_that_vllm_chooses(gpu: str, model: str, kernel: str) -> None:
+    found = kernel_of(find_gpu(gpu), find_model(model))
+    assert found.name == kernel
+    assert (found.tiles is not None) == (kernel == "FlashAttention-2")
 
 
 def test_overhead_by_version() -> None:
@@ -107,6 +124,26 @@ def test_overhead_by_version() -> None:
     before, now = (load_step_times("h100", "llama-3.1-8b", vllm=version) for version in ("0.19.0", "0.23.0"))
     grown = SYNCHRONOUS.ms(64) - ASYNCHRONOUS.ms(64)
     assert before.step_s((), 64, 64_000) - now.step_s((), 64, 64_000) == pytest.approx(grown / 1e3)
+
+
+def test_no_measured_step_is_shorter_than_the_hosts_work() -> None:
+    """So asynchronous scheduling hides it, and no step waits for the scheduler."""
+    for pair in available():
+        if pair.kind == "measured-table":
+            times = load_step_times(pair.gpu, pair.model, pair.tensor_parallel)
+            for requests in (1, 16, 256):
+                assert times.step_s((), requests, requests * 500) * 1e3 > SYNCHRONOUS.ms(requests)
+
+
+def test_chunks_and_decodes_in_one_launch_pay_for_it_once() -> None:
+    """Steps of H100 servers with 100 decodes and a chunk of a few tokens take hardly longer than without the chunk."""
+    hopper, blackwell = (load_step_times(gpu, "llama-3.1-70b", 4, 0.0) for gpu in ("h100", "b200"))
+    one, two = [PrefillChunk(1, 500)], [PrefillChunk(1, 500)] * 2
+    decodes = 100, 60_000
+    assert hopper.step_s(one, *decodes) < hopper.step_s((), *decodes) + 0.3e-3
+    assert hopper.step_s(two, *decodes) < hopper.step_s((), *decodes) + 0.6e-3
+    assert blackwell.step_s(one, *decodes) > blackwell.step_s((), *decodes) + 0.5e-3
+    assert blackwell.step_s(two, *decodes) < blackwell.step_s(one, *decodes) + 0.3e-3
 
 
 def test_all_reduces_over_pcie_take_longer() -> None:
