@@ -11,7 +11,8 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, at_least
+from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, OptionError, at_least
+from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.options.run import (
     Format,
     Json,
@@ -174,13 +175,15 @@ def analyze(
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
 ) -> int:
     """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out)
-    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, slo)
+    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output, slo)
 
 
 @add_command(app)
@@ -208,13 +211,18 @@ def compare(
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
+    gate: GateOptions,
 ) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out, baseline)
-    return show_comparison(directories, json_output, baseline)
+        if gate.changed():
+            raise OptionError(f"{gate.changed()[0]} and --format or --out: write the table with a command of its own")
+        return write_comparison(directories, form or "csv", out, baseline, slo)
+    return show_comparison(directories, json_output, baseline, slo, gate)
 
 
 @add_command(app)
