@@ -108,8 +108,8 @@ at a rate at which they hardly ever overlap, as in `figure goodput`, whose limit
 times:
 
 ```bash
-continuum-bench swebench --num-programs 20 --jps 0.00001 --policy vllm --out runs/alone
-continuum-bench swebench --num-programs 20 --jps 0.5 --policy vllm,continuum --out runs/loaded
+continuum-bench swebench --num-programs 4 --jps 0.00001 --policy vllm --out runs/alone
+continuum-bench swebench --num-programs 4 --jps 0.5 --policy vllm,continuum --out runs/loaded
 continuum-bench compare runs/loaded --slo jct=10x --unloaded runs/alone
 ```
 """

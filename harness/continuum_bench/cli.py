@@ -29,7 +29,6 @@ from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Hold the KV cache of LLM agents between their turns: run policies on a workload, compare them, explain the "
     "results. GPU time is modelled unless a server with a GPU is used.",
@@ -75,6 +74,11 @@ def _root(
 
 
 def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
+    if options.print_config:
+        from continuum_bench.experiment_file import experiment_yaml  # noqa: PLC0415
+
+        typer.echo(experiment_yaml(workload, options, live), nl=False)
+        return 0
     if live.base_url is not None:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
@@ -107,6 +111,20 @@ def openhands(options: RunOptions, live: LiveOptions) -> int:
 def replay(options: ReplayOptions, live: LiveOptions) -> int:
     """Compare policies on the programs of a trace file, all with the same arrivals."""
     return _play("replay", options, live)
+
+
+@add_command(app)
+def run(
+    file: Annotated[Path, typer.Argument(help="Experiment file (YAML), as --print-config writes it.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option, instead of the file's. Repeatable.")
+    ] = None,
+) -> int:
+    """Play one run that a YAML file describes: any command line of swebench, bfcl, openhands or replay."""
+    from continuum_bench.experiment_file import read_experiment  # noqa: PLC0415
+
+    found = read_experiment(file, overrides or ())
+    return _play(found.workload, found.options, found.live)
 
 
 @add_command(app)
