@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from continuum_analysis.compare.words import TextTable, cause_table, verdict
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
@@ -84,8 +85,8 @@ def show_misses(paths: Sequence[Path]) -> int:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
-        else:
-            print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
+        for sentence in cannot_be_known(run.metrics.facts):
+            print_notice(f"{run.path}: {sentence}")
     return 0
 
 
@@ -134,8 +135,7 @@ def show_comparison(paths: Sequence[Path], as_json: bool, baseline: str | None =
     """Runs of all the directories side by side: seeds merged, a table for each load."""
     summaries = _summaries(paths, baseline)
     if as_json:
-        data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries.items()]
-        sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
+        sys.stdout.write(_comparison_json(summaries))
         return 0
     for jps, summary in summaries.items():
         caption = ", ".join(map(str, paths))
@@ -147,11 +147,19 @@ def show_comparison(paths: Sequence[Path], as_json: bool, baseline: str | None =
 
 
 def write_comparison(paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
+    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
 
     summaries = _summaries(paths, baseline)
+    if form == "json":
+        return _wrote(write_text(_comparison_json(summaries), out), out)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
+
+
+def _comparison_json(summaries: Mapping[float | None, Summary]) -> str:
+    """``--json`` and ``--format json``: what summary.json holds, a list of it where there are several loads."""
+    data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries.items()]
+    return json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n"
 
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:

@@ -27,6 +27,7 @@ CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
     "pinned": ("#117733", ""),
     "cached": ("#88CCEE", "."),
     "reloaded": ("#44AA99", "-"),
+    "found": ("#44AA99", "/"),
     "elsewhere": ("#EE8866", "."),
     "expired": ("#DDCC77", "/"),
     "pressure": ("#882255", "x"),

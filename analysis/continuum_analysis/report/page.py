@@ -74,7 +74,8 @@ def write_report(path: Path, baseline: str | None = None) -> Path:
     Raises:
         AnalysisError, RunDirError: nothing to report, or nowhere to write.
     """
-    return _write(page_of(path.resolve().name, load_runs(path), path, baseline), path / "report.html")
+    home = path.parent if path.is_file() else path
+    return _write(page_of(path.resolve().name, load_runs(path), home, baseline), home / "report.html")
 
 
 def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None = None) -> Path:
