@@ -17,6 +17,7 @@ from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
@@ -101,8 +102,6 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
     """Write a page for each directory, or the page ``out`` about all of them."""
-    from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
-
     if out is not None:
         written = [write_joint_report(paths, out, baseline)]
     else:
@@ -126,8 +125,6 @@ def _report_of(path: Path, baseline: str | None) -> Path:
         sweep = read_sweep(path)
         write_tables(sweep)
         return write_sweep_report(sweep)
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
     return write_report(path, baseline)
 
 
