@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from continuum_traces.run_dir import writing
-from markupsafe import Markup
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.plots.on_screen import html_of
 from continuum_analysis.records.demand import demand
 from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
@@ -31,9 +27,10 @@ from continuum_analysis.report.figures import (
 )
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
 from continuum_analysis.report.figures_load import load_figure
+from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.program_timeline import timeline_json
 
-__all__ = ["Page", "figures_of", "fill_page", "page_of", "write_joint_report", "write_report"]
+__all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
 
 Summaries = Mapping[float | None, Summary]
 
@@ -157,24 +154,6 @@ def render(page: Page) -> str:
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
         manifest=_flat(summary.manifest) + _runs_manifest(page),
     )
-
-
-def fill_page(template: str, **values: Any) -> str:
-    """One of our templates, with the style sheet and the script that every page has."""
-    folder = files("continuum_analysis") / "report" / "web"
-    found = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
-    made = jinja2.Environment(
-        loader=jinja2.DictLoader(found),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    made.globals["drawn"] = lambda figure: Markup(html_of(figure.panels, figure.height))
-    page: str = made.get_template(template).render(
-        style=Markup(found["report.css"]), script=Markup(found["report.js"]), **values
-    )
-    return page
 
 
 def _trust(page: Page, capacity: int | None) -> str:
