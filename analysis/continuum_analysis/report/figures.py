@@ -67,7 +67,7 @@ def _head_bar(
     seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
     few, shown = len(seeds) < ENOUGH_SEEDS, found.within(0.0, float("inf"))
     low, high = (min(seeds), max(seeds)) if few else shown.bounds or (found.mean, found.mean)
-    return Bar(metric, name, found.mean, low, high, look, interval_text(shown, form, seeds))
+    return Bar("", name, found.mean, low, high, look, interval_text(shown, form, seeds))
 
 
 def jct_figure(groups: Groups) -> Figure:
