@@ -309,7 +309,7 @@ def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
     assert page.stat().st_size < MOST_BYTES
     browser.complaints.clear()
     browser.open(page)
-    assert status(browser).endswith("of the run's 1000 programs one in 3 is in this page")
+    assert status(browser).endswith("of the run's 1000 programs one in 4 is in this page")
     assert browser.complaints == []
 
 

@@ -33,9 +33,12 @@ def head_figure(groups: Groups, summary: Summary) -> Figure:
     """Mean and P95 of the completion times by policy: the chart of the first screen."""
     form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
     panels, cells = [], []
-    for metric, title in (("jct_mean_s", "Mean job completion time, s"), ("jct_p95_s", "P95, s")):
+    for metric, title, axis in (
+        ("jct_mean_s", "Mean job completion time, s", "mean JCT, s"),
+        ("jct_p95_s", "P95, s", "P95, s"),
+    ):
         bars = [_head_bar(groups, summary, name, look, metric, form) for name, look in report_styles(groups).items()]
-        panels.append(Panel(title, "", title, bars=[bar for bar in bars if bar is not None]))
+        panels.append(Panel(title, "", axis, bars=[bar for bar in bars if bar is not None]))
         cells.append({bar.name: bar.said for bar in bars if bar is not None})
     rows = [(name, *(each.get(name, NO_VALUE) for each in cells)) for name in summary.arms]
     table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)

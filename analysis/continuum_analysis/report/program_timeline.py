@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[str, float, float]] = {
 """Of each kind of time: its colour, where its bar starts relative to the middle of the row, and the bar's height. Place
 and height also tell the kinds apart."""
 
-MOST_TURNS = 12_000
+MOST_TURNS = 10_000
 """At most this many turns of all policies are in the page, so that it stays under 1.5 MB. Beyond that it has every
 second, third ... program only, and says so."""
 STILL_ROWS = 20
