@@ -41,7 +41,10 @@ app.add_typer(agent_app, name="agent")
 step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
 
-Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Directories = Annotated[
+    list[Path],
+    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
@@ -200,7 +203,7 @@ def analyze(
     *,
     slo: SloOptions,
 ) -> int:
-    """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
+    """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
@@ -332,11 +335,16 @@ def convert(
     source: Source,
     target: Target,
     to: Annotated[
-        str, typer.Option(help="Format to write. scheduler_timestamps files can be converted in both directions.")
+        str,
+        typer.Option(
+            help="Format to write. Of a trace: continuum, agentic-mooncake, mooncake or llmservingsim. Of a run's "
+            "scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory, "
+            "from such a file)."
+        ),
     ],
     form: Format = None,
 ) -> int:
-    """Convert a trace, or scheduler_timestamps, to another format."""
+    """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
     return convert_trace(source, target, to, form)

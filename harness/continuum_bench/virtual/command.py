@@ -11,6 +11,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
+from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
@@ -65,7 +66,7 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     if outcome.done:
         summary = write_summary(experiment.out)
         if not options.no_report:
-            _write_report(experiment.out)
+            write_report(experiment.out)
         _print(summary, experiment, outcome, options)
     if outcome.interrupted:
         print_notice(f"stopped; {len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}")
@@ -93,12 +94,6 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
 def _machines(options: RunOptions) -> str:
     each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
     return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
-
-
-def _write_report(out: Path) -> None:
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
-    write_report(out)
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
