@@ -74,8 +74,8 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 	@echo "docs: open site/index.html; with search: python3 -m http.server --directory site"
 
 golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).
-	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
-	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
+	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026 --overwrite
+	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --overwrite --length-scale 0.4
 	$(PY) tests/golden/surface.py
 
 lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins from theirs.
