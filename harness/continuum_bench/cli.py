@@ -56,6 +56,7 @@ TableForm = Annotated[
 TableFile = Annotated[Path | None, typer.Option(help="File for that table. Default: standard output.")]
 Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
 Target = Annotated[Path, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -272,11 +273,11 @@ def selfcheck(
 
 
 @add_command(traces_app, "import")
-def import_(source: Source, target: Target, form: Format = None) -> int:
-    """Turn a file in another format into a trace file."""
+def import_(source: Source, target: Target, form: Format = None, overwrite: Overwrite = False) -> int:
+    """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
-    return import_traces(source, target, form)
+    return import_traces(source, target, form, overwrite)
 
 
 @add_command(traces_app)
@@ -289,11 +290,12 @@ def synth(
     length_scale: Annotated[
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
+    overwrite: Overwrite = False,
 ) -> int:
     """Synthesize programs from a profile."""
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale)
+    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, overwrite)
 
 
 @add_command(traces_app)
@@ -303,11 +305,12 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
     tokens_reading: TokensReading = "context",
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
-    return fit_profile(source, target, name, tokens_reading, form)
+    return fit_profile(source, target, name, tokens_reading, form, overwrite)
 
 
 @add_command(traces_app)
@@ -324,7 +327,7 @@ def stats(
 
 @add_command(traces_app)
 def validate(source: Source) -> int:
-    """Show every fault of a trace file with its line and field."""
+    """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
 
     return validate_trace(source)
@@ -343,11 +346,12 @@ def convert(
         ),
     ],
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
-    return convert_trace(source, target, to, form)
+    return convert_trace(source, target, to, form, overwrite)
 
 
 # ------------------------------------------------------------------------------------------------ step times

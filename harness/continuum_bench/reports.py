@@ -18,9 +18,9 @@ from continuum_analysis.compare.words import TextTable, cause_table, verdict
 from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.page import write_joint_report, write_report
+from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
