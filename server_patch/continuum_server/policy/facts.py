@@ -116,6 +116,8 @@ class TurnState:
     """The id that the client gives the turn; a retry has the same id."""
     prompt: Hashable = None
     """Equal for equal prompts."""
+    task: str | None = None
+    """Names what the program does: the same for the next run of the same task. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +34,10 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.forecasts import Forecasts, Objective, Progress
 from continuum_server.policy.limits import Range, Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
+from continuum_server.policy.tool_statistics import read_tasks, with_tasks
 from continuum_server.policy.tool_times import AwayTimes
 
 
@@ -53,6 +56,16 @@ class WorkingSetOptions(Options):
     """Most recently finished programs from whose final contexts growth is forecast."""
     tool_times: Annotated[int, Range(0, 1_000_000)] = 1024
     """Most recent times between turns from which a hold is shortened; 0: nothing is learned from tool times."""
+    tasks: Annotated[int, Range(0, 1_000_000)] = 4096
+    """Tasks whose sizes are remembered, by the ``task`` hint or by the first prompt; 0: nothing is learned of tasks."""
+    objective: Objective = "mean"
+    """What the order of programs with known tasks serves: mean (mean JCT: the least expected work first) or makespan
+    (the end of the last of them: the most expected work first)."""
+    overtaking: Annotated[float, Range(0.0, 1e6)] = 30.0
+    """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
+    the average program, and back for each second more; 0: order of arrival."""
+    statistics: str | None = None
+    """Files of statistics from earlier runs to start from, separated by commas."""
 
 
 USUAL_WORTH = 0.27
@@ -75,6 +88,8 @@ class Member:
 
     tokens: int
     """Context in tokens: the last prompt, plus its output once the turn ended."""
+    progress: Progress
+    """What it did so far, and its place in line."""
     blocks: Sequence[Hashable] | None = None
     """Block hashes of the prompt in the engine; None: unknown, or no request is there because a tool runs."""
     held: list[TurnState] | None = field(default_factory=list)
@@ -100,6 +115,12 @@ def _member(program: ProgramState) -> Member | None:
     return cast("Member | None", program.policy_state)
 
 
+def _place(program: ProgramState) -> Rank:
+    """Where the program stands in line: the smallest comes first. Without a forecast it is where it arrived."""
+    member = _member(program)
+    return (program.arrival_s if member is None else member.progress.place_s, program.sequence)
+
+
 class WorkingSet(ProgramFcfs):
     """Order as ``static-ttl``. A new program is admitted when the throughput it adds is at least the recomputation it
     is expected to cause. KV is held until holding it has cost as much as recomputing it would; a program whose next
@@ -111,6 +132,7 @@ class WorkingSet(ProgramFcfs):
     gauges: ClassVar[Mapping[str, str]] = {
         "programs_inside": "Programs that the policy has admitted",
         "programs_outside": "Programs that wait to be admitted",
+        "tasks_known": "Tasks whose sizes the policy remembers",
     }
     steps: ClassVar[bool] = True
     pins_yield_to: ClassVar[Yielding] = "waiting"
@@ -121,6 +143,7 @@ class WorkingSet(ProgramFcfs):
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
+        self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
         self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
@@ -130,7 +153,7 @@ class WorkingSet(ProgramFcfs):
         self._contexts = Contexts()
         """Of programs inside."""
         self._outside: deque[ProgramState] = deque()
-        """In order of arrival."""
+        """In the order of their places."""
         self._ends: list[tuple[float, int, ProgramState]] = []
         """Instants at which programs lose their places, as a heap; entries of programs that returned are skipped."""
         self._ties = count()
@@ -149,12 +172,12 @@ class WorkingSet(ProgramFcfs):
         turn.policy_state = _Arrival(had_place)
         member = _member(program)
         if member is None:
-            member = program.policy_state = Member(turn.prompt_tokens, turn.blocks)
+            member = program.policy_state = Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
             if self._passes(turn) or (not self._outside and self._fits(member, now_s)):
                 member.held = None
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
-                self._outside.append(program)
+                insort(self._outside, program, key=_place)
         if member.since_s <= now_s:
             self.away_times.add(now_s - member.since_s)
             if had_place:
@@ -201,6 +224,7 @@ class WorkingSet(ProgramFcfs):
         program = finish.turn.program
         member = cast(Member, program.policy_state)
         member.tokens, member.blocks, self._changed = finish.context_tokens, None, True
+        self.forecasts.turn_ended(member.progress, finish.turn.prompt_tokens, finish.context_tokens)
         if program.program_id in self._inside and finish.turn.blocks is not None:
             self._contexts.put(program.program_id, finish.turn.blocks)
         even_s = self._break_even_s(finish.context_tokens, self._shared_tokens(program.program_id))
@@ -259,16 +283,30 @@ class WorkingSet(ProgramFcfs):
     def program_finished(self, program: ProgramState) -> None:
         if program.context_tokens > 0:
             self.footprints.add(program.context_tokens)
+        self._learn(program)
         self._leave(program)
         self._changed = True
         member = _member(program)
         if member is not None:
             member.until_s = member.gone_s = math.inf
 
+    def _learn(self, program: ProgramState) -> None:
+        """The program ended: its size is the size of a run of its task. Its last turn has no ``turn_finished``."""
+        member = _member(program)
+        if member is None:
+            return
+        if member.progress.turns < program.turns_finished:
+            self.forecasts.turn_ended(member.progress, program.prompt_tokens, program.context_tokens)
+        self.forecasts.program_ended(member.progress)
+
     # ---------------------------------------------------------------------------------- admission
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return super().rank(turn) if cast(Member, turn.program.policy_state).held is None else None
+        member = cast(Member, turn.program.policy_state)
+        return (*_place(turn.program), turn.sequence) if member.held is None else None
+
+    def victim_rank(self, program: ProgramState) -> Rank:
+        return tuple(-part for part in _place(program))
 
     def step(self, step: Step) -> Orders:
         while self._ends and self._ends[0][0] < step.now_s:
@@ -297,7 +335,7 @@ class WorkingSet(ProgramFcfs):
             heapq.heappush(self._ends, (member.gone_s, next(self._ties), program))
 
     def _admit(self, now_s: float) -> list[TurnState]:
-        """Admit programs in order of arrival while they fit; returns their requests."""
+        """Admit programs in the order of their places while they fit; returns their requests."""
         turns: list[TurnState] = []
         while self._outside:
             program = self._outside[0]
@@ -336,10 +374,17 @@ class WorkingSet(ProgramFcfs):
             return together <= self._limit_tokens
         own = [member.tokens - self._shared_tokens(name) for name, member in self._inside.items()]
         own.append(newcomer.tokens - shared)
-        middle = int(newcomer.tokens + self.footprints.final_tokens(newcomer.tokens)) // 2
+        finals = [*(self._final_tokens(member) for member in self._inside.values()), self._final_tokens(newcomer)]
+        middle = int(newcomer.tokens + finals[-1]) // 2
         rebuild_s = self.machine.prefill.marginal_prefill_s(middle) - self.machine.prefill.marginal_prefill_s(shared)
         gain_s = self._worth_now() * self._served_s.value / len(contexts)
-        return self.footprints.overflow_share(contexts, self._limit_tokens, own, together) * rebuild_s <= gain_s
+        over = self.footprints.overflow_share(contexts, self._limit_tokens, own, together, finals)
+        return over * rebuild_s <= gain_s
+
+    def _final_tokens(self, member: Member) -> float:
+        """Expected final context of a program: by its task, or else by everybody's contexts."""
+        known = self.forecasts.final_tokens(member.progress, member.tokens)
+        return self.footprints.final_tokens(member.tokens) if known is None else known
 
     def next_event_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []
@@ -348,4 +393,14 @@ class WorkingSet(ProgramFcfs):
         return min(instants) if instants else None
 
     def state(self) -> dict[str, Any]:
-        return {"programs_inside": len(self._inside), "programs_outside": len(self._outside)}
+        return {
+            "programs_inside": len(self._inside),
+            "programs_outside": len(self._outside),
+            "tasks_known": len(self.forecasts.tasks),
+        }
+
+    def export_statistics(self) -> dict[str, Any]:
+        return with_tasks(self.forecasts.tasks)
+
+    def import_statistics(self, statistics: dict[str, Any]) -> None:
+        read_tasks(statistics, self.forecasts.tasks)
