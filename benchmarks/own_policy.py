@@ -10,6 +10,8 @@ CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay
 options of ``continuum-bench``, as are "length_scale", "shared_prefix" and "step_times" (low, mid or high).
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
+"history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
+learned.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
 that hold for every policy, may be left out.
 It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
@@ -30,10 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
-from continuum_bench.workload.workload import load_workload
+from continuum_bench.workload.load import LoadedTrace
+from continuum_bench.workload.workload import Workload, load_workload
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
@@ -45,7 +50,9 @@ from scipy import stats
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 OF_THE_ENGINE = ("gpu", "kv_blocks", "step_times")
-OF_THE_CELL = ("traces", "workload", "lengths_later", "turns", *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_REPEATS = ("history", "repeats")
+OF_ITSELF = ("traces", "workload", "lengths_later", "turns")
+OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -56,12 +63,20 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
     arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
-    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    if has_repeats(cell):
+        played = repeats.programs_of(cell, seed)[1]
+        workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
+    else:
+        workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)
     ]
+
+
+def has_repeats(cell: dict[str, Any]) -> bool:
+    return any(name in cell for name in OF_THE_REPEATS)
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
@@ -82,6 +97,9 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
     jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
+    chosen = engine.scheduler.table.policy
+    if has_repeats(cell) and isinstance(chosen, WorkingSet):
+        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0])
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
@@ -247,10 +265,11 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
         for word in cell:
             if word not in OF_THE_CELL:
                 raise BenchError(f"{path}: {name}: {word}: unknown; a cell has {', '.join(OF_THE_CELL)}")
-        if cell.get("traces"):
-            cell["traces"] = str(traces / cell["traces"])
-            if not Path(cell["traces"]).exists():
-                raise BenchError(f"{path}: {name}: traces: {cell['traces']} is not there; say where with --traces DIR")
+        for word in ("traces", "history"):
+            if cell.get(word):
+                cell[word] = str(traces / cell[word])
+                if not Path(cell[word]).exists():
+                    raise BenchError(f"{path}: {name}: {word}: {cell[word]} is not there; say where with --traces DIR")
     return cells
 
 

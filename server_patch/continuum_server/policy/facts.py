@@ -63,6 +63,14 @@ class ProgramState:
         return len(self.in_engine)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number that a client gives; the ends are equal if it gives one."""
+
+    low: float
+    high: float
+
+
 @dataclass(slots=True, eq=False)
 class TurnState:
     """One request from its arrival to its finish."""
@@ -118,6 +126,10 @@ class TurnState:
     """Equal for equal prompts."""
     task: str | None = None
     """Names what the program does: the same for the next run of the same task. None: unknown."""
+    remaining_turns: Span | None = None
+    """Turns that the client expects after this one."""
+    remaining_tokens: Span | None = None
+    """Tokens that it expects them to generate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from continuum_traces.schema import Tags
+from continuum_traces.schema import Between, Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
-from continuum_server.policy.facts import TurnState
+from continuum_server.policy.facts import Span, TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import Prompt, name_of
 from continuum_server.vllm_plugin import touch_points
@@ -78,7 +78,15 @@ def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller,
         turn_id=tags.turn_id,
         prompt=mark,
         task=task_name(tags.task, mark, caller.namespace),
+        remaining_turns=_span(tags.remaining_turns),
+        remaining_tokens=_span(tags.remaining_tokens),
     )
+
+
+def _span(hint: int | Between | None) -> Span | None:
+    if isinstance(hint, Between):
+        return Span(hint.low, hint.high)
+    return None if hint is None else Span(hint, hint)
 
 
 def task_name(hint: str | None, mark: tuple[int, bytes | None], namespace: str | None) -> str | None:

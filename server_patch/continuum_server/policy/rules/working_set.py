@@ -99,7 +99,7 @@ class Member:
     until_s: float = math.inf
     """When it loses its place unless it returns."""
     gone_s: float = math.inf
-    """When it counts as finished unless it returns."""
+    """When it counts as finished unless it returns; -inf: it counts as finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,8 @@ class WorkingSet(ProgramFcfs):
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
                 insort(self._outside, program, key=_place)
+        elif member.held is None:
+            self.forecasts.turn_arrived(member.progress, turn)
         if member.since_s <= now_s:
             self.away_times.add(now_s - member.since_s)
             if had_place:
@@ -281,14 +283,17 @@ class WorkingSet(ProgramFcfs):
             self._leave(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
-        if program.context_tokens > 0:
-            self.footprints.add(program.context_tokens)
         self._learn(program)
-        self._leave(program)
-        self._changed = True
+        self._count_finished(program)
         member = _member(program)
         if member is not None:
             member.until_s = member.gone_s = math.inf
+
+    def _count_finished(self, program: ProgramState) -> None:
+        if program.context_tokens > 0:
+            self.footprints.add(program.context_tokens)
+        self._leave(program)
+        self._changed = True
 
     def _learn(self, program: ProgramState) -> None:
         """The program ended: its size is the size of a run of its task. Its last turn has no ``turn_finished``."""
@@ -298,6 +303,16 @@ class WorkingSet(ProgramFcfs):
         if member.progress.turns < program.turns_finished:
             self.forecasts.turn_ended(member.progress, program.prompt_tokens, program.context_tokens)
         self.forecasts.program_ended(member.progress)
+        self._place_again(member.progress.task)
+
+    def _place_again(self, task: str | None) -> None:
+        """More is known of the task: programs outside that run it too move to their new places."""
+        again = [program for program in self._outside if cast(Member, program.policy_state).progress.task == task]
+        if task is None or not again:
+            return
+        for program in again:
+            self.forecasts.place(cast(Member, program.policy_state).progress)
+        self._outside = deque(sorted(self._outside, key=_place))
 
     # ---------------------------------------------------------------------------------- admission
 
@@ -319,7 +334,8 @@ class WorkingSet(ProgramFcfs):
     def _end_place(self, program: ProgramState, now_s: float) -> None:
         """Take the place of a program that did not return in time.
 
-        If it stays away even longer, it counts as finished: many clients never say which turn is the last.
+        If it stays away even longer, it counts as finished: many clients never say which turn is the last. Its size is
+        that of a run of its task if it stays away for ``patience_s``.
         """
         member = _member(program)
         if member is None or member.until_s >= now_s:
@@ -328,11 +344,18 @@ class WorkingSet(ProgramFcfs):
             self._leave(program)
             self._held_s.add(member.until_s - member.since_s)
             self._changed = True
-        if member.gone_s < now_s:
-            self.program_finished(program)
+        if member.gone_s >= now_s:
+            self._look_again(program, member, member.gone_s)
+        elif member.gone_s > -math.inf:
+            self._count_finished(program)
+            self._look_again(program, member, max(now_s, member.since_s + self.options.patience_s))
+            member.gone_s = -math.inf
         else:
-            member.until_s = member.gone_s
-            heapq.heappush(self._ends, (member.gone_s, next(self._ties), program))
+            self._learn(program)
+
+    def _look_again(self, program: ProgramState, member: Member, instant_s: float) -> None:
+        member.until_s = instant_s
+        heapq.heappush(self._ends, (instant_s, next(self._ties), program))
 
     def _admit(self, now_s: float) -> list[TurnState]:
         """Admit programs in the order of their places while they fit; returns their requests."""
