@@ -22,6 +22,8 @@ PROGRAMS = 64
 """Programs of a client that count; after so many, the weight of the earlier ones is halved."""
 FADE = 0.95
 """Weight of what was known of a program's hints after each further hint."""
+MOST = 19.0
+"""Most that a sum of judgements can be; so a broken hint, however small, never adds trust by what is forgotten."""
 
 
 def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
@@ -72,7 +74,9 @@ class Trust:
     def judge(self, kept: float = 0.0, broken: float = 0.0) -> None:
         """A hint came true, or did not. The amounts say how much it mattered; each broken one halves what was kept."""
         before = self._share
-        self.kept, self.broken = FADE * 0.5**broken * self.kept + kept, FADE * self.broken + broken
+        fade = FADE ** (kept + broken)
+        self.kept = min(MOST, fade * 0.5**broken * self.kept + kept)
+        self.broken = min(MOST, fade * self.broken + broken)
         self.client.changed(before, self._share)
 
     def replace(self, kept: float, broken: float) -> None:
