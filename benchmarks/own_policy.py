@@ -56,6 +56,9 @@ CHUNK_TOKENS = 256
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
+A_THIRD = hint_error("adversarial:0.3334")
+"""The programs that do not lie then are compared in every arm: ``honest``."""
+BESIDE = ("jct", "p95", "honest")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
 OF_THE_REPEATS = ("history", "repeats")
 OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
@@ -125,7 +128,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
         "cell": cell_name,
         "arm": label,
         "seed": seed,
-        **_summary(jobs, _honest(jobs, hints), turns, events, engine.loop),
+        **_summary(jobs, turns, events, engine.loop),
     }
 
 
@@ -143,15 +146,7 @@ class _Events:
         self.pressure += event.event == "unpin" and event.reason == "pressure"
 
 
-def _honest(jobs: list[Job], hints: dict[str, str]) -> set[str]:
-    """The programs that do not lie."""
-    error = hint_error(hints.get("hint_error", "0"))
-    return {job.program_id for number, job in enumerate(jobs) if not lies(number, error)}
-
-
-def _summary(
-    jobs: list[Job], honest: set[str], turns: list[TurnRecord], events: _Events, loop: VirtualLoop
-) -> dict[str, Any]:
+def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
     ends: dict[str, float] = {}
     first: dict[str, float] = {}
     for turn in turns:
@@ -160,11 +155,12 @@ def _summary(
     if len(ends) != len(jobs) or len(turns) != sum(len(job.program.turns) for job in jobs):
         raise RuntimeError("not every program finished")
     jct = np.array([ends[name] - first[name] for name in ends])
+    honest = [job.program_id for number, job in enumerate(jobs) if not lies(number, A_THIRD)]
     return {
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
         "max": round(float(jct.max()), 2),
-        "honest": round(float(np.mean([ends[name] - first[name] for name in honest] or [0.0])), 2),
+        "honest": round(float(np.mean([ends[name] - first[name] for name in honest])), 2),
         "wall": round(loop.now_s, 1),
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),
@@ -190,15 +186,16 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
-    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm."""
-    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
+    programs that tell the truth where a third lies."""
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 | honest |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
             mean = {
                 key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
             }
-            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in ("jct", "p95"))
+            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in BESIDE)
             yield (
                 f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
                 f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
@@ -246,7 +243,7 @@ class Ratio:
 
 def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
     """The ratio over the seeds that both arms have; None: there are none."""
-    seeds = sorted(set(runs) & set(base))
+    seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
     logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
