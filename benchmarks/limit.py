@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
-from continuum_server.virtual.config import EngineConfig, EngineShape, shape_of, times_of
+from continuum_server.virtual.config import EngineShape, shape_of, times_of
 from continuum_traces.conversation import Job
-from own_policy import jobs_of, play, read_cells
+from own_policy import engine_of, jobs_of, play, read_cells
 
 Piece = tuple[float, float]
 """Part of a program: seconds that it takes at least, and seconds of the engine's work in it (0 between turns)."""
@@ -333,7 +333,7 @@ def _less(amount: float, by: float) -> float:
 
 
 def machine_of(cell: dict[str, Any]) -> Machine:
-    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
+    config = engine_of(cell, "vllm")
     times = times_of(config)
     assert isinstance(times, TableStepTimes)
     return Machine(times, shape_of(config))

@@ -159,7 +159,7 @@ class Tags:
     this_func_call: str | None = None
     """The tool that this turn's output calls; for replays, whose output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
+    """Seconds the client wants this turn's KV held."""
     remaining_turns: int | None = None
     """Turns of the program that the client expects after this one; read by no policy yet."""
     remaining_tokens: int | None = None

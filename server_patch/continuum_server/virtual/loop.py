@@ -96,7 +96,9 @@ def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
             shared = prefixes.setdefault(program.shared_prefix_id, -1 - len(prefixes))
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
         # program ids may repeat; turn ids are request ids too and may not
-        conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format)
+        conversation = converse(
+            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints
+        )
         plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
 
