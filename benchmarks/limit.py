@@ -1,6 +1,6 @@
 """How near a policy is to the limit: lower bounds on mean JCT and wall time, from step times and pool size alone.
 
-    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--unlimited] [--runs results.jsonl ...]
+    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--slowed] [--unlimited F] [--runs F ...]
 
 For each cell (of ``own_policy.py``) and seed:
 
@@ -13,8 +13,8 @@ For each cell (of ``own_policy.py``) and seed:
                short programs overtake may be better.
 ``wall``       No schedule finishes the last program earlier.
 
-``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows
-of ``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
+``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows of
+``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
 what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy.
 ``docs/results/own-policy.md`` derives the bound.
 """
@@ -339,10 +339,18 @@ def machine_of(cell: dict[str, Any]) -> Machine:
     return Machine(times, shape_of(config))
 
 
-def unlimited(name: str, cell: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A run of stock vLLM in which every context that ever was fits the pool."""
+def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[str, Any]:
+    """A run of stock vLLM in which every context that ever was fits the pool, or its row in the file."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    known: dict[str, Any] | None = next(
+        (row for row in map(json.loads, lines) if (row["cell"], row["seed"]) == (name, seed)), None
+    )
+    if known is not None:
+        return known
     tokens = sum(job.program.final_context_tokens + 32 * len(job.program.turns) for job in jobs_of(cell, seed))
     row: dict[str, Any] = play((name, {**cell, "kv_blocks": 2 * tokens // 16}, "unlimited pool", ["vllm", {}], seed))
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
     return row
 
 
@@ -391,7 +399,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--unlimited", action="store_true")
+    parser.add_argument("--unlimited", type=Path, help="also play cells in an unlimited pool; where the rows are kept")
     parser.add_argument("--slowed", action="store_true", help="also the column `slowed alike`")
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     given = parser.parse_args()
@@ -401,8 +409,8 @@ def main() -> None:
         for name, cell in read_cells(file, given.only, given.traces).items():
             machine = machine_of(cell)
             found[name] = {seed: limits_of(jobs_of(cell, seed), machine) for seed in range(given.seeds)}
-            if given.unlimited:
-                runs += [unlimited(name, cell, seed) for seed in range(given.seeds)]
+            if given.unlimited is not None:
+                runs += [unlimited(name, cell, seed, given.unlimited) for seed in range(given.seeds)]
     for line in rows(found, runs, given.slowed):
         print(line)  # noqa: T201
 
