@@ -13,8 +13,8 @@ For each cell (of ``own_policy.py``) and seed:
                short programs overtake may be better.
 ``wall``       No schedule finishes the last program earlier.
 
-``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows of
-``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
+``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows
+of ``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
 what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy.
 ``docs/results/own-policy.md`` derives the bound.
 """
@@ -356,14 +356,14 @@ def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[st
 
 def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]], slowed: bool) -> Iterator[str]:
     """For each cell its limits, and the distance of each arm: means over the seeds that both have."""
-    yield "| cell | arm | seeds | mean JCT | to the limit | in order | wall | to the limit | busy | slowed alike |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| cell | arm | seeds | JCT | to limit | to in order | wall | to limit | to in order | busy | slowed alike |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for name, limits in found.items():
         of_cell = [run for run in runs if run["cell"] == name and run["seed"] in limits]
         jct, order, wall, end = (_mean(limits, key) for key in ("jct", "in_order", "wall", "end"))
-        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | |"
+        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | |"
         far = f"{order / jct - 1:+.0%} | | {end:.0f} | {end / wall - 1:+.0%}"
-        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | |"
+        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | |"
         for arm in dict.fromkeys(run["arm"] for run in of_cell):
             group = [run for run in of_cell if run["arm"] == arm]
             yield _row(name, arm, [(run, limits[run["seed"]]) for run in group], slowed)
@@ -382,6 +382,7 @@ def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], sl
         _far([(run["jct"], limit.jct) for run, limit in pairs]),
         _far([(run["jct"], limit.in_order) for run, limit in pairs]),
         _far([(run["wall"], limit.wall) for run, limit in pairs]),
+        _far([(run["wall"], limit.end) for run, limit in pairs]),
         _far([(run["busy"], limit.busy) for run, limit in pairs]),
         _far([(limit.slowed(run["busy"]), limit.in_order) for run, limit in pairs]) if slowed else "",
     ]
