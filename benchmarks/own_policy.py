@@ -3,6 +3,7 @@
     python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
     python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
+    python benchmarks/own_policy.py --tails results.jsonl
 
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
@@ -51,6 +52,7 @@ from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 CHUNK_TOKENS = 256
 """Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
@@ -156,6 +158,7 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         raise RuntimeError("not every program finished")
     jct = np.array([ends[name] - first[name] for name in ends])
     honest = [job.program_id for number, job in enumerate(jobs) if not lies(number, A_THIRD)]
+    worst, slow = _tails(jobs, turns, dict(zip(ends, jct, strict=True)))
     return {
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
@@ -167,8 +170,22 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         "preempt": events.preemptions,
         "pressure": events.pressure,
         "prefill_M": round(loop.counters.prefill_tokens / 1e6, 2),
+        "worst_ttft": round(float(worst.mean()), 2),
+        "worst_ttft_p95": round(float(np.quantile(worst, 0.95)), 2),
+        "slowdown": round(float(slow.mean()), 3),
+        "slowdown_p95": round(float(np.quantile(slow, 0.95)), 3),
         "arrived": round(sum(job.arrival_s for job in jobs), 3),
     }
+
+
+def _tails(jobs: list[Job], turns: list[TurnRecord], jct: dict[str, float]) -> tuple[Floats, Floats]:
+    """Of each program the longest TTFT, and JCT / JCT alone on an empty engine."""
+    worst: dict[str, float] = defaultdict(float)
+    alone = {job.program_id: sum(turn.gap_s for turn in job.program.turns[:-1]) for job in jobs}
+    for turn in turns:
+        worst[turn.program_id] = max(worst[turn.program_id], (turn.first_token_s or math.inf) - turn.due_s)
+        alone[turn.program_id] += turn.alone_s or math.inf
+    return np.array(list(worst.values())), np.array([jct[name] / alone[name] for name in jct])
 
 
 # ------------------------------------------------------------------------------------------------- table
@@ -205,6 +222,18 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
         if ratios:
             mean_log = np.mean([math.log(ratio.mean) for ratio in ratios])
             yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(mean_log):.3f}"
+
+
+def tails(cells: dict[str, dict[str, Runs]]) -> Iterator[str]:
+    """For each cell and arm, means over seeds of what the worst-off programs see."""
+    yield "| cell | arm | seeds | JCT mean | JCT P95 | worst TTFT, mean | P95 | slowdown, mean | P95 |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    keys = ("jct", "p95", "worst_ttft", "worst_ttft_p95", "slowdown", "slowdown_p95")
+    for cell, arms in cells.items():
+        for arm, runs in arms.items():
+            mean = {key: float(np.mean([run[key] for run in runs.values()])) for key in keys}
+            seconds = " | ".join(f"{mean[key]:.0f}" for key in keys[:4])
+            yield f"| {cell} | {arm} | {len(runs)} | {seconds} | {mean['slowdown']:.2f} | {mean['slowdown_p95']:.2f} |"
 
 
 def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
@@ -269,6 +298,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*")
     parser.add_argument("--base", default="continuum")
     parser.add_argument("--verdicts", type=Path, nargs="*")
+    parser.add_argument("--tails", type=Path, nargs="*")
     parser.add_argument("--of", default="working-set")
     given = parser.parse_args()
     if given.cells:
@@ -276,10 +306,11 @@ def main() -> None:
             run(given)
         except BenchError as error:
             parser.error(str(error))
-    files = given.table or given.verdicts or ([given.out] if given.out else [])
+    files = given.table or given.verdicts or given.tails or ([given.out] if given.out else [])
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     cells = by_cell(rows)
-    for line in verdicts(cells, given.of) if given.verdicts else table(cells, given.base):
+    chosen = verdicts(cells, given.of) if given.verdicts else tails(cells) if given.tails else None
+    for line in chosen or table(cells, given.base):
         print(line)  # noqa: T201
 
 
