@@ -28,6 +28,7 @@ CHUNK_BLOCKS = 16
 """``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
 _PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?")
+MOST_GB = 1e6
 _OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
@@ -87,7 +88,7 @@ def read_offload(preset: str, gpu: str) -> Offload:
         UnknownPair: the GPU is unknown.
     """
     found = _PRESET.fullmatch(preset.strip().lower())
-    if found is None:
+    if found is None or max(float(size or 0) for size in found.groups()) > MOST_GB:
         raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or other sizes in that form (GB per GPU)")
     dram_gb, ssd_gb = float(found[1]), found[2]
     link_gb_s = PCIE4_GB_S if find_gpu(gpu).name.startswith(_OLDER_LINK) else PCIE5_GB_S
