@@ -12,6 +12,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
+from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
@@ -46,11 +47,12 @@ def run_policies(name: str, options: RunOptions) -> int:
         command=tuple(["continuum-bench", *sys.argv[1:]]),
         jobs=options.jobs or os.cpu_count() or 1,
     )
+    quiet = options.json_output or options.quiet
     with locked(out):
         left = replace(experiment, cells=tuple(prepare(experiment, description)))
-        if not options.json_output:
+        if not quiet:
             print_notice(_announcement(experiment, left))
-        with Display(left, quiet=options.json_output) as display:
+        with Display(left, quiet) as display:
             outcome = run(left, display.update)
         outcome.done += [cell.name for cell in experiment.cells if cell not in left.cells]
         return _conclude(experiment, outcome, options)
@@ -70,7 +72,7 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     if outcome.done:
         summary = write_summary(experiment.out)
         if not options.no_report:
-            _write_report(experiment.out)
+            write_report(experiment.out)
         _print(summary, experiment, outcome, options)
     if outcome.interrupted:
         done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
@@ -92,19 +94,13 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
         f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
-    if not options.no_report:
+    if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
 
 
 def _machines(options: RunOptions) -> str:
     each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
     return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
-
-
-def _write_report(out: Path) -> None:
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
-    write_report(out)
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
