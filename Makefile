@@ -53,7 +53,7 @@ frameworks: setup ## The environments of frameworks that use the client (.framew
 	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
 	  echo "frameworks: $$name"; \
 	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
-	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest; \
+	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis; \
 	done
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
@@ -70,8 +70,8 @@ check: setup ## Lint, types, import arrows.
 
 docs: setup ## The docs site (site/index.html), and the pages that are written from the code.
 	$(PY) docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
-	@echo "docs: open site/index.html; with search: python3 -m http.server --directory site"
+	$(VENV)/bin/zensical build --clean --strict
+	@echo "docs: open site/index.html"
 
 golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026

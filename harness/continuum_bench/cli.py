@@ -174,6 +174,10 @@ def analyze(
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
+    alone: Annotated[
+        Path | None,
+        typer.Option(help="Run directory of the same programs one at a time: what slowdowns are measured against."),
+    ] = None,
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
@@ -182,8 +186,8 @@ def analyze(
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out)
-    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, alone)
+    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output, alone)
 
 
 @add_command(app)

@@ -13,7 +13,7 @@ from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, n
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
-from continuum_analysis.metrics import METRICS
+from continuum_analysis.metrics import METRICS, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
@@ -24,8 +24,8 @@ from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, 
 from continuum_bench.show import print_notice, print_summary, print_table, print_verdict
 
 
-def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
-    runs = _runs(paths)
+def show_metrics(paths: Sequence[Path], as_json: bool, alone: Path | None = None) -> int:
+    runs = _runs(paths, alone)
     if as_json:
         data = {
             str(run.path): {
@@ -46,13 +46,15 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
     return 0
 
 
-def _runs(paths: Sequence[Path]) -> list[Run]:
-    """All runs in these directories, complete or not. Each is read once."""
+def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
+    """All runs in these directories, complete or not. Each is read once. ``alone``: the run of the same programs one at
+    a time, to which slowdowns are measured."""
+    alone_s = None if alone is None else completion_times(alone)
     folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_routers([read_run_metrics(folder) for folder in folders])
+    return name_routers([read_run_metrics(folder, alone_s) for folder in folders])
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
@@ -91,13 +93,13 @@ def show_misses(paths: Sequence[Path]) -> int:
     return 0
 
 
-def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None) -> int:
+def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None, alone: Path | None = None) -> int:
     """A table of runs for another program: see ``continuum_analysis.tables``."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
-    return _wrote(write_table(TABLES[name](_runs(paths)), form, out), out)
+    return _wrote(write_table(TABLES[name](_runs(paths, alone)), form, out), out)
 
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:

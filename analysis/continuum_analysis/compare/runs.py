@@ -68,10 +68,11 @@ def _is_bare_record(path: Path) -> bool:
     return runs_below(path) == [path] and not (path / MANIFEST).exists()
 
 
-def read_run_metrics(folder: Path) -> Run:
-    """One run, complete or cut short. A record without a manifest (the preview's files) is named by its place."""
+def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
+    """One run, complete or cut short. A record without a manifest (the preview's files) is named by its place.
+    ``alone_s``: as ``analyze_run`` takes it."""
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
-    return Run(folder, manifest, analyze_run(folder))
+    return Run(folder, manifest, analyze_run(folder, alone_s))
 
 
 def _name_of(record: Path) -> str:
