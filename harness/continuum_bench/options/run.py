@@ -60,6 +60,9 @@ ServedModel = Annotated[
     str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
 ]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Show the results only, without what runs and how far.", rich_help_panel=OUTPUT)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 
 
@@ -159,6 +162,9 @@ class OutputOptions(Options):
     """Directory to create for the runs. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
+    quiet: Quiet = False
+    print_config: bool = False
+    """Print this command line as a file for `continuum-bench run`, and stop."""
 
 
 @dataclass(frozen=True)

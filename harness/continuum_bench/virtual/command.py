@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, spli
 from continuum_server.step_times.catalog import find_gpu, find_model
 
 from continuum_bench.errors import BenchError
+from continuum_bench.lock import locked
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
@@ -45,18 +47,23 @@ def run_policies(name: str, options: RunOptions) -> int:
         command=tuple(["continuum-bench", *sys.argv[1:]]),
         jobs=options.jobs or os.cpu_count() or 1,
     )
-    prepare(experiment, description)
-    if not options.json_output:
-        print_notice(_announcement(experiment))
-    with Display(experiment, quiet=options.json_output) as display:
-        outcome = run(experiment, display.update)
-    return _conclude(experiment, outcome, options)
+    quiet = options.json_output or options.quiet
+    with locked(out):
+        left = replace(experiment, cells=tuple(prepare(experiment, description)))
+        if not quiet:
+            print_notice(_announcement(experiment, left))
+        with Display(left, quiet) as display:
+            outcome = run(left, display.update)
+        outcome.done += [cell.name for cell in experiment.cells if cell not in left.cells]
+        return _conclude(experiment, outcome, options)
 
 
-def _announcement(experiment: Experiment) -> str:
-    runs, at_once = len(experiment.cells), min(experiment.jobs, len(experiment.cells))
+def _announcement(experiment: Experiment, left: Experiment) -> str:
+    runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
     programs = f"{experiment.workload.facts['programs']} programs"
-    return f"{runs} runs of {programs}, {at_once} at a time, into {experiment.out}; vLLM takes some seconds to load"
+    before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
+    where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
+    return f"{before}{runs} runs of {programs}, {where}"
 
 
 def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
@@ -68,7 +75,8 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
             write_report(experiment.out)
         _print(summary, experiment, outcome, options)
     if outcome.interrupted:
-        print_notice(f"stopped; {len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}")
+        done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
+        print_notice(f"stopped; {done}; the same command with --out {experiment.out} goes on from there")
         return 130
     return 1 if outcome.failed else 0
 
@@ -86,7 +94,7 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
         f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
-    if not options.no_report:
+    if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
 
 

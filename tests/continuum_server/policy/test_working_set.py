@@ -164,7 +164,7 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     assert gate.admitted() == []
     gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
     assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
-    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
+    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1, "tasks_known": 0}
 
 
 def test_aborted_requests_give_their_place_back() -> None:
