@@ -25,7 +25,7 @@ from .conftest import FAST
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[3] / "docs" / "server"
-LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.2 --tool-times constant:0.01 --no-report --seed 1 --quiet"
+LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times constant:0.01 --no-report --seed 1 --quiet"
 """Tools so quick that every policy that pins does so."""
 DEADLINE_S = 60.0
 
