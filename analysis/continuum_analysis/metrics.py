@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf
 from pathlib import Path
@@ -46,10 +46,22 @@ class RunMetrics:
     facts: RunFacts
 
 
-def analyze_run(path: Path) -> RunMetrics:
-    """All metrics of a run directory (or of a directory or file in the preview's format)."""
+def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMetrics:
+    """All metrics of a run directory (or of a directory or file in the preview's format).
+
+    Args:
+        alone_s: completion times of programs that had the machine for themselves, by id (``completion_times``).
+    """
     manifest = read_manifest(path) if (path / MANIFEST).exists() else None
-    return measure(facts_of(read_run(path), manifest, read_scheduler_time(path)))
+    programs = read_run(path)
+    for program in programs:
+        program.reference_s = (alone_s or {}).get(program.program_id)
+    return measure(facts_of(programs, manifest, read_scheduler_time(path)))
+
+
+def completion_times(path: Path) -> dict[str, float]:
+    """Seconds that each finished program of a run directory took, by its id."""
+    return {program.program_id: program.jct_s for program in read_run(path) if program.finished}
 
 
 def measure(facts: RunFacts) -> RunMetrics:
@@ -201,6 +213,14 @@ def _ttfts(facts: RunFacts) -> list[float | None]:
 
 def _tpots(facts: RunFacts) -> list[float | None]:
     return [t.tpot_s for t in facts.turns]
+
+
+def _worst_ttfts(facts: RunFacts) -> list[float | None]:
+    return [p.worst_ttft_s for p in facts.programs]
+
+
+def _slowdowns(facts: RunFacts) -> list[float | None]:
+    return [p.slowdown for p in facts.programs]
 
 
 def _token_gap_mean_s(facts: RunFacts) -> Value:
@@ -381,6 +401,25 @@ METRICS: tuple[Metric, ...] = (
     Metric("ttft_p90_s", "s", "90th percentile", _percentile(90, _ttfts)),
     Metric("ttft_p95_s", "s", "95th percentile", _percentile(95, _ttfts)),
     Metric("ttft_p99_s", "s", "99th percentile", _percentile(99, _ttfts)),
+    Metric(
+        "ttft_worst_mean_s",
+        "s",
+        "mean over finished programs of the longest TTFT of a program's turns",
+        _mean(_worst_ttfts),
+    ),
+    Metric("ttft_worst_p95_s", "s", "95th percentile of the same over programs", _percentile(95, _worst_ttfts)),
+    Metric("ttft_worst_max_s", "s", "the longest TTFT of all", _over(np.max, _worst_ttfts)),
+    Metric(
+        "slowdown_mean",
+        "",
+        "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record what each turn takes "
+        "alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of the "
+        "same programs one at a time (`analyze --alone DIR`), and without one it is null. Below 1 where a program "
+        "finds a prefix in the cache that others left there",
+        _mean(_slowdowns),
+    ),
+    Metric("slowdown_p95", "", "95th percentile of the same over programs", _percentile(95, _slowdowns)),
+    Metric("slowdown_max", "", "the largest of the same", _over(np.max, _slowdowns)),
     Metric(
         "tpot_mean_s",
         "s",

@@ -41,7 +41,10 @@ app.add_typer(agent_app, name="agent")
 step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
 
-Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Directories = Annotated[
+    list[Path],
+    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
@@ -53,6 +56,7 @@ TableForm = Annotated[
 TableFile = Annotated[Path | None, typer.Option(help="File for that table. Default: standard output.")]
 Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
 Target = Annotated[Path, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -190,18 +194,24 @@ def analyze(
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
+    alone: Annotated[
+        Path | None,
+        typer.Option(help="Run directory of the same programs one at a time: what slowdowns are measured against."),
+    ] = None,
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
     *,
     slo: SloOptions,
 ) -> int:
-    """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
+    """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, slo)
-    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output, slo)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, alone, slo)
+    if misses and not json_output:
+        return show_misses(directories)
+    return show_metrics(directories, json_output, alone, slo)
 
 
 @add_command(app)
@@ -263,11 +273,11 @@ def selfcheck(
 
 
 @add_command(traces_app, "import")
-def import_(source: Source, target: Target, form: Format = None) -> int:
-    """Turn a file in another format into a trace file."""
+def import_(source: Source, target: Target, form: Format = None, overwrite: Overwrite = False) -> int:
+    """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
-    return import_traces(source, target, form)
+    return import_traces(source, target, form, overwrite)
 
 
 @add_command(traces_app)
@@ -280,11 +290,12 @@ def synth(
     length_scale: Annotated[
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
+    overwrite: Overwrite = False,
 ) -> int:
     """Synthesize programs from a profile."""
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale)
+    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, overwrite)
 
 
 @add_command(traces_app)
@@ -294,11 +305,12 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
     tokens_reading: TokensReading = "context",
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
-    return fit_profile(source, target, name, tokens_reading, form)
+    return fit_profile(source, target, name, tokens_reading, form, overwrite)
 
 
 @add_command(traces_app)
@@ -315,7 +327,7 @@ def stats(
 
 @add_command(traces_app)
 def validate(source: Source) -> int:
-    """Show every fault of a trace file with its line and field."""
+    """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
 
     return validate_trace(source)
@@ -326,14 +338,20 @@ def convert(
     source: Source,
     target: Target,
     to: Annotated[
-        str, typer.Option(help="Format to write. scheduler_timestamps files can be converted in both directions.")
+        str,
+        typer.Option(
+            help="Format to write. Of a trace: continuum, agentic-mooncake, mooncake or llmservingsim. Of a run's "
+            "scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory, "
+            "from such a file)."
+        ),
     ],
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
-    """Convert a trace, or scheduler_timestamps, to another format."""
+    """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
-    return convert_trace(source, target, to, form)
+    return convert_trace(source, target, to, form, overwrite)
 
 
 # ------------------------------------------------------------------------------------------------ step times

@@ -28,10 +28,10 @@ from continuum_bench.live.recording import (
     LiveRecorder,
     finished_programs,
     keep_finished,
-    locked,
     take_scheduler_records,
 )
 from continuum_bench.live.results import conclude, generator_facts, report_generator
+from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace

@@ -236,7 +236,7 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         stopped = touch_points.is_aborted(request) and self.stop_string(request) is not None
         well = stopped or touch_points.ended_well(request)
-        tool = (self.output_tool(request) or turn.this_func_call or turn.tool_hint) if well else None
+        tool = (self.output_tool(request) or turn.this_func_call) if well else None
         self._emit(
             now_s,
             "finish",
