@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
+from continuum_traces.schema import SchedulerEvent
 
 ALERTS = Path(__file__).parents[2] / "docs" / "server" / "alerts.yml"
 COLON = "metric names should not contain ':'"
@@ -43,6 +44,18 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     (tmp_path / "test.yml").write_text(text.replace("ALERTS", str(ALERTS)))
     done = promtool("test", "rules", str(tmp_path / "test.yml"))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_longest_wait_is_that_of_the_oldest_request_that_has_not_started() -> None:
+    metrics = Metrics()
+    assert metrics.longest_wait_s(9.0) == 0.0
+    metrics.count(SchedulerEvent(1.0, "arrive", "a", 0, request_id="a"))
+    metrics.count(SchedulerEvent(3.0, "arrive", "b", 0, request_id="b"))
+    assert metrics.longest_wait_s(5.0) == 4.0
+    metrics.count(SchedulerEvent(5.0, "start", "a", 0, prompt_tokens=1, hit_tokens=0, request_id="a"))
+    assert metrics.longest_wait_s(5.0) == 2.0
+    metrics.count(SchedulerEvent(6.0, "finish", "b", 0, status="abort", request_id="b"))
+    assert metrics.longest_wait_s(7.0) == 0.0
 
 
 def test_alerts_ask_for_metrics_that_exist() -> None:
