@@ -7,13 +7,15 @@
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
-options of ``continuum-bench``, as are "length_scale", "shared_prefix" and "step_times" (low, mid or high).
+options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_times" (low, mid or high), "block_size"
+and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
 "history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
 learned.
-ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
-that hold for every policy, may be left out.
+ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
+"hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
+server, may be left out.
 It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
 docs/results/own-policy.md come from the files in benchmarks/own_policy.
 """
@@ -35,6 +37,7 @@ import numpy as np
 import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.hints import hint_error, lies
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.workload import Workload, load_workload
 from continuum_server.policy.program_table import Guards
@@ -42,17 +45,23 @@ from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.virtual.offload import read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
+CHUNK_TOKENS = 256
+"""Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
-OF_THE_ENGINE = ("gpu", "kv_blocks", "step_times")
+HINTS = ("hints", "hint_error")
+OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
 OF_THE_REPEATS = ("history", "repeats")
-OF_ITSELF = ("traces", "workload", "lengths_later", "turns")
-OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_CELL = (
+    *("traces", "workload", "offload", "lengths_later", "turns"),
+    *(*OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS),
+)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -62,7 +71,7 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         skip_invalid=True,
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
-    arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
+    arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
     if has_repeats(cell):
         played = repeats.programs_of(cell, seed)[1]
         workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
@@ -90,12 +99,23 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
+def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
+    """The cell's engine, which has tiers for a policy that is named ``NAME+offload``."""
+    gpu = cell.get("gpu", "a100-80gb")
+    config = EngineConfig(**{"gpu": gpu, **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
+    if not policy.endswith("+offload"):
+        return config
+    tiers = read_offload(cell["offload"], gpu)
+    return replace(config, offload=replace(tiers, blocks_per_chunk=CHUNK_TOKENS // config.block_size))
+
+
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run of an arm. Times are in seconds."""
-    cell_name, cell, label, (policy, options, *guards), seed = task
-    config = EngineConfig(**{"gpu": "a100-80gb", **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
-    settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
-    jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
+    cell_name, cell, label, (policy, options, *rest), seed = task
+    guards, hints = (*rest, {}, {})[:2]
+    config = engine_of(cell, policy)
+    settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
+    jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     chosen = engine.scheduler.table.policy
     if has_repeats(cell) and isinstance(chosen, WorkingSet):
@@ -103,7 +123,12 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
-    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, engine.loop)}
+    return {
+        "cell": cell_name,
+        "arm": label,
+        "seed": seed,
+        **_summary(jobs, _honest(jobs, hints), turns, events, engine.loop),
+    }
 
 
 class _Events:
@@ -120,7 +145,15 @@ class _Events:
         self.pressure += event.event == "unpin" and event.reason == "pressure"
 
 
-def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
+def _honest(jobs: list[Job], hints: dict[str, str]) -> set[str]:
+    """The programs that do not lie."""
+    error = hint_error(hints.get("hint_error", "0"))
+    return {job.program_id for number, job in enumerate(jobs) if not lies(number, error)}
+
+
+def _summary(
+    jobs: list[Job], honest: set[str], turns: list[TurnRecord], events: _Events, loop: VirtualLoop
+) -> dict[str, Any]:
     ends: dict[str, float] = {}
     first: dict[str, float] = {}
     for turn in turns:
@@ -133,6 +166,7 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
         "max": round(float(jct.max()), 2),
+        "honest": round(float(np.mean([ends[name] - first[name] for name in honest] or [0.0])), 2),
         "wall": round(loop.now_s, 1),
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),

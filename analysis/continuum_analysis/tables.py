@@ -105,6 +105,7 @@ def _program(program: ProgramTimes) -> dict[str, Any]:
         "jct_s": program.jct_s if finished else None,
         "bubble_s": program.bubble_s if seen else None,
         "requeue_s": program.requeue_s,
+        **_columns(program, "worst_ttft_s", "alone_s", "slowdown"),
         "pins": len(program.pins),
         **{name: sum(getattr(turn, name) for turn in program.turns) for name in SUMMED},
     }

@@ -11,7 +11,8 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, at_least
+from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, OptionError, at_least
+from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.options.run import (
     Format,
     Json,
@@ -28,7 +29,6 @@ from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Hold the KV cache of LLM agents between their turns: run policies on a workload, compare them, explain the "
     "results. GPU time is modelled unless a server with a GPU is used.",
@@ -74,6 +74,11 @@ def _root(
 
 
 def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
+    if options.print_config:
+        from continuum_bench.experiment_file import experiment_yaml  # noqa: PLC0415
+
+        typer.echo(experiment_yaml(workload, options, live), nl=False)
+        return 0
     if live.base_url is not None:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
@@ -106,6 +111,20 @@ def openhands(options: RunOptions, live: LiveOptions) -> int:
 def replay(options: ReplayOptions, live: LiveOptions) -> int:
     """Compare policies on the programs of a trace file, all with the same arrivals."""
     return _play("replay", options, live)
+
+
+@add_command(app)
+def run(
+    file: Annotated[Path, typer.Argument(help="Experiment file (YAML), as --print-config writes it.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option, instead of the file's. Repeatable.")
+    ] = None,
+) -> int:
+    """Play one run that a YAML file describes: any command line of swebench, bfcl, openhands or replay."""
+    from continuum_bench.experiment_file import read_experiment  # noqa: PLC0415
+
+    found = read_experiment(file, overrides or ())
+    return _play(found.workload, found.options, found.live)
 
 
 @add_command(app)
@@ -171,16 +190,24 @@ def analyze(
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
+    alone: Annotated[
+        Path | None,
+        typer.Option(help="Run directory of the same programs one at a time: what slowdowns are measured against."),
+    ] = None,
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
 ) -> int:
     """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out)
-    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, alone, slo)
+    if misses and not json_output:
+        return show_misses(directories)
+    return show_metrics(directories, json_output, alone, slo)
 
 
 @add_command(app)
@@ -208,13 +235,18 @@ def compare(
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
+    gate: GateOptions,
 ) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out, baseline)
-    return show_comparison(directories, json_output, baseline)
+        if gate.changed():
+            raise OptionError(f"{gate.changed()[0]} and --format or --out: write the table with a command of its own")
+        return write_comparison(directories, form or "csv", out, baseline, slo)
+    return show_comparison(directories, json_output, baseline, slo, gate)
 
 
 @add_command(app)

@@ -69,6 +69,7 @@ EXPECTED = {
     "throughput_jobs_per_hour_per_gpu": None,  # no manifest
     "throughput_steps_per_min": 60 * 3 / 9,
     "throughput_output_tokens_per_s": 60 / 9,
+    "throughput_output_tokens_per_s_per_gpu": None,
     "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 9,
     "throughput_reused_tokens_per_s": 112 / 9,
     "bubble_mean_s": (1.0 + 0.5) / 2,
@@ -93,11 +94,15 @@ EXPECTED = {
     "jct_p99_s": None,
     "ttft_mean_s": (1.5 + 0.25) / 2,
     "ttft_p50_s": (1.5 + 0.25) / 2,
+    "ttft_p90_s": 0.25 + 0.90 * 1.25,
     "ttft_p95_s": 0.25 + 0.95 * 1.25,
     "ttft_p99_s": 0.25 + 0.99 * 1.25,
     "tpot_mean_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
     "tpot_p50_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
+    "tpot_p90_s": 0.10 * (3.0 - 1.5) / 19 + 0.90 * (8.0 - 4.25) / 9,
     "tpot_p95_s": 0.05 * (3.0 - 1.5) / 19 + 0.95 * (8.0 - 4.25) / 9,
+    "tpot_p99_s": 0.01 * (3.0 - 1.5) / 19 + 0.99 * (8.0 - 4.25) / 9,
+    "itl_mean_s": ((3.0 - 1.5) + (8.0 - 4.25)) / (19 + 9),
     "tries_failed": 1,
     "send_lateness_p99_s": 0.98 * 0.2,  # of 0, 0, 0.2
     "scheduler_time_per_call_s": 0.25 / 1000,

@@ -168,7 +168,7 @@ class Tags:
     this_func_call: str | None = None
     """The tool that this turn's output calls; for replays, whose output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
+    """Seconds the client wants this turn's KV held."""
     remaining_turns: int | Between | None = None
     """Turns of the program that the client expects after this one; read by ``working-set``."""
     remaining_tokens: int | Between | None = None
@@ -260,6 +260,8 @@ class TurnRecord:
     """Kinds of error of the turn's failed tries, in order."""
     turn_id: str | None = None
     """The turn id that was sent to the server with every try."""
+    alone_s: float | None = None
+    """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,11 @@ def load_runs(path: Path) -> list[Run]:
     return name_routers(runs)
 
 
-def read_run_metrics(folder: Path) -> Run:
-    """One run, complete or cut short. The manifest is empty where there is none (the preview's files)."""
+def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
+    """One run, complete or cut short. The manifest is empty where there is none (the preview's files). ``alone_s``: as
+    ``analyze_run`` takes it."""
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest()
-    return Run(folder, manifest, analyze_run(folder))
+    return Run(folder, manifest, analyze_run(folder, alone_s))
 
 
 def load_all(paths: Sequence[Path]) -> list[Run]:

@@ -89,7 +89,8 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         _open(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
         facts = run.workload.facts
-        print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
+        if not options.quiet:
+            print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
         for number, seed in enumerate(run.plans):
             try:
@@ -127,7 +128,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
         processes=live.processes,
         scheduler_records=live.scheduler_records,
-        quiet=options.json_output,
+        quiet=options.json_output or options.quiet,
     )
 
 

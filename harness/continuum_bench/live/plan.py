@@ -46,7 +46,7 @@ def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
         BenchError: the window is invalid, or no program is left to count.
     """
     found = lanes_of(workload.arrivals.arrivals)
-    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0) for job in workload.jobs(seed)]
+    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0, hints=job.hints) for job in workload.jobs(seed)]
     plays.sort(key=lambda play: play.arrival_s)
     first, end = _counted(window, [play.arrival_s for play in plays], found is None)
     if first >= end:

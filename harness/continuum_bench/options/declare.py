@@ -71,7 +71,7 @@ class Options:
         """The options as arguments of a command line; those that are None or False are left out."""
         given = {spelling(name, hint): getattr(self, name) for name, hint in self._hints().items()}
         texts = {name: [name] if value is True else [name, str(value)] for name, value in given.items()}
-        return [text for name, value in given.items() if value not in (None, False) for text in texts[name]]
+        return [text for name, value in given.items() if is_set(value) for text in texts[name]]
 
     def group(self, kind: type[T]) -> T:
         """The options of one of the bases."""
@@ -79,6 +79,11 @@ class Options:
 
     def _hints(self) -> dict[str, Any]:
         return hints_of(cast(Any, type(self)))
+
+
+def is_set(value: Any) -> bool:
+    """Whether an option with this value says anything: None and False do not, 0 does."""
+    return value is not None and value is not False
 
 
 @cache

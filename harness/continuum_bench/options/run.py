@@ -29,6 +29,9 @@ RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
+HINTS = ("none", "tool", "tool_s", "kv_ttl")
+"""Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
+
 Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}")]
 
 # Options of more than one command:
@@ -57,6 +60,9 @@ ServedModel = Annotated[
     str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
 ]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Show the results only, without what runs and how far.", rich_help_panel=OUTPUT)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 
 
@@ -97,6 +103,13 @@ class ArrivalOptions(Options):
     tool_times: str = "recorded"
     """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
+    hints: Annotated[str, one_of(*HINTS)] = "none"
+    """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
+    kv_ttl (a wish: hold the KV until the next turn)."""
+    hint_error: str = "0"
+    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds lie between
+    0.61 and 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
+    adversarial:SHARE:silent (the others send no hints)."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +162,9 @@ class OutputOptions(Options):
     """Directory to create for the runs. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
+    quiet: Quiet = False
+    print_config: bool = False
+    """Print this command line as a file for `continuum-bench run`, and stop."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +198,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Tokens of one KV block."""
     offload: str | None = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
-    dram-200+ssd-800, or other sizes. If no policy is named so, all policies run with these tiers. Default: what is
-    usual for the GPU."""
+    dram-200+ssd-800, or other sizes; @pcie3 behind them names another link, and dram-100@pcie4/8 a link that 8 GPUs
+    share. If no policy is named so, all policies run with these tiers. Default: what is usual for the GPU."""
     profile: Path | None = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
     replicas: Annotated[int, at_least(1)] = 1

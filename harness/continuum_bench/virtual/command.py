@@ -45,9 +45,10 @@ def run_policies(name: str, options: RunOptions) -> int:
         jobs=options.jobs or os.cpu_count() or 1,
     )
     prepare(experiment, description)
-    if not options.json_output:
+    quiet = options.json_output or options.quiet
+    if not quiet:
         print_notice(_announcement(experiment))
-    with Display(experiment, quiet=options.json_output) as display:
+    with Display(experiment, quiet) as display:
         outcome = run(experiment, display.update)
     return _conclude(experiment, outcome, options)
 
@@ -85,7 +86,7 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
         f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
-    if not options.no_report:
+    if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
 
 

@@ -47,6 +47,11 @@ def cold_start_ttl(gain_s: float) -> float:
     return math.log(gain_s) if gain_s > 1.0 else 0.0
 
 
+def cold_start_cost(gain_s: float, ttl_s: float) -> float:
+    """Expected cost of a TTL for tool times ~ Exp(mean 1 s): the TTL, and what is lost if the tool takes longer."""
+    return ttl_s + math.exp(-ttl_s) * gain_s
+
+
 class QueueDelay:
     """T: mean queueing delay of the last ``window`` returning turns whose KV had been evicted; starts at 0."""
 

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
-from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.tasks import Tasks, merge_tasks
 from continuum_server.policy.tool_times import ToolTimes
 
@@ -40,6 +40,9 @@ class ByTool(Generic[T]):
         self._values.move_to_end(tool)
         return value
 
+    def has_room(self, tool: str) -> bool:
+        return tool in self._values or len(self._values) < self._limit
+
     def get(self, tool: str) -> T | None:
         return self._values.get(tool)
 
@@ -51,12 +54,34 @@ class ToolSamples(ABC):
     """Where a policy records tool times: from a turn's finish to the arrival of its program's next turn."""
 
     @abstractmethod
-    def add(self, tool: str, seconds: float) -> None: ...
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
+        """A tool time. ``own_s``: what counts for this tool alone; None: the same."""
 
-    def note_return(self, program: ProgramState, now_s: float) -> None:
-        """A turn of the program arrived: record the tool time that ends with it, if there is one."""
-        if program.last_finish_s is not None:
-            self.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
+    @abstractmethod
+    def has_room(self, tool: str) -> bool:
+        """Whether the tool is remembered, or can be without another being forgotten."""
+
+    def note_return(self, turn: TurnState, now_s: float) -> None:
+        """A turn arrived: record the tool time that ends with it, if there is one.
+
+        The tool is the one that the output called. If the output called none, the server cannot see what the time was
+        spent on: then the client's word counts, ``ran`` and ``ran_s``, under a name of its own (``told``).
+        """
+        program = turn.program
+        if program.last_finish_s is None:
+            return
+        away_s = now_s - program.last_finish_s
+        if program.last_tool is not None or turn.ran is None:
+            self.add(program.last_tool or UNKNOWN_TOOL, away_s)
+            return
+        name = told(turn.ran, program)
+        ran_s = away_s if turn.ran_s is None else min(turn.ran_s, away_s)
+        self.add(name if self.has_room(name) else UNKNOWN_TOOL, away_s, ran_s)
+
+
+def told(tool: str, program: ProgramState) -> str:
+    """The key of a tool that only the program's client named: no other API key's tools have it, nor have outputs."""
+    return f"{tool} (told)" if program.namespace is None else f"{tool} (told by {program.namespace})"
 
 
 class ToolMoments(ToolSamples):
@@ -66,9 +91,12 @@ class ToolMoments(ToolSamples):
         self.all = Moments()
         self._by_tool = ByTool(Moments)
 
-    def add(self, tool: str, seconds: float) -> None:
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self.all.add(seconds)
-        self._by_tool.of(tool).add(seconds)
+        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
+
+    def has_room(self, tool: str) -> bool:
+        return self._by_tool.has_room(tool)
 
     def of(self, tool: str) -> Moments | None:
         """None: the tool has no samples."""
@@ -89,9 +117,12 @@ class ToolStatistics(ToolSamples):
         self._all = ToolTimes(window)
         self._by_tool = ByTool(lambda: ToolTimes(window), max_tools)
 
-    def add(self, tool: str, seconds: float) -> None:
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self._all.add(seconds)
-        self._by_tool.of(tool).add(seconds)
+        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
+
+    def has_room(self, tool: str) -> bool:
+        return self._by_tool.has_room(tool)
 
     @property
     def is_cold(self) -> bool:

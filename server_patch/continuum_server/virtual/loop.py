@@ -17,6 +17,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
+from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
@@ -68,6 +69,8 @@ class Play:
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
+    alone_s: Sequence[float] = ()
+    """Seconds of each turn on an empty engine; computed when the first turn ends."""
 
     @property
     def over(self) -> bool:
@@ -92,7 +95,9 @@ def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
             shared = shared_token(program.shared_prefix_id)
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
         # program ids may repeat; turn ids are request ids too and may not
-        conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format)
+        conversation = converse(
+            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints
+        )
         plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
 
@@ -348,6 +353,9 @@ class VirtualLoop:
         request: Any = play.request
         del self._plays[request.request_id]
         play.request = None
+        if not play.alone_s:
+            budget = self._scheduler.max_num_scheduled_tokens
+            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self._block_size)
         answered = Answered(
             sent_s=play.sent_s,
             finish_s=self.now_s,
@@ -355,6 +363,7 @@ class VirtualLoop:
             first_token_s=play.first_token_s,
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
+            alone_s=play.alone_s[play.index],
         )
         self.turns_done += 1
         self._go_on(play, answered)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.estimate import Footprints
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
@@ -185,22 +185,58 @@ def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     assert gate.waits(gate.arrive("d"))  # no way around the queue
 
 
-def test_with_tiers_the_room_is_theirs_and_what_they_hold_is_not_lost() -> None:
-    gate = Gate(machine=replace(MACHINE, swap_token_s=1e-6, tier_tokens=2000))
+TIERS = replace(MACHINE, swap_token_s=1e-3, tier_tokens=100_000)
+"""A reload of 300 tokens takes 0.3 s."""
+
+
+def test_with_tiers_the_room_is_the_gpus() -> None:
+    """What the tiers hold cannot be in the batch. KV that was brought back was lost to others too."""
+    gate, _ = full(machine=TIERS)
+    assert gate.waits(gate.arrive("d"))
+    gate = Gate(machine=TIERS, memory_worth=0.5)
     gate.finish(gate.arrive("done", prompt=1000, last=True), context=1000)
-    turns = [gate.arrive(name, prompt=300) for name in "abcdef"]
-    assert not any(gate.waits(turn) for turn in turns)  # 1,800 tokens
-    assert gate.waits(gate.arrive("g", prompt=300))
-    for turn in turns[1:]:
-        gate.table.abort(turn)
-    assert gate.admitted() == ["g"]
-    gate.finish(turns[0])
+    gate.finish(gate.arrive("a"))
+    gate.finish(gate.arrive("b"))
     back = gate.arrive("a")
-    gate.table.start(back, 0.0, hit_tokens=300, block_size=16, reloaded_tokens=300)
-    assert not gate.waits(gate.arrive("h"))  # brought back, not lost: no growth is forecast
-    gate.table.finish(back, 0.0, 300, 10, "ls")
-    gate.table.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
-    assert gate.waits(gate.arrive("i"))  # three would grow to 1,000 each
+    gate.now_s = 9.0
+    gate.table.start(back, gate.now_s, hit_tokens=300, block_size=16, reloaded_tokens=300)
+    assert gate.waits(gate.arrive("c"))  # three would grow to 1,000 each
+
+
+@pytest.mark.parametrize(
+    ("stored", "loss_s"),
+    [
+        (None, 0.3),  # no tiers: the engine computes all
+        (Stored(0), 0.3),
+        (Stored(300), 0.3 * 0.5 * 0.3),  # memory for 0.3 s
+        (Stored(200), 0.3 * 0.5 * 0.2 + 0.1),
+        (Stored(300, 300), 0.3 * 0.5 * 1.2),  # from the SSD: 0.9 s more
+    ],
+)
+@pytest.mark.parametrize(("waited_s", "kept"), [(0.0, True), (0.1, True), (9.0, True), (0.1, False)])
+def test_a_hold_lasts_until_it_has_cost_as_much_as_a_loss(
+    stored: Stored | None, loss_s: float, waited_s: float, kept: bool
+) -> None:
+    """300 tokens are 0.3 of the pool. With tiers the wait for room counts too: two programs inside lose half of it.
+
+    If tiers did not keep what they had, all is computed again.
+    """
+    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), memory_worth=0.5, tool_times=0)
+    gate.finish(gate.arrive("b"))
+    back = gate.arrive("b")
+    gate.now_s += waited_s
+    reloaded = 300 if kept else 0
+    gate.table.start(back, gate.now_s, hit_tokens=reloaded, block_size=1, reloaded_tokens=reloaded)
+    expected_s = min(0.3, loss_s + waited_s / 2) if kept else 0.3
+    assert hold_after(gate, "a", stored) == pytest.approx(expected_s / (0.3 * 0.5))
+
+
+def hold_after(gate: Gate, name: str, stored: Stored | None) -> float:
+    """Seconds that the KV of a first turn of 300 tokens is held."""
+    turn = gate.arrive(name)
+    gate.table.start(turn, gate.now_s, 0, 16)
+    hold = gate.table.finish(turn, gate.now_s, 300, 10, "ls", stored)
+    return hold.ttl_s if hold is not None else 0.0
 
 
 def test_what_memory_is_worth_comes_from_decode_steps() -> None:

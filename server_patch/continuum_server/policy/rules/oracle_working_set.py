@@ -15,6 +15,7 @@ class OracleWorkingSet(WorkingSet):
 
     name: ClassVar[str] = "oracle-working-set"
     label: ClassVar[Literal["policy", "bound"]] = "bound"
+    holds: ClassVar[bool] = False
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)

@@ -6,6 +6,7 @@ program that returns later than that is treated as new.
 
 Both decisions weigh seconds of the engine. Memory has a *worth*: the relative gain in the engine's speed per relative
 gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds; recomputing costs a prefill.
+Where a tier below GPU memory has the KV, a loss costs memory during the reload, and the program's wait for room.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from continuum_server.policy.facts import (
     PrefillCurve,
     ProgramState,
     Step,
+    Stored,
     TurnFinish,
     TurnStart,
     TurnState,
 )
 from continuum_server.policy.forecasts import Forecasts, Objective, Progress
+from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Range, Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 from continuum_server.policy.tool_statistics import read_tasks, with_tasks
@@ -135,6 +138,7 @@ class WorkingSet(ProgramFcfs):
         "tasks_known": "Tasks whose sizes the policy remembers",
     }
     steps: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     pins_yield_to: ClassVar[Yielding] = "waiting"
     options: WorkingSetOptions
 
@@ -144,10 +148,13 @@ class WorkingSet(ProgramFcfs):
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
         self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
+        self.predictions = Predictions()
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
-        self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
-        """More context than this does not fit; with tiers, what leaves the GPU is kept there."""
+        self._limit_tokens = self.options.share * machine.kv_tokens
+        """More context than this cannot be in the batch, even if tiers keep what leaves the GPU."""
+        self._back_s, self._kept = RecentMean(RECENT), RecentMean(RECENT)
+        """Of returns to KV that had left the GPU: seconds until the turn started, and the share that tiers had kept."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, Member] = {}
         self._contexts = Contexts()
@@ -170,6 +177,7 @@ class WorkingSet(ProgramFcfs):
         program, self._changed = turn.program, True
         had_place = program.program_id in self._inside
         turn.policy_state = _Arrival(had_place)
+        self.predictions.returned(turn, now_s)
         member = _member(program)
         if member is None:
             member = program.policy_state = Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
@@ -210,8 +218,11 @@ class WorkingSet(ProgramFcfs):
 
     def turn_started(self, start: TurnStart) -> None:
         program = start.turn.program
-        if start.kv_was_lost and start.turn.policy_state == _Arrival(had_place=True):
-            self._lost_s = start.now_s
+        if start.kv_was_evicted:
+            self._back_s.add(start.now_s - start.turn.arrival_s)
+            self._kept.add(float(not start.kv_was_lost))
+            if start.turn.policy_state == _Arrival(had_place=True):
+                self._lost_s = start.now_s
         member = _member(program)
         if member is not None and member.held is not None:  # overdue: admitted even if memory is full
             self._outside.remove(program)
@@ -229,41 +240,59 @@ class WorkingSet(ProgramFcfs):
         self.forecasts.turn_ended(member.progress, finish.turn.prompt_tokens, finish.context_tokens)
         if program.program_id in self._inside and finish.turn.blocks is not None:
             self._contexts.put(program.program_id, finish.turn.blocks)
-        even_s = self._break_even_s(finish.context_tokens, self._shared_tokens(program.program_id))
+        shared_tokens = self._shared_tokens(program.program_id)
+        even_s = self._break_even_s(finish.context_tokens, shared_tokens, finish.stored)
         ttl_s = self._hold_s(finish, even_s)
         if program.requests_in_engine == 0:
+            gone_s = max(even_s, self._break_even_s(finish.context_tokens, shared_tokens))
             member.since_s = finish.now_s
-            member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
+            member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + gone_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
-        return Hold(min(ttl_s, self._reload_even_s(finish)))
+        return Hold(ttl_s, worth_s=even_s)
+
+    def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
+        """The program keeps its place for as long as its KV is held."""
+        member = _member(turn.program)
+        if member is not None and turn.program.requests_in_engine == 0:
+            member.until_s = now_s + hold_s
+            member.gone_s = max(member.gone_s, member.until_s)
+            heapq.heappush(self._ends, (member.until_s, next(self._ties), turn.program))
 
     def _shared_tokens(self, program_id: str) -> int:
         """Leading tokens of a program's context that another program inside has too."""
         return self._contexts.shared(program_id) * self.machine.block_size
 
     def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
-        return self.away_times.best_hold_s(even_s)
+        learned_s = self.away_times.best_hold_s(even_s)
+        if finish.turn.tool_hint_s is None:
+            return learned_s
+        cost = self.away_times.cost(even_s)
+        return self.predictions.hold_s(finish.turn, finish.now_s, even_s, learned_s, cost)
 
-    def _reload_even_s(self, finish: TurnFinish) -> float:
-        """When holding has cost as much as a reload: waiting for the tier takes memory, computing the rest the engine.
-
-        Infinite if no tier holds any of the KV.
-        """
-        stored, tokens = finish.stored, finish.context_tokens
-        if stored is None or stored.tokens <= 0:
-            return math.inf
-        worth = tokens / self.machine.kv_tokens * self._worth_now()
-        return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
-
-    def _break_even_s(self, tokens: int, shared_tokens: int = 0) -> float:
-        """When holding has cost as much engine time as recomputing would.
+    def _break_even_s(self, tokens: int, shared_tokens: int = 0, stored: Stored | None = None) -> float:
+        """When holding has cost as much engine time as losing the KV would.
 
         Tokens that other programs inside share count for neither: those programs keep them in memory anyway.
         """
         own = max(tokens - shared_tokens, self.machine.block_size)
+        return self._loss_s(tokens, own, stored) / (own / self.machine.kv_tokens * self._worth_now())
+
+    def _loss_s(self, tokens: int, own: int, stored: Stored | None) -> float:
+        """Engine seconds that it costs to lose the last ``own`` tokens of a context.
+
+        What is in no tier at the return is computed again. A reload takes memory, but not the engine; and its program
+        waits until there is room and the KV is back. Of n programs inside, each loses 1/n of the engine by waiting.
+        """
         prefill = self.machine.prefill
         rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
-        return rebuild_s / (own / self.machine.kv_tokens * self._worth_now())
+        if stored is None:
+            return rebuild_s
+        there = min(max(stored.tokens, tokens - own), tokens)
+        rest_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(there)
+        load_s = self.machine.reload_s(stored) if stored.tokens > 0 else 0.0
+        reload_s = own / self.machine.kv_tokens * self._worth_now() * load_s + rest_s
+        wait_s = self._back_s.value / max(1, len(self._inside))
+        return rebuild_s - self._kept.value * max(0.0, rebuild_s - reload_s - wait_s)
 
     def _worth_now(self) -> float:
         """Worth of memory: faster decoding, plus room for programs that run while others wait for their tools.
@@ -399,7 +428,8 @@ class WorkingSet(ProgramFcfs):
         own.append(newcomer.tokens - shared)
         finals = [*(self._final_tokens(member) for member in self._inside.values()), self._final_tokens(newcomer)]
         middle = int(newcomer.tokens + finals[-1]) // 2
-        rebuild_s = self.machine.prefill.marginal_prefill_s(middle) - self.machine.prefill.marginal_prefill_s(shared)
+        stored = Stored(middle) if self.machine.swap_token_s is not None else None
+        rebuild_s = self._loss_s(middle, middle - shared, stored)
         gain_s = self._worth_now() * self._served_s.value / len(contexts)
         over = self.footprints.overflow_share(contexts, self._limit_tokens, own, together, finals)
         return over * rebuild_s <= gain_s
