@@ -279,7 +279,9 @@ def import_(source: Source, target: Target, form: Format = None, overwrite: Over
 @add_command(traces_app)
 def synth(
     target: Target,
-    profile: Annotated[str, typer.Option(help="swebench, bfcl, openhands, or a profile file.")] = "swebench",
+    profile: Annotated[
+        str, typer.Option(help="swebench, bfcl, openhands, claude-code, long-prompts, or a profile file.")
+    ] = "swebench",
     num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="Number of programs.", min=1)] = 100,
     seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed. Equal seeds give equal files.")] = 0,
     tokens_reading: TokensReading = "context",

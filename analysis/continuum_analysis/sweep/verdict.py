@@ -61,13 +61,11 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
 
 def _how_sure(record: Record) -> str:
     known = sum(ratio.bounds is not None for _, ratio in record.points)
-    faster, slower = record.sure(faster=True), record.sure(faster=False)
     if known == 0:
         return "No point has several seeds, so that nothing is proved; use --seeds 5."
+    faster, slower = record.sure(faster=True), record.sure(faster=False)
     rest = known - faster - slower
-    said = (
-        f"By their 95% intervals it was faster at {faster}, slower at {slower}, and not told apart at {rest} of them."
-    )
+    said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
     return said if known == len(record.points) else f"{said} The others have no interval."
 
 
