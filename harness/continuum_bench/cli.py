@@ -11,7 +11,7 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, OptionError, at_least
+from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, SHARE, OptionError, at_least
 from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.options.run import (
     Format,
@@ -289,11 +289,23 @@ def synth(
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
     overwrite: Overwrite = False,
+    runs_per_task: Annotated[
+        int,
+        typer.Option(
+            help="Runs of each task. They begin with the same prompt; the first runs of all come first.", min=1
+        ),
+    ] = 1,
+    task_correlation: Annotated[
+        float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
+    ] = 0.75,
 ) -> int:
     """Synthesize programs from a profile."""
+    from continuum_traces.synth import Repeats  # noqa: PLC0415
+
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, overwrite)
+    repeats = Repeats(runs_per_task, task_correlation)
+    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, repeats, overwrite)
 
 
 @add_command(traces_app)

@@ -16,7 +16,7 @@ from continuum_traces.run_dir import EVENTS, create, read_events, write_json, wr
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, profile_to_json, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, profile_to_json, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -53,12 +53,21 @@ def _read_telling(source: Path, form: str | None) -> tuple[list[Program], int]:
 
 
 def synth_traces(
-    target: Path, profile: str, num_programs: int, seed: int, reading: str, length_scale: float, overwrite: bool
+    target: Path,
+    profile: str,
+    num_programs: int,
+    seed: int,
+    reading: str,
+    length_scale: float,
+    repeats: Repeats,
+    overwrite: bool,
 ) -> int:
     check_free(target, overwrite)
     loaded = load_profile(profile)
-    programs = synthesize(loaded, num_programs, seed, cast(Reading, reading), length_scale)
+    programs = synthesize(loaded, num_programs, seed, cast(Reading, reading), length_scale, repeats)
     note = f"{num_programs} programs, seed {seed}, {reading} reading, lengths x {length_scale:g}"
+    if repeats.runs > 1:
+        note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
     write_programs(target, programs, source=f"synthetic:{loaded.name}", note=note, synthetic=True)
     print_notice(f"{note}: written to {target}")
     return 0

@@ -33,7 +33,7 @@ MOST_BLOCKS = 10_000_000
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
-HINTS = ("none", "tool", "tool_s", "kv_ttl")
+HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
 Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}")]
@@ -109,7 +109,8 @@ class ArrivalOptions(Options):
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
     hints: Annotated[str, one_of(*HINTS)] = "none"
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
-    kv_ttl (a wish: hold the KV until the next turn)."""
+    kv_ttl (a wish: hold the KV until the next turn), remaining (the number of later turns), task (a name that is the
+    same for every run of a task)."""
     hint_error: str = "0"
     """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds lie between
     0.61 and 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),

@@ -157,6 +157,14 @@ class Forecasts:
         left_s = forecast.work_s(progress.work_s) - progress.work_s
         progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
 
+    def passes(self, place_s: float, progress: Progress, rebuild_s: float) -> bool:
+        """Whether a program at that place comes first even if this one, which moved back, is rebuilt after it.
+
+        Under ``makespan`` none does: a rebuild only delays the end.
+        """
+        moved_back = progress.place_s > progress.arrival_s
+        return self._move > 0.0 and moved_back and place_s + self._move * rebuild_s < progress.place_s
+
     def final_tokens(self, progress: Progress, tokens: int) -> float | None:
         """Expected final context of a program that has grown to ``tokens``; None: nothing is known of its task."""
         forecast = self.tasks.of(progress.task)

@@ -152,7 +152,7 @@ class Tasks:
         everybody = (self._everybody, self._squares, self._errors)
         return {
             "everybody": [_to_json(average) for average in everybody],
-            "tasks": {task: _to_json(runs) for task, runs in self._tasks.items()},
+            "tasks": [[task, *_to_json(runs)] for task, runs in self._tasks.items()],
         }
 
     def from_json(self, data: Mapping[str, Any]) -> None:
@@ -162,10 +162,12 @@ class Tasks:
             ValueError: not the form that ``to_json`` writes.
         """
         everybody, tasks = data.get("everybody"), data.get("tasks")
-        if not isinstance(everybody, list) or len(everybody) != 3 or not isinstance(tasks, Mapping):
+        if not isinstance(everybody, list) or len(everybody) != 3 or not isinstance(tasks, list):
             raise ValueError("tasks: expected everybody and tasks")
+        if not all(isinstance(given, list) and given and isinstance(given[0], str) for given in tasks):
+            raise ValueError("tasks: expected a name before each task's numbers")
         read = [_from_json(given, WINDOW) for given in everybody]
-        runs = {str(task): _from_json(given, RUNS) for task, given in tasks.items()}
+        runs = {task: _from_json(given, RUNS) for task, *given in tasks}
         for own, given in zip((self._everybody, self._squares, self._errors), read, strict=True):
             _merge(own, given, WINDOW)
         for task, given in runs.items():

@@ -24,6 +24,7 @@ from continuum_server.policy.base import Options, Rank, Yielding
 from continuum_server.policy.blocks import Contexts
 from continuum_server.policy.estimate import Footprints, RecentMean
 from continuum_server.policy.facts import (
+    NO_HOLD,
     NO_ORDERS,
     Hold,
     Machine,
@@ -64,7 +65,7 @@ class WorkingSetOptions(Options):
     objective: Objective = "mean"
     """What the order of programs with known tasks serves: mean (mean JCT: the least expected work first) or makespan
     (the end of the last of them: the most expected work first)."""
-    overtaking: Annotated[float, Range(0.0, 1e6)] = 30.0
+    overtaking: Annotated[float, Range(0.0, 1e6)] = 50.0
     """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
     the average program, and back for each second more; 0: order of arrival."""
     statistics: str | None = None
@@ -101,6 +102,8 @@ class Member:
     """When its last turn ended; inf while a request of it is in the engine."""
     until_s: float = math.inf
     """When it loses its place unless it returns."""
+    gave_way: bool = False
+    """It lost its place to a program outside: when it returns, it waits to be admitted again."""
     gone_s: float = math.inf
     """When it counts as finished unless it returns; -inf: it counts as finished."""
 
@@ -179,8 +182,8 @@ class WorkingSet(ProgramFcfs):
         turn.policy_state = _Arrival(had_place)
         self.predictions.returned(turn, now_s)
         member = _member(program)
-        if member is None:
-            member = program.policy_state = Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
+        if member is None or member.gave_way:
+            member = program.policy_state = self._newcomer(turn, member, now_s)
             if self._passes(turn) or (not self._outside and self._fits(member, now_s)):
                 member.held = None
             else:
@@ -198,6 +201,14 @@ class WorkingSet(ProgramFcfs):
             member.held.append(turn)
         elif turn.tagged:
             self._enter(program, member)
+
+    def _newcomer(self, turn: TurnState, before: Member | None, now_s: float) -> Member:
+        """A program that is new, or that is back after it gave way."""
+        if before is None:
+            return Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
+        self.away_times.add(now_s - before.since_s)
+        self.forecasts.turn_arrived(before.progress, turn)
+        return Member(turn.prompt_tokens, before.progress, turn.blocks)
 
     def _passes(self, turn: TurnState) -> bool:
         """Whether the turn is never held back: it names no program, or a program inside waits for it (a sub-agent).
@@ -248,7 +259,25 @@ class WorkingSet(ProgramFcfs):
             member.since_s = finish.now_s
             member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + gone_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
-        return Hold(ttl_s, worth_s=even_s)
+        return NO_HOLD if self._gives_way(finish) else Hold(ttl_s, worth_s=even_s)
+
+    def _gives_way(self, finish: TurnFinish) -> bool:
+        """The program loses its place if one outside stands so far before it that the rebuild is worth it.
+
+        Only a program that is expected to do more or less than the average moves in line, so no other gives way.
+        """
+        program = finish.turn.program
+        member = cast(Member, program.policy_state)
+        if not self._outside or program.requests_in_engine > 0 or program.program_id not in self._inside:
+            return False
+        rebuild_s = self.machine.prefill.marginal_prefill_s(finish.context_tokens)
+        if not self.forecasts.passes(_place(self._outside[0])[0], member.progress, rebuild_s):
+            return False
+        if self._fits(cast(Member, self._outside[0].policy_state), finish.now_s):
+            return False
+        self._leave(program)
+        member.gave_way = True
+        return True
 
     def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
         """The program keeps its place for as long as its KV is held."""
