@@ -1,6 +1,6 @@
 """How near a policy is to the limit: lower bounds on mean JCT and wall time, from step times and pool size alone.
 
-    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--unlimited] [--runs results.jsonl ...]
+    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--slowed] [--unlimited F] [--runs F ...]
 
 For each cell (of ``own_policy.py``) and seed:
 
@@ -15,7 +15,8 @@ For each cell (of ``own_policy.py``) and seed:
 
 ``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows
 of ``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
-what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy.
+what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy. ``again``: the
+share of the additional busy time in which prompt tokens were computed again, estimated.
 ``docs/results/own-policy.md`` derives the bound.
 """
 
@@ -34,9 +35,9 @@ from typing import Any
 
 import numpy as np
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
-from continuum_server.virtual.config import EngineConfig, EngineShape, shape_of, times_of
+from continuum_server.virtual.config import EngineShape, shape_of, times_of
 from continuum_traces.conversation import Job
-from own_policy import jobs_of, play, read_cells
+from own_policy import engine_of, jobs_of, play, read_cells
 
 Piece = tuple[float, float]
 """Part of a program: seconds that it takes at least, and seconds of the engine's work in it (0 between turns)."""
@@ -179,6 +180,15 @@ class Limits:
     """When the ideal engine's last program ends."""
     jobs: Sequence[Job]
     machine: Machine
+
+    def again(self, run: dict[str, Any]) -> float:
+        """Share of the additional busy time that prompt tokens took when they were computed again."""
+        prompts = [prompt for job in self.jobs for prompt in job.program.prompt_tokens()]
+        known = [reusable for job in self.jobs for reusable in job.program.reusable_tokens()]
+        fresh = sum(prompt - min(reusable, prompt - 1) for prompt, reusable in zip(prompts, known, strict=True))
+        line = self.machine.lines[-1]
+        token_s = line.token_s + line.pair_s * float(np.mean(prompts)) / 2
+        return (run["prefill_M"] * 1e6 - fresh) * token_s / (run["busy"] - self.busy)
 
     def slowed(self, busy_s: float) -> float:
         """Mean JCT of the ideal engine with steps that take as much longer."""
@@ -333,29 +343,41 @@ def _less(amount: float, by: float) -> float:
 
 
 def machine_of(cell: dict[str, Any]) -> Machine:
-    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
+    config = engine_of(cell, "vllm")
     times = times_of(config)
     assert isinstance(times, TableStepTimes)
     return Machine(times, shape_of(config))
 
 
-def unlimited(name: str, cell: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A run of stock vLLM in which every context that ever was fits the pool."""
+def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[str, Any]:
+    """A run of stock vLLM in which every context that ever was fits the pool, or its row in the file."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    known: dict[str, Any] | None = next(
+        (row for row in map(json.loads, lines) if (row["cell"], row["seed"]) == (name, seed)), None
+    )
+    if known is not None:
+        return known
     tokens = sum(job.program.final_context_tokens + 32 * len(job.program.turns) for job in jobs_of(cell, seed))
-    row: dict[str, Any] = play((name, {**cell, "kv_blocks": 2 * tokens // 16}, "unlimited pool", ["vllm", {}], seed))
+    row: dict[str, Any] = play((name, {**cell, "kv_blocks": 2 * tokens // 16}, UNLIMITED, ["vllm", {}], seed))
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
     return row
+
+
+FAR = ("to limit", "to in order")
+UNLIMITED = "unlimited pool"
 
 
 def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]], slowed: bool) -> Iterator[str]:
     """For each cell its limits, and the distance of each arm: means over the seeds that both have."""
-    yield "| cell | arm | seeds | mean JCT | to the limit | in order | wall | to the limit | busy | slowed alike |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again", "slowed alike")
+    yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
     for name, limits in found.items():
         of_cell = [run for run in runs if run["cell"] == name and run["seed"] in limits]
         jct, order, wall, end = (_mean(limits, key) for key in ("jct", "in_order", "wall", "end"))
-        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | |"
+        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | | |"
         far = f"{order / jct - 1:+.0%} | | {end:.0f} | {end / wall - 1:+.0%}"
-        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | |"
+        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | | |"
         for arm in dict.fromkeys(run["arm"] for run in of_cell):
             group = [run for run in of_cell if run["arm"] == arm]
             yield _row(name, arm, [(run, limits[run["seed"]]) for run in group], slowed)
@@ -367,14 +389,16 @@ def _mean(limits: dict[int, Limits], key: str) -> float:
 
 def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], slowed: bool) -> str:
     for run, limit in pairs:
-        if run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1:
+        if arm != UNLIMITED and (run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1):
             raise RuntimeError(f"{cell}, {arm}, seed {run['seed']} is below the limit: {run}, {limit}")
     jct, wall = (float(np.mean([run[key] for run, _ in pairs])) for key in ("jct", "wall"))
     far = [
         _far([(run["jct"], limit.jct) for run, limit in pairs]),
         _far([(run["jct"], limit.in_order) for run, limit in pairs]),
         _far([(run["wall"], limit.wall) for run, limit in pairs]),
+        _far([(run["wall"], limit.end) for run, limit in pairs]),
         _far([(run["busy"], limit.busy) for run, limit in pairs]),
+        f"{np.mean([limit.again(run) for run, limit in pairs]):.0%}" if arm != UNLIMITED else "",
         _far([(limit.slowed(run["busy"]), limit.in_order) for run, limit in pairs]) if slowed else "",
     ]
     return f"| {cell} | {arm} | {len(pairs)} | {jct:.0f} | {' | '.join(far[:2])} | {wall:.0f} | {' | '.join(far[2:])} |"
@@ -391,7 +415,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--unlimited", action="store_true")
+    parser.add_argument("--unlimited", type=Path, help="also play cells in an unlimited pool; where the rows are kept")
     parser.add_argument("--slowed", action="store_true", help="also the column `slowed alike`")
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     given = parser.parse_args()
@@ -401,8 +425,8 @@ def main() -> None:
         for name, cell in read_cells(file, given.only, given.traces).items():
             machine = machine_of(cell)
             found[name] = {seed: limits_of(jobs_of(cell, seed), machine) for seed in range(given.seeds)}
-            if given.unlimited:
-                runs += [unlimited(name, cell, seed) for seed in range(given.seeds)]
+            if given.unlimited is not None:
+                runs += [unlimited(name, cell, seed, given.unlimited) for seed in range(given.seeds)]
     for line in rows(found, runs, given.slowed):
         print(line)  # noqa: T201
 

@@ -41,7 +41,10 @@ app.add_typer(agent_app, name="agent")
 step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
 
-Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Directories = Annotated[
+    list[Path],
+    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
@@ -53,6 +56,7 @@ TableForm = Annotated[
 TableFile = Annotated[Path | None, typer.Option(help="File for that table. Default: standard output.")]
 Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
 Target = Annotated[Path, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -200,7 +204,7 @@ def analyze(
     *,
     slo: SloOptions,
 ) -> int:
-    """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
+    """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
@@ -269,17 +273,19 @@ def selfcheck(
 
 
 @add_command(traces_app, "import")
-def import_(source: Source, target: Target, form: Format = None) -> int:
-    """Turn a file in another format into a trace file."""
+def import_(source: Source, target: Target, form: Format = None, overwrite: Overwrite = False) -> int:
+    """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
-    return import_traces(source, target, form)
+    return import_traces(source, target, form, overwrite)
 
 
 @add_command(traces_app)
 def synth(
     target: Target,
-    profile: Annotated[str, typer.Option(help="swebench, bfcl, openhands, or a profile file.")] = "swebench",
+    profile: Annotated[
+        str, typer.Option(help="swebench, bfcl, openhands, claude-code, long-prompts, or a profile file.")
+    ] = "swebench",
     num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="Number of programs.", min=1)] = 100,
     seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed. Equal seeds give equal files.")] = 0,
     tokens_reading: TokensReading = "context",
@@ -295,6 +301,7 @@ def synth(
     task_correlation: Annotated[
         float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
     ] = 0.75,
+    overwrite: Overwrite = False,
 ) -> int:
     """Synthesize programs from a profile."""
     from continuum_traces.synth import Repeats  # noqa: PLC0415
@@ -302,7 +309,7 @@ def synth(
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
     repeats = Repeats(runs_per_task, task_correlation)
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, repeats)
+    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, repeats, overwrite)
 
 
 @add_command(traces_app)
@@ -312,11 +319,12 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
     tokens_reading: TokensReading = "context",
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
-    return fit_profile(source, target, name, tokens_reading, form)
+    return fit_profile(source, target, name, tokens_reading, form, overwrite)
 
 
 @add_command(traces_app)
@@ -333,7 +341,7 @@ def stats(
 
 @add_command(traces_app)
 def validate(source: Source) -> int:
-    """Show every fault of a trace file with its line and field."""
+    """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
 
     return validate_trace(source)
@@ -344,14 +352,20 @@ def convert(
     source: Source,
     target: Target,
     to: Annotated[
-        str, typer.Option(help="Format to write. scheduler_timestamps files can be converted in both directions.")
+        str,
+        typer.Option(
+            help="Format to write. Of a trace: continuum, agentic-mooncake, mooncake or llmservingsim. Of a run's "
+            "scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory, "
+            "from such a file)."
+        ),
     ],
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
-    """Convert a trace, or scheduler_timestamps, to another format."""
+    """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
-    return convert_trace(source, target, to, form)
+    return convert_trace(source, target, to, form, overwrite)
 
 
 # ------------------------------------------------------------------------------------------------ step times

@@ -18,6 +18,8 @@ from continuum_analysis.compare.words import TextTable, cause_table, verdict
 from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
@@ -95,8 +97,8 @@ def show_misses(paths: Sequence[Path]) -> int:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
-        else:
-            print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
+        for sentence in cannot_be_known(run.metrics.facts):
+            print_notice(f"{run.path}: {sentence}")
     return 0
 
 
@@ -113,8 +115,6 @@ def write_run_table(
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
     """Write a page for each directory, or the page ``out`` about all of them."""
-    from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
-
     if out is not None:
         written = [write_joint_report(paths, out, baseline)]
     else:
@@ -138,8 +138,6 @@ def _report_of(path: Path, baseline: str | None) -> Path:
         sweep = read_sweep(path)
         write_tables(sweep)
         return write_sweep_report(sweep)
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
     return write_report(path, baseline)
 
 
@@ -158,8 +156,7 @@ def show_comparison(
         (", ".join(map(str, group)), found) for group in groups for found in [_summaries(directories, group, baseline)]
     ]
     if as_json:
-        data = [{"jps": jps, **each.to_json()} for _, found in summaries for jps, each in found.items()]
-        sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
+        sys.stdout.write(_comparison_json([each for _, found in summaries for each in found.items()]))
     else:
         for caption, found in summaries:
             _print_comparison(caption, found, slo)
@@ -183,11 +180,19 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
 def write_comparison(
     paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None, slo: SloOptions = _NO_SLO
 ) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
+    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
 
     summaries = _summaries(directories := _directories(paths, slo), list(directories), baseline)
+    if form == "json":
+        return _wrote(write_text(_comparison_json(list(summaries.items())), out), out)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
+
+
+def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> str:
+    """``--json`` and ``--format json``: what summary.json holds, a list of it where there are several loads."""
+    data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries]
+    return json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n"
 
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:

@@ -25,7 +25,7 @@ from continuum_traces.schema import Program, ToolCall, Turn
 Reading = Literal["context", "cumulative"]
 Floats = NDArray[np.float64]
 
-PROFILES = ("swebench", "bfcl", "openhands")
+PROFILES = ("swebench", "bfcl", "openhands", "claude-code", "long-prompts")
 BUNDLED = ("swebench", "bfcl")
 
 
@@ -212,7 +212,7 @@ def _fit_lengths(
     later = np.arange(n, 0, -1) if reading == "cumulative" else np.ones(n)
     carried = 1 - profile.reasoning_share
     of_output = carried * (later - 1) + 1 if reading == "cumulative" else np.r_[np.full(n - 1, carried), 1.0]
-    prefix = min(profile.shared_prefix_tokens, 0.25 * target / float(later[0]))
+    prefix = min(profile.shared_prefix_tokens, 0.5 * target / float(later[0]))
     from_outputs = float((outputs * of_output).sum())
     shrink = min(1.0, 0.5 * target / from_outputs)
     left = target - shrink * from_outputs - prefix * float(later[0])

@@ -28,10 +28,10 @@ from continuum_bench.live.recording import (
     LiveRecorder,
     finished_programs,
     keep_finished,
-    locked,
     take_scheduler_records,
 )
 from continuum_bench.live.results import conclude, generator_facts, report_generator
+from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
@@ -76,7 +76,7 @@ class _LiveRun:
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
-            notes=(f"server: {endpoint.base_url}", *generator, *guards),
+            notes=(f"server: {endpoint.base_url}", endpoint.describe(load.model), *generator, *guards),
         )
 
 
@@ -90,6 +90,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         where = f"against {run.endpoint.base_url}, into {run.out}"
         facts = run.workload.facts
         if not options.quiet:
+            print_notice(run.endpoint.describe(run.load.model))
             print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
         for number, seed in enumerate(run.plans):

@@ -10,14 +10,11 @@ from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import (
-    NO_HOLD,
     NO_ORDERS,
-    Hold,
     Machine,
     Orders,
     ProgramState,
     Step,
-    TurnFinish,
     TurnStart,
     TurnState,
 )
@@ -46,7 +43,7 @@ class ConcurOptions(Options):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A living program. Its sub-agents belong to it."""
+    """A living program."""
 
     program: ProgramState
     held: list[TurnState] = field(default_factory=list)
@@ -85,21 +82,21 @@ class Concur(Policy):
     # --------------------------------------------------------------------------------- the window
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        root = turn.program.root
-        entry = self._entry(root)
+        program = turn.program
+        entry = self._entry(program)
         if entry is None and turn.tagged:
             self._drop_forgotten()
-            entry = self._alive[root.program_id] = _Entry(root)
-        if entry is None or root.program_id in islice(self._alive, self._window):
+            entry = self._alive[program.program_id] = _Entry(program)
+        if entry is None or program.program_id in islice(self._alive, self._window):
             turn.policy_state = next(self._places)
         else:
             entry.held.append(turn)
         self._plan_check(now_s)
 
-    def _entry(self, root: ProgramState) -> _Entry | None:
+    def _entry(self, program: ProgramState) -> _Entry | None:
         """The entry of this very program, not of an earlier one with the same id."""
-        entry = self._alive.get(root.program_id)
-        return entry if entry is not None and entry.program is root else None
+        entry = self._alive.get(program.program_id)
+        return entry if entry is not None and entry.program is program else None
 
     def rank(self, turn: TurnState) -> Rank | None:
         return None if turn.policy_state is None else (cast(int, turn.policy_state),)
@@ -112,36 +109,28 @@ class Concur(Policy):
 
     def _release(self, turn: TurnState) -> None:
         """The turn is held back no longer: it was started although the window was full, or it is gone."""
-        entry = self._entry(turn.program.root)
+        entry = self._entry(turn.program)
         if entry is not None and turn in entry.held:
             entry.held.remove(turn)
             turn.policy_state = next(self._places)
 
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        self._drop_ended(finish.turn.program.root)
-        return NO_HOLD
-
     def turn_lost(self, turn: TurnState) -> None:
         """A program without any request in the engine leaves; its next turn counts as a new program's."""
         self._release(turn)
-        root = turn.program.root
-        if not root.family_requests:
-            self._drop(root)
+        if not turn.program.requests_in_engine:
+            self._drop(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
-        self._drop_ended(program.root)
-
-    def _drop_ended(self, root: ProgramState) -> None:
-        if root.ended and not root.family_requests:
-            self._drop(root)
+        self._drop(program)
 
     def _drop_forgotten(self) -> None:
-        for entry in list(self._alive.values()):
-            self._drop_ended(entry.program)
+        for program in [entry.program for entry in self._alive.values() if entry.program.ended]:
+            if not program.requests_in_engine:
+                self._drop(program)
 
-    def _drop(self, root: ProgramState) -> None:
-        if self._entry(root) is not None:
-            del self._alive[root.program_id]
+    def _drop(self, program: ProgramState) -> None:
+        if self._entry(program) is not None:
+            del self._alive[program.program_id]
             self._changed = True
 
     # -------------------------------------------------------------------------------- each check

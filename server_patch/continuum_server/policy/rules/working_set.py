@@ -150,8 +150,8 @@ class WorkingSet(ProgramFcfs):
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
-        self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
         self.predictions = Predictions()
+        self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
         self._limit_tokens = self.options.share * machine.kv_tokens
