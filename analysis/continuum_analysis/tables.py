@@ -36,11 +36,21 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
     """One row for each load and policy: every metric's mean over seeds with its bounds, then the comparison's."""
     return pd.DataFrame(
         [
-            {"jps": jps, "policy": name, "seeds": len(arm.seeds)} | _metric_cells(arm) | _comparison_cells(arm)
+            {"jps": jps, "policy": name, "seeds": len(arm.seeds)}
+            | _metric_cells(arm)
+            | _comparison_cells(arm)
+            | {"gpu_time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for name, arm in summary.arms.items()
         ]
     )
+
+
+def _gpu_time(summary: Summary) -> str:
+    """Records without a manifest do not say what was modelled."""
+    if not summary.manifest.get("engine"):
+        return "not known"
+    return "modelled" if summary.manifest.get("modelled") else "measured"
 
 
 def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
@@ -74,7 +84,9 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
     headings = ["policy", *(column.heading for column in shown)]
     return pd.DataFrame(
         [
-            ({"JPS": f"{jps:g}"} if jps is not None else {}) | dict(zip(headings, row, strict=True))
+            ({"JPS": f"{jps:g}"} if jps is not None else {})
+            | dict(zip(headings, row, strict=True))
+            | {"GPU time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for row in summary_rows(summary, shown, with_intervals=True)
         ]
@@ -105,6 +117,7 @@ def _program(program: ProgramTimes) -> dict[str, Any]:
         "jct_s": program.jct_s if finished else None,
         "bubble_s": program.bubble_s if seen else None,
         "requeue_s": program.requeue_s,
+        **_columns(program, "worst_ttft_s", "alone_s", "slowdown"),
         "pins": len(program.pins),
         **{name: sum(getattr(turn, name) for turn in program.turns) for name in SUMMED},
     }
@@ -206,11 +219,21 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         raise AnalysisError(f"--format {form}: there are {', '.join(FORMS)}")
     if form == "parquet" and file is None:
         raise AnalysisError("--format parquet: binary; name a file with --out")
-    if file is None:
-        return table_text(table, form)
+    if form != "parquet" or file is None:
+        return write_text(table_text(table, form), file)
     with writing(file):
-        if form == "parquet":
-            table.to_parquet(file, index=False)
-        else:
-            file.write_text(table_text(table, form), encoding="utf-8")
+        table.to_parquet(file, index=False)
+    return ""
+
+
+def write_text(text: str, file: Path | None) -> str:
+    """Write the text to the file, or give it back where there is none.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    if file is None:
+        return text
+    with writing(file):
+        file.write_text(text, encoding="utf-8")
     return ""

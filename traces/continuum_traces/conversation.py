@@ -76,6 +76,7 @@ class Answered(Generic[Answer]):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     failed_tries: tuple[str, ...] = ()
+    alone_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +191,5 @@ def _answered(record: TurnRecord, result: Answered[Answer], turn: Turn) -> TurnR
         tools=tuple(call.name for call in turn.tool_calls),
         gap_s=None if record.is_last else turn.gap_s,
         failed_tries=result.failed_tries,
+        alone_s=result.alone_s,
     )
