@@ -78,7 +78,7 @@ def hint_ratios(sweep: Sweep) -> list[Ratio]:
 
     silent = [group for group in sweep.groups if group.axes.get("hints", "none") == "none"]
     pairs = [(group, base) for group in sweep.groups for base in silent if without(base) == without(group)]
-    others = [axis for axis in sweep.varying() if axis not in HINTS]
+    others = [*PANELS, *(axis for axis in sweep.varying() if axis not in (*PANELS, *HINTS))]
     return [
         ratio
         for group, base in pairs
