@@ -12,6 +12,8 @@ options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_ti
 and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
+"history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
+learned.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
@@ -33,11 +35,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
-from continuum_bench.workload.workload import load_workload
+from continuum_bench.workload.load import LoadedTrace
+from continuum_bench.workload.workload import Workload, load_workload
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
@@ -53,11 +58,13 @@ CHUNK_TOKENS = 256
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
+A_THIRD = hint_error("adversarial:0.3334")
+"""The programs that do not lie then are compared in every arm: ``honest``."""
+BESIDE = ("jct", "p95", "honest")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
-OF_THE_CELL = (
-    *("traces", "workload", "offload", "lengths_later", "turns"),
-    *(*OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS),
-)
+OF_THE_REPEATS = ("history", "repeats")
+OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
+OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -68,12 +75,20 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
     arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
-    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    if has_repeats(cell):
+        played = repeats.programs_of(cell, seed)[1]
+        workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
+    else:
+        workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)
     ]
+
+
+def has_repeats(cell: dict[str, Any]) -> bool:
+    return any(name in cell for name in OF_THE_REPEATS)
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
@@ -105,6 +120,9 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
+    chosen = engine.scheduler.table.policy
+    if has_repeats(cell) and isinstance(chosen, WorkingSet):
+        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0])
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
@@ -112,7 +130,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
         "cell": cell_name,
         "arm": label,
         "seed": seed,
-        **_summary(jobs, _honest(jobs, hints), turns, events, engine.loop),
+        **_summary(jobs, turns, events, engine.loop),
     }
 
 
@@ -130,15 +148,7 @@ class _Events:
         self.pressure += event.event == "unpin" and event.reason == "pressure"
 
 
-def _honest(jobs: list[Job], hints: dict[str, str]) -> set[str]:
-    """The programs that do not lie."""
-    error = hint_error(hints.get("hint_error", "0"))
-    return {job.program_id for number, job in enumerate(jobs) if not lies(number, error)}
-
-
-def _summary(
-    jobs: list[Job], honest: set[str], turns: list[TurnRecord], events: _Events, loop: VirtualLoop
-) -> dict[str, Any]:
+def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
     ends: dict[str, float] = {}
     first: dict[str, float] = {}
     for turn in turns:
@@ -147,12 +157,13 @@ def _summary(
     if len(ends) != len(jobs) or len(turns) != sum(len(job.program.turns) for job in jobs):
         raise RuntimeError("not every program finished")
     jct = np.array([ends[name] - first[name] for name in ends])
+    honest = [job.program_id for number, job in enumerate(jobs) if not lies(number, A_THIRD)]
     worst, slow = _tails(jobs, turns, dict(zip(ends, jct, strict=True)))
     return {
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
         "max": round(float(jct.max()), 2),
-        "honest": round(float(np.mean([ends[name] - first[name] for name in honest] or [0.0])), 2),
+        "honest": round(float(np.mean([ends[name] - first[name] for name in honest])), 2),
         "wall": round(loop.now_s, 1),
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),
@@ -192,15 +203,16 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
-    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm."""
-    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
+    programs that tell the truth where a third lies."""
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 | honest |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
             mean = {
                 key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
             }
-            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in ("jct", "p95"))
+            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in BESIDE)
             yield (
                 f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
                 f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
@@ -260,7 +272,7 @@ class Ratio:
 
 def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
     """The ratio over the seeds that both arms have; None: there are none."""
-    seeds = sorted(set(runs) & set(base))
+    seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
     logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
@@ -313,10 +325,11 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
         for word in cell:
             if word not in OF_THE_CELL:
                 raise BenchError(f"{path}: {name}: {word}: unknown; a cell has {', '.join(OF_THE_CELL)}")
-        if cell.get("traces"):
-            cell["traces"] = str(traces / cell["traces"])
-            if not Path(cell["traces"]).exists():
-                raise BenchError(f"{path}: {name}: traces: {cell['traces']} is not there; say where with --traces DIR")
+        for word in ("traces", "history"):
+            if cell.get(word):
+                cell[word] = str(traces / cell[word])
+                if not Path(cell[word]).exists():
+                    raise BenchError(f"{path}: {name}: {word}: {cell[word]} is not there; say where with --traces DIR")
     return cells
 
 

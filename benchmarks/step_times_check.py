@@ -45,14 +45,18 @@ OVERHEADS_MS = (0.0, 1.0, 2.0, 3.0)
 
 
 def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int, seed: int) -> dict[str, Errors]:
-    """Relative errors against the package at random batches between grid points, without the step overhead."""
+    """Relative errors against the package at random batches between grid points, without the step overhead.
+
+    Chunks are those that take longer than reading their prefix's KV: ours takes no less, the package's does.
+    """
     rng = np.random.default_rng(seed)
     source = open_pair(find_model(model), find_gpu(gpu).name, tensor_parallel)
     times = sums_of_table(gpu, model, tensor_parallel)
     out: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for _ in range(points):
-        chunk, prefix = _log_uniform(rng, 1, 8192), _log_uniform(rng, 1, 120_000)
-        out["prompt"].append(times.prefill_s(chunk) * 1e3 / source.predict_prefill_latency(1, chunk, 0) - 1)
+        prompt = _log_uniform(rng, 1, 8192)
+        out["prompt"].append(times.prefill_s(prompt) * 1e3 / source.predict_prefill_latency(1, prompt, 0) - 1)
+        chunk, prefix = _log_uniform(rng, 128, 8192), _log_uniform(rng, 1, 120_000)
         truth = source.predict_prefill_latency(1, prefix + chunk, prefix)
         out["chunk"].append(times.prefill_s(chunk, prefix) * 1e3 / truth - 1)
         batch, context = int(rng.integers(1, 513)), _log_uniform(rng, 1, 131_000)

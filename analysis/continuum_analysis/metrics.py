@@ -28,10 +28,10 @@ class Metric:
     formula: str
     compute: Callable[[RunFacts], Value]
 
-    @property
-    def is_share(self) -> bool:
-        """Whether it lies between 0 and 1."""
-        return self.name.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
+
+def is_share(metric: str) -> bool:
+    """Whether the metric of that name lies between 0 and 1."""
+    return metric.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,14 @@ def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Callable[[Run
     return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
 
 
-def _per_gpu(facts: RunFacts) -> Value:
-    jobs = _rate(lambda f: len(f.programs), 3600.0)(facts)
-    return None if jobs is None or facts.gpus is None else jobs / facts.gpus
+def _per_gpu(rate: Callable[[RunFacts], Value]) -> Callable[[RunFacts], Value]:
+    """None where no manifest says how many GPUs there are."""
+
+    def compute(facts: RunFacts) -> Value:
+        value = rate(facts)
+        return None if value is None or facts.gpus is None else value / facts.gpus
+
+    return compute
 
 
 def _reloads(facts: RunFacts) -> list[TurnTimes]:
@@ -218,6 +223,12 @@ def _slowdowns(facts: RunFacts) -> list[float | None]:
     return [p.slowdown for p in facts.programs]
 
 
+def _token_gap_mean_s(facts: RunFacts) -> Value:
+    """Each turn counts once for every gap that it has."""
+    known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
+    return _ratio(sum(tpot_s * gaps for tpot_s, gaps in known), sum(gaps for _, gaps in known))
+
+
 def _tries_failed(facts: RunFacts) -> Value:
     records = client_records(facts)
     return sum(len(record.failed_tries) for record in records) if records else None
@@ -274,7 +285,7 @@ METRICS: tuple[Metric, ...] = (
         "throughput_jobs_per_hour_per_gpu",
         "1/h",
         "the same / GPUs (tensor parallel * replicas, from the manifest)",
-        _per_gpu,
+        _per_gpu(_rate(lambda f: len(f.programs), 3600.0)),
     ),
     Metric(
         "throughput_steps_per_min",
@@ -283,6 +294,7 @@ METRICS: tuple[Metric, ...] = (
         _rate(lambda f: len(f.turns), 60.0),
     ),
     Metric("throughput_output_tokens_per_s", "1/s", "generated tokens / wall", _rate(_output)),
+    Metric("throughput_output_tokens_per_s_per_gpu", "1/s", "the same / GPUs", _per_gpu(_rate(_output))),
     Metric(
         "throughput_fresh_tokens_per_s",
         "1/s",
@@ -386,6 +398,7 @@ METRICS: tuple[Metric, ...] = (
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),
     Metric("ttft_p50_s", "s", "median of the same", _percentile(50, _ttfts)),
+    Metric("ttft_p90_s", "s", "90th percentile", _percentile(90, _ttfts)),
     Metric("ttft_p95_s", "s", "95th percentile", _percentile(95, _ttfts)),
     Metric("ttft_p99_s", "s", "99th percentile", _percentile(99, _ttfts)),
     Metric(
@@ -414,7 +427,16 @@ METRICS: tuple[Metric, ...] = (
         _mean(_tpots),
     ),
     Metric("tpot_p50_s", "s", "median of the same", _percentile(50, _tpots)),
+    Metric("tpot_p90_s", "s", "90th percentile", _percentile(90, _tpots)),
     Metric("tpot_p95_s", "s", "95th percentile", _percentile(95, _tpots)),
+    Metric("tpot_p99_s", "s", "99th percentile", _percentile(99, _tpots)),
+    Metric(
+        "itl_mean_s",
+        "s",
+        "mean over all gaps between two output tokens (a turn of n tokens has n - 1). Its percentiles are not known: "
+        "records hold the instants of a turn's first and last token, not those between",
+        _token_gap_mean_s,
+    ),
     Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
     Metric(
         "send_lateness_p99_s",

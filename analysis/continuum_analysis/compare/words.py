@@ -89,13 +89,24 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
 
 
 def verdict(summary: Summary) -> str:
-    """The result in two sentences: the fastest policy against the baseline, then against the next best, and what it
-    costs. They claim no more than the data show."""
-    others = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline and arm.comparison}
-    if not others:
-        return "No comparison: there are no two policies on the same arrivals."
-    best = max(others, key=lambda name: others[name].ratio.mean)
-    return f"{_against_baseline(summary, best, others[best])} {_next_best(summary, best)}{_cost(summary, others[best])}"
+    """``verdict_parts`` as one text."""
+    return " ".join(verdict_parts(summary)).strip()
+
+
+def fastest(summary: Summary) -> str | None:
+    """The arm with the best ratio to the baseline; None where no arm can be compared with it."""
+    ratios = {name: arm.ratio.mean for name, arm in summary.arms.items() if name != summary.baseline and arm.ratio}
+    return max(ratios, key=lambda name: ratios[name], default=None)
+
+
+def verdict_parts(summary: Summary) -> tuple[str, str]:
+    """The result: a sentence on the fastest policy against the baseline, then the next best policy and at whose cost.
+    They claim no more than the data show."""
+    best = fastest(summary)
+    found = summary.arms[best].comparison if best is not None else None
+    if best is None or found is None:
+        return "No comparison: there are no two policies on the same arrivals.", ""
+    return _against_baseline(summary, best, found), f"{_next_best(summary, best)}{_cost(summary, found)}"
 
 
 def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:

@@ -137,8 +137,13 @@ class TurnTimes:
         record = self.client
         if record is None or record.first_token_s is None or record.finish_s is None:
             return None
-        tokens = record.output_tokens or self.output_tokens
-        return (record.finish_s - record.first_token_s) / (tokens - 1) if tokens > 1 else None
+        gaps = self.gaps_between_tokens
+        return (record.finish_s - record.first_token_s) / gaps if gaps > 0 else None
+
+    @property
+    def gaps_between_tokens(self) -> int:
+        """Output tokens - 1, by the client's number of tokens where it has one."""
+        return ((self.client.output_tokens if self.client else None) or self.output_tokens) - 1
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
     study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"], _command())
     with store.locked():
-        rows = summarize_goodput(study.run(_now(), quiet=False))
+        rows = summarize_goodput(study.run(_now(), options.quiet))
         if rows:
             write_tables(read_sweep(out))
             write_json(out / "goodput.json", goodput_json(rows))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.load import Lanes, LivePlay
+from continuum_bench.options.declare import MOST
 from continuum_bench.workload.arrivals import lanes_of
 from continuum_bench.workload.workload import Workload
 
@@ -73,6 +74,6 @@ def _amount(option: str, text: str) -> tuple[float, bool]:
         number = float(text[:-1]) if seconds else float(int(text))
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
+    if not 0 <= number <= MOST:
         raise BenchError(f"{option} {text}: expected a number of programs (10) or seconds (60s)")
     return number, seconds

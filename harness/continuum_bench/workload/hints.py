@@ -97,6 +97,19 @@ def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
 
 
+def _remaining(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """The number of turns after this one."""
+    return {"remaining_turns": errors.count(len(program.turns) - 1 - index)}
+
+
+def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """A name for what the program does: the whole first prompt's, if programs share it, or else its id in the trace."""
+    shared = program.shared_prefix_tokens == program.turns[0].new_input_tokens
+    return {
+        "task": errors.name(program.shared_prefix_id if shared and program.shared_prefix_id else program.program_id)
+    }
+
+
 def _busy_s(program: Program, index: int) -> float:
     """Seconds until the last tool of that turn returns."""
     tool = program.turns[index].slowest_tool
@@ -108,6 +121,8 @@ KINDS: Mapping[str, Kind] = {
     "tool": _tool,
     "tool_s": _tool_s,
     "kv_ttl": _kv_ttl,
+    "remaining": _remaining,
+    "task": _task,
 }
 """Kinds of hints by the name that ``--hints`` takes."""
 

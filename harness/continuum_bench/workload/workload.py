@@ -10,6 +10,7 @@ import numpy as np
 from continuum_traces.conversation import Job
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST_S
 from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, uses_rate
@@ -84,14 +85,24 @@ def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, co
     """
     if options.form is not None and options.traces is None:
         raise BenchError(f"--format {options.form}: for a trace file of yours; give it with --traces")
-    times = arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
+    arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)
     trace = load_trace(name, options, context_tokens)
-    times(np.random.default_rng(0), arrivals.jps, trace.programs)  # refuses a trace without recorded arrivals
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
-    return Workload(trace, arrivals)
+    workload = Workload(trace, arrivals)
+    _check_span(workload.jobs(0))  # refuses also a trace without recorded arrivals
+    return workload
+
+
+def _check_span(jobs: list[Job]) -> None:
+    """Raises:
+    BenchError: the run would take longer than ``MOST_S``.
+    """
+    span_s = max(job.arrival_s + sum(turn.gap_s for turn in job.program.turns) for job in jobs)
+    if not span_s <= MOST_S:
+        raise BenchError(f"the arrivals and tool times of a run take {span_s:g} s; they may take {MOST_S:,.0f} s")
 
 
 def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:

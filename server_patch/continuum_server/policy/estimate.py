@@ -144,6 +144,7 @@ class Footprints:
         limit_tokens: float,
         own: Sequence[int] | None = None,
         together_tokens: int | None = None,
+        finals: Sequence[float] | None = None,
     ) -> float:
         """Share of the last program's remaining growth during which all programs need more than ``limit_tokens``.
 
@@ -154,9 +155,11 @@ class Footprints:
             contexts: tokens of each program.
             own: tokens of each that it shares with no other, which leave memory with it. None: all of its tokens.
             together_tokens: tokens of all programs, shared ones counted once. None: the sum of ``contexts``.
+            finals: expected final context of each. None: by the programs that finished.
         """
         leaving = contexts if own is None else own
-        growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
+        ends = [self.final_tokens(tokens) for tokens in contexts] if finals is None else finals
+        growths = [end - tokens for end, tokens in zip(ends, contexts, strict=True)]
         way, left = growths[-1], len(growths)
         together = float(sum(contexts) if together_tokens is None else together_tokens)
         if way <= 0.0:

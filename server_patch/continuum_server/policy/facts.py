@@ -67,6 +67,14 @@ class ProgramState:
         return len(self.in_engine)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number that a client gives; the ends are equal if it gives one."""
+
+    low: float
+    high: float
+
+
 @dataclass(slots=True, eq=False)
 class TurnState:
     """One request from its arrival to its finish."""
@@ -125,6 +133,12 @@ class TurnState:
     """The id that the client gives the turn; a retry has the same id."""
     prompt: Hashable = None
     """Equal for equal prompts."""
+    task: str | None = None
+    """Names what the program does: the same for the next run of the same task. None: unknown."""
+    remaining_turns: Span | None = None
+    """Turns that the client expects after this one."""
+    remaining_tokens: Span | None = None
+    """Tokens that it expects them to generate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ PROGRAMS = 64
 """Programs of a client that count; after so many, the weight of the earlier ones is halved."""
 FADE = 0.95
 """Weight of what was known of a program's hints after each further hint."""
+MOST = 19.0
+"""Most that a sum of judgements can be; so a broken hint, however small, never adds trust by what is forgotten."""
 
 
 def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
@@ -72,7 +74,9 @@ class Trust:
     def judge(self, kept: float = 0.0, broken: float = 0.0) -> None:
         """A hint came true, or did not. The amounts say how much it mattered; each broken one halves what was kept."""
         before = self._share
-        self.kept, self.broken = FADE * 0.5**broken * self.kept + kept, FADE * self.broken + broken
+        fade = FADE ** (kept + broken)
+        self.kept = min(MOST, fade * 0.5**broken * self.kept + kept)
+        self.broken = min(MOST, fade * self.broken + broken)
         self.client.changed(before, self._share)
 
     def replace(self, kept: float, broken: float) -> None:
@@ -111,7 +115,7 @@ class Clients:
 # ---------------------------------------------------------------------------------------- predicted tool times
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Guess:
     """What was decided at the end of a turn with a prediction."""
 
@@ -135,19 +139,17 @@ class _Told:
     guess: _Guess | None = None
     rests_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Time away that was not the tool's: the agent's own work, its network, its queue."""
-
-    @property
-    def rest_s(self) -> float:
-        return sorted(self.rests_s)[len(self.rests_s) // 2] if self.rests_s else 0.0
+    rest_s: float = 0.0
+    """The middle one of these."""
 
 
 class Predictions:
     """Predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``) as one more distribution beside the learned one.
 
     The prediction stands for a log-normal distribution around it, whose spread is the client's (p90) or that of the
-    program's earlier predictions. The hold is the one with the least expected cost under the mixture of both
-    distributions; the hint's has the weight of the trust. When the program is back, the two holds that each of the
-    distributions alone would have chosen are compared: the cheaper one was right.
+    program's earlier predictions. Each of the two distributions has its best hold. Chosen is the one of these with the
+    lower expected cost under the mixture of both distributions, in which the hint's has the weight of the trust. When
+    the program is back, the two holds are compared: the cheaper one was right.
     """
 
     FIRST, PRIOR, LEAST_SPREAD = 0.5, 4.0, 0.05
@@ -157,9 +159,9 @@ class Predictions:
     """Added to times before they are compared as ratios: nobody predicts an agent's own delay."""
     KEPT, BROKEN = (20.0, 1.0), (40.0, 3.0)
     """What a cheaper and a dearer hold count, per ``even_s`` of difference, and the most that one counts."""
-    POINTS = ((-1.0, 0.3), (0.0, 0.38), (1.0, 0.2), (2.0, 0.09), (3.0, 0.03))
-    """Values of a standard normal distribution and how likely each is taken to be, the rare long ones more than they
-    are: a hold that is too long costs little where the program is back early."""
+    CHANCES = (0.3, 0.38, 0.2, 0.09, 0.03)
+    """Chance that the program is back one spread early, in time, and one, two and three spreads late; the late ones are
+    likelier than they are, because a hold that is too long costs little where the program is back early."""
     P90 = 1.2816
 
     def __init__(self) -> None:
@@ -183,37 +185,42 @@ class Predictions:
             trust = self._clients.trust(program.namespace)
             told = program.told = _Told(trust, self.PRIOR * trust.client.square, self.PRIOR)
         predicted_s = turn.tool_hint_s + told.rest_s
-        points = self._points(predicted_s, turn.tool_hint_p90_s, told)
-        holds = self._holds(points, even_s)
-        hint_s = min(holds, key=lambda each: each[1])[0]
+        spread = self._spread(predicted_s, turn.tool_hint_p90_s, told)
+        hint_s, hint_cost, learned_cost = self._by_hint(predicted_s, spread, even_s, learned_s)
         told.guess = _Guess(now_s, predicted_s, hint_s, learned_s, even_s)
         weight = told.trust.value
         if cost is None:
             return hint_s if weight >= self.FIRST else learned_s
-        by_hint = (
-            chance * cost_s(learned_s, at_s, even_s) for at_s, (_, chance) in zip(points, self.POINTS, strict=True)
+        hint_cost, learned_cost = (
+            weight * hint_cost + (1.0 - weight) * cost(hint_s),
+            weight * learned_cost + (1.0 - weight) * cost(learned_s),
         )
-        tried = [(learned_s, sum(by_hint)), *holds]
-        return min(tried, key=lambda each: weight * each[1] + (1.0 - weight) * cost(each[0]))[0]
+        return hint_s if hint_cost < learned_cost else learned_s
 
-    def _points(self, predicted_s: float, p90_s: float | None, told: _Told) -> list[float]:
-        """Times until the program is back, one for each of ``POINTS``."""
-        base_s = predicted_s + self.DELAY_S
-        spread = (told.squares / told.errors) ** 0.5
+    def _spread(self, predicted_s: float, p90_s: float | None, told: _Told) -> float:
+        """Standard deviation of the logarithm of the time away."""
         if p90_s is not None and p90_s > predicted_s:
-            spread = log((p90_s + self.DELAY_S) / base_s) / self.P90
-        spread = max(spread, self.LEAST_SPREAD)
-        return [max(0.0, base_s * exp(spread * z) - self.DELAY_S) for z, _ in self.POINTS]
+            spread = log((p90_s + self.DELAY_S) / (predicted_s + self.DELAY_S)) / self.P90
+        else:
+            spread = (told.squares / told.errors) ** 0.5
+        return max(spread, self.LEAST_SPREAD)
 
-    def _holds(self, points: list[float], even_s: float) -> list[tuple[float, float]]:
-        """Holds that can be best if the program is back after one of ``points``, each with its expected cost."""
-        tried, waited_s, left = [(0.0, even_s)], 0.0, 1.0
-        for at_s, (_, chance) in zip(points, self.POINTS, strict=True):
-            if at_s > even_s:
-                break
-            waited_s, left = waited_s + chance * at_s, left - chance
-            tried.append((at_s, waited_s + left * (at_s + even_s)))
-        return tried
+    def _by_hint(
+        self, predicted_s: float, spread: float, even_s: float, learned_s: float
+    ) -> tuple[float, float, float]:
+        """The best hold if the prediction is right up to its spread, its expected cost, and that of ``learned_s``."""
+        factor = exp(spread)
+        at_s = (predicted_s + self.DELAY_S) / factor
+        best_s, best_cost, learned_cost, waited_s, left = 0.0, even_s, 0.0, 0.0, 1.0
+        for chance in self.CHANCES:
+            away_s = max(0.0, at_s - self.DELAY_S)
+            at_s *= factor
+            learned_cost += chance * (away_s if away_s <= learned_s else learned_s + even_s)
+            waited_s, left = waited_s + chance * away_s, left - chance
+            expected = waited_s + left * (away_s + even_s)
+            if away_s <= even_s and expected < best_cost:
+                best_s, best_cost = away_s, expected
+        return best_s, best_cost, learned_cost
 
     def returned(self, turn: TurnState, now_s: float) -> None:
         """A turn of the program arrived: judge what was predicted of its time away."""
@@ -227,6 +234,7 @@ class Predictions:
         away_s = now_s - program.last_finish_s
         if turn.ran_s is not None:
             told.rests_s.append(max(0.0, away_s - turn.ran_s))
+            told.rest_s = sorted(told.rests_s)[len(told.rests_s) // 2]
         if guess is None or guess.since_s != program.last_finish_s:
             return
         error = log((away_s + self.DELAY_S) / (guess.predicted_s + self.DELAY_S))

@@ -1,4 +1,4 @@
-"""Samples of tool times, of each tool and of all together; as JSON, and merged from several runs."""
+"""Samples of tool times, of each tool and of all together, and sizes of tasks; as JSON, merged from several runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
 from continuum_server.policy.facts import ProgramState, TurnState
+from continuum_server.policy.tasks import Tasks, merge_tasks
 from continuum_server.policy.tool_times import ToolTimes
 
 SCHEMA, VERSION = "continuum-tool-statistics", 1
@@ -199,6 +200,23 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
     memory.from_json(data.get("program_lengths", {}))
 
 
+def with_tasks(tasks: Tasks) -> dict[str, Any]:
+    """The statistics of a policy that learns the sizes of tasks, as JSON; empty if it has learned none."""
+    learned = tasks.to_json() if len(tasks) else None
+    return {} if learned is None else {**merge_statistics([]), "tasks": learned}
+
+
+def read_tasks(data: Mapping[str, Any], tasks: Tasks) -> None:
+    """Start from the sizes of tasks that were exported, if there are any.
+
+    Raises:
+        ValueError: of another form or version.
+    """
+    _check_version(data)
+    if "tasks" in data:
+        tasks.from_json(data["tasks"])
+
+
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of several runs as one. Recent times alternate between runs, so a window keeps some of each.
 
@@ -214,7 +232,15 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for run in runs:
         lengths.from_json(run.get("program_lengths", {}))
     merged = _merge_times(run["all"] for run in runs)
-    return {"schema": SCHEMA, "version": VERSION, "all": merged, "tools": tools, "program_lengths": lengths.to_json()}
+    of_tasks = [run["tasks"] for run in runs if "tasks" in run]
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "all": merged,
+        "tools": tools,
+        "program_lengths": lengths.to_json(),
+        **({"tasks": merge_tasks(of_tasks)} if of_tasks else {}),
+    }
 
 
 def _merge_times(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

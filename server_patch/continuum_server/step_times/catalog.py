@@ -216,10 +216,10 @@ def _load(
     link = slow_link(gpu, model, tensor_parallel)
     table = committed_table(gpu.name, model, tensor_parallel)
     if table is not None:
-        return _table_times(table, "measured-table", model, stated, mixed, link)
+        return _table_times(table, "measured-table", model, stated, mixed, link, kernel.one_launch)
     table = find_table(table_name(gpu.name, model, tensor_parallel))
     if table is not None:
-        return _table_times(table, "user-table", model, stated, mixed, link)
+        return _table_times(table, "user-table", model, stated, mixed, link, kernel.one_launch)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
         return None
     roofline = RooflineStepTimes(
@@ -236,6 +236,7 @@ def _table_times(
     stated: Mapping[str, Any],
     mixed: MixedAttention | None,
     link: SlowLink | None,
+    one_launch: bool,
 ) -> StepTimes:
     measured = data["measured_up_to"]
     kernels = ", ".join(f"{name.removesuffix('_quant_mode')} {kind}" for name, kind in data.get("kernels", {}).items())
@@ -259,7 +260,7 @@ def _table_times(
         notes="; ".join(filter(None, notes)),
         **stated,
     )
-    return TableStepTimes(table_from_json(data), provenance, mixed, link)
+    return TableStepTimes(table_from_json(data), provenance, mixed, link, one_launch)
 
 
 def kv_capacity(

@@ -75,6 +75,7 @@ class TableStepTimes:
         mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
             has the table's time, which was measured.
         link: added for all-reduces that are slower than the table's.
+        one_launch: chunks and decodes of a step run in one launch of the kernel.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class TableStepTimes:
         provenance: Provenance,
         mixed: MixedAttention | None = None,
         link: SlowLink | None = None,
+        one_launch: bool = False,
     ) -> None:
         self._table = table
         self._provenance = provenance
@@ -95,6 +97,8 @@ class TableStepTimes:
             [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
             for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
         ]
+        self._one_launch = one_launch
+        self._launch_ms = min(map(min, table.chunk_attention_ms))
 
     @property
     def provenance(self) -> Provenance:
@@ -108,6 +112,8 @@ class TableStepTimes:
             if not 1 <= mean <= line.grid[-1]:
                 check_range("mean decode context", mean, 1, line.grid[-1])
             attention_ms = line.at(mean)
+            if chunks and self._one_launch:
+                attention_ms = max(attention_ms - self._launch_ms, 0.0)
         for chunk_tokens, prefix in chunks:
             tokens += chunk_tokens
             if mixed is None:
@@ -116,6 +122,8 @@ class TableStepTimes:
                 _check_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
         if mixed is not None:
             attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
+        elif len(chunks) > 1:
+            attention_ms -= self._launch_ms * (len(chunks) - 1)
         return (self._fixed_ms(tokens) + self._request_ms * (decodes + len(chunks)) + attention_ms) / 1e3
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
@@ -147,7 +155,10 @@ class TableStepTimes:
         return found
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
-        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes."""
+        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes.
+
+        Behind a prefix, which no source measured, it takes at least as long as a decode, which reads the same KV.
+        """
         table, rates = self._table, self._rates
         most = table.chunk_tokens[-1]
         _check_chunk(tokens, prefix, most)
@@ -156,7 +167,8 @@ class TableStepTimes:
         low, high = rates[i], rates[i + 1]
         below = low[j] + (low[j + 1] - low[j]) * v
         above = high[j] + (high[j + 1] - high[j]) * v
-        return (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
+        pairs_ms = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
+        return max(pairs_ms, self._decode_line(1).at(prefix + tokens)) if prefix else pairs_ms
 
     def _decode_line(self, batch: int) -> _Line:
         """Attention of one batch size by mean context; made at its first use."""

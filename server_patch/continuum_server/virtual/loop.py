@@ -21,7 +21,7 @@ from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
-from continuum_server.virtual.tokens import TokenContext
+from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
@@ -88,12 +88,11 @@ class Play:
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
     """The plays of a run's jobs, in the order of the jobs, before their first arrival."""
-    prefixes: dict[str, int] = {}
     plays: list[Play] = []
     for number, job in enumerate(jobs):
         program, context = job.program, TokenContext(number, block_size)
         if program.shared_prefix_id is not None:
-            shared = prefixes.setdefault(program.shared_prefix_id, -1 - len(prefixes))
+            shared = shared_token(program.shared_prefix_id)
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
         # program ids may repeat; turn ids are request ids too and may not
         conversation = converse(

@@ -29,6 +29,7 @@ CHUNK_BLOCKS = 16
 """``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
 _PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?(?:@pcie([345])(?:/([1-9]\d?))?)?")
+MOST_GB = 1e6
 _OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
@@ -91,7 +92,7 @@ def read_offload(preset: str, gpu: str) -> Offload:
         UnknownPair: the GPU is unknown.
     """
     found = _PRESET.fullmatch(preset.strip().lower())
-    if found is None:
+    if found is None or max(float(size or 0) for size in found.group(1, 2)) > MOST_GB:
         raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or others in that form (GB per GPU)")
     dram_gb, ssd_gb, generation, sharers = float(found[1]), found[2], found[3], int(found[4] or 1)
     usual = 4 if find_gpu(gpu).name.startswith(_OLDER_LINK) else 5

@@ -89,9 +89,13 @@ class ProgramSchedulerMixin(Scheduler):
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pool holds."""
+        return self.block_size * int(self.cache_config.num_gpu_blocks or 0)
+
     def _new_table(self) -> ProgramTable:
-        settings = self._settings
-        kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
+        settings, kv_tokens = self._settings, self.kv_tokens
         machine = Machine(
             settings.prefill,
             kv_tokens,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from continuum_server.step_times.attention import BANDS, KERNELS, MixedAttention, kernel_of
-from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
+from continuum_server.step_times.catalog import available, find_gpu, find_model, load_step_times
 from continuum_server.step_times.links import slow_link
 from continuum_server.step_times.model import PrefillChunk, StepTimesError
 from continuum_server.step_times.overhead import ASYNCHRONOUS, SYNCHRONOUS, is_asynchronous, overhead_of
@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MEASUREMENTS = Path(__file__).parents[4] / "shared" / "validation" / "llmservingsim" / "profile"
-DIP = 1.15
-"""A short tile more lowers the mean tile, whose time the tail is."""
+ROUNDING = 1 + 1e-9
 TILED = [name for name, kernel in KERNELS.items() if kernel.tiles]
 
 
@@ -61,7 +60,7 @@ def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, mode
         - 1.0
         for row in rows.itertuples()
     ]
-    assert sum(map(abs, errors)) / len(errors) < 0.105
+    assert sum(map(abs, errors)) / len(errors) < 0.085
     assert abs(sorted(errors)[len(errors) // 2]) < 0.05
 
 
@@ -73,13 +72,11 @@ def test_the_tile_model_is_as_near_as_the_catalog_says(gpu: str, path: str, mode
     context=st.integers(1, 20_000),
 )
 def test_more_attention_takes_no_less_time(gpu: str, tokens: int, prefix: int, decodes: int, context: int) -> None:
-    """On an A100 a chunk's few thread blocks, alone on the card, are modelled up to 30% slower than among others."""
-    dip = 1.35 if gpu.startswith("a100") else DIP
     mixed, chunk = attention(gpu), PrefillChunk(tokens, prefix)
     found = mixed.ms([chunk], decodes, decodes * context)
-    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * dip
-    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * dip
-    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * dip
+    assert 0 < found <= mixed.ms([chunk], decodes + 1, (decodes + 1) * context) * ROUNDING
+    assert found <= mixed.ms([PrefillChunk(tokens, prefix + 500)], decodes, decodes * context) * ROUNDING
+    assert found <= mixed.ms([chunk, PrefillChunk(100, 0)], decodes, decodes * context) * ROUNDING
     low, mid, high = (attention(gpu, band).ms([chunk], decodes, decodes * context) for band in BANDS)
     assert low <= mid <= high
 
@@ -99,8 +96,25 @@ def test_the_band_is_wide_where_nothing_was_measured() -> None:
 
 def test_every_gpu_has_a_kernel() -> None:
     assert {gpu.name for gpu in GPUS} == set(KERNELS)
-    assert kernel_of(find_gpu("a100"), find_model("llama-3.1-8b")).tiles is not None
-    assert kernel_of(find_gpu("a100"), find_model("deepseek-v3.1")).tiles is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "kernel"),
+    [
+        ("a100", "llama-3.1-8b", "FlashAttention-2"),
+        ("a100", "gpt-oss-20b", "Triton"),
+        ("rtx-4090", "gpt-oss-20b", "Triton"),
+        ("a100", "llama-3.1-8b+fp8-kv", "other"),
+        ("h100", "gpt-oss-20b", "FlashAttention-3"),
+        ("b200", "gpt-oss-20b", "FlashInfer/TRT-LLM"),
+        ("h100", "deepseek-v3.1", "MLA"),
+        ("a100", "deepseek-v3.1", "MLA"),
+    ],
+)
+def test_the_kernel_is_the_one_that_vllm_chooses(gpu: str, model: str, kernel: str) -> None:
+    found = kernel_of(find_gpu(gpu), find_model(model))
+    assert found.name == kernel
+    assert (found.tiles is not None) == (kernel == "FlashAttention-2")
 
 
 def test_overhead_by_version() -> None:
@@ -110,6 +124,26 @@ def test_overhead_by_version() -> None:
     before, now = (load_step_times("h100", "llama-3.1-8b", vllm=version) for version in ("0.19.0", "0.23.0"))
     grown = SYNCHRONOUS.ms(64) - ASYNCHRONOUS.ms(64)
     assert before.step_s((), 64, 64_000) - now.step_s((), 64, 64_000) == pytest.approx(grown / 1e3)
+
+
+def test_no_measured_step_is_shorter_than_the_hosts_work() -> None:
+    """So asynchronous scheduling hides it, and no step waits for the scheduler."""
+    for pair in available():
+        if pair.kind == "measured-table":
+            times = load_step_times(pair.gpu, pair.model, pair.tensor_parallel)
+            for requests in (1, 16, 256):
+                assert times.step_s((), requests, requests * 500) * 1e3 > SYNCHRONOUS.ms(requests)
+
+
+def test_chunks_and_decodes_in_one_launch_pay_for_it_once() -> None:
+    """Steps of H100 servers with 100 decodes and a chunk of a few tokens take hardly longer than without the chunk."""
+    hopper, blackwell = (load_step_times(gpu, "llama-3.1-70b", 4, 0.0) for gpu in ("h100", "b200"))
+    one, two = [PrefillChunk(1, 500)], [PrefillChunk(1, 500)] * 2
+    decodes = 100, 60_000
+    assert hopper.step_s(one, *decodes) < hopper.step_s((), *decodes) + 0.3e-3
+    assert hopper.step_s(two, *decodes) < hopper.step_s((), *decodes) + 0.6e-3
+    assert blackwell.step_s(one, *decodes) > blackwell.step_s((), *decodes) + 0.5e-3
+    assert blackwell.step_s(two, *decodes) < blackwell.step_s(one, *decodes) + 0.3e-3
 
 
 def test_all_reduces_over_pcie_take_longer() -> None:
