@@ -35,7 +35,7 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
     )
     first, then = sweep_verdict(sweep)
     assert first == ("a was the fastest on average: 2.00x vllm's speed over 3 points (geometric mean, 1.00x to 4.00x).")
-    assert "faster at 2, slower at 0, and not told apart at 1 of them" in then
+    assert "faster at 2, slower at 0 and not told apart at 1 of them" in then
     assert "gained most at jps 0.3, least at jps 0.1" in then
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
 
