@@ -36,11 +36,21 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
     """One row for each load and policy: every metric's mean over seeds with its bounds, then the comparison's."""
     return pd.DataFrame(
         [
-            {"jps": jps, "policy": name, "seeds": len(arm.seeds)} | _metric_cells(arm) | _comparison_cells(arm)
+            {"jps": jps, "policy": name, "seeds": len(arm.seeds)}
+            | _metric_cells(arm)
+            | _comparison_cells(arm)
+            | {"gpu_time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for name, arm in summary.arms.items()
         ]
     )
+
+
+def _gpu_time(summary: Summary) -> str:
+    """Records without a manifest do not say what was modelled."""
+    if not summary.manifest.get("engine"):
+        return "not known"
+    return "modelled" if summary.manifest.get("modelled") else "measured"
 
 
 def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
@@ -74,7 +84,9 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
     headings = ["policy", *(column.heading for column in shown)]
     return pd.DataFrame(
         [
-            ({"JPS": f"{jps:g}"} if jps is not None else {}) | dict(zip(headings, row, strict=True))
+            ({"JPS": f"{jps:g}"} if jps is not None else {})
+            | dict(zip(headings, row, strict=True))
+            | {"GPU time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for row in summary_rows(summary, shown, with_intervals=True)
         ]

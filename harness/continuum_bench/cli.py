@@ -288,7 +288,6 @@ def synth(
     length_scale: Annotated[
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
-    overwrite: Overwrite = False,
     runs_per_task: Annotated[
         int,
         typer.Option(
@@ -298,6 +297,7 @@ def synth(
     task_correlation: Annotated[
         float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
     ] = 0.75,
+    overwrite: Overwrite = False,
 ) -> int:
     """Synthesize programs from a profile."""
     from continuum_traces.synth import Repeats  # noqa: PLC0415
