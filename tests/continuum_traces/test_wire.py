@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from continuum_traces.schema import Tags
+from continuum_traces.schema import Between, Tags
 from continuum_traces.wire import (
     read_program_id,
     read_turn_id,
@@ -108,3 +108,25 @@ def test_what_is_rejected_is_named() -> None:
 def test_flags_as_text_and_hints_clipped() -> None:
     read = tags_from_xargs({"is_last_step": "TRUE", "pred_tool_s": 1e9, "last_func_call": "  pytest "})
     assert read.tags == Tags(is_last_step=True, pred_tool_s=86_400.0, last_func_call="pytest")
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ("2,8", Between(2, 8)),
+        ([2, 8], Between(2, 8)),
+        ("3,3", 3),
+        ("3", 3),
+        (3, 3),
+        ("8,2", None),
+        ("2,", None),
+        ("1,2,3", None),
+        ([1], 1),
+        ([], None),
+    ],
+)
+def test_what_remains_is_a_number_or_an_interval(sent: Any, read: int | Between | None) -> None:
+    found = tags_from_xargs({"remaining_turns": sent})
+    assert found.tags.remaining_turns == read
+    assert found.rejected == (() if read is not None else ("remaining_turns",))
+    assert tags_from_xargs(tags_to_xargs(found.tags)).tags == found.tags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -501,3 +502,18 @@ def test_sizes_of_tasks_are_kept_over_a_restart() -> None:
     again.policy.import_statistics(gate.policy.export_statistics())
     assert again.policy.state()["tasks_known"] == 2
     assert Gate().policy.export_statistics() == {}
+
+
+def test_without_repeats_decisions_are_those_without_a_memory() -> None:
+    logs = []
+    for tasks in (0, 4096):
+        rng, gate, log = random.Random(7), Gate(tasks=tasks), []
+        for number in range(80):
+            turn = gate.arrive(f"p{number}", rng.choice([100, 300]), last=rng.random() < 0.5, task=f"t{number}")
+            log.append((gate.policy.rank(turn), gate.policy.victim_rank(turn.program)))
+            if not gate.waits(turn):
+                gate.finish(turn, turn.prompt_tokens + 50)
+            gate.now_s += rng.expovariate(1.0)
+            log.append(gate.admitted())
+        logs.append(log)
+    assert logs[0] == logs[1]

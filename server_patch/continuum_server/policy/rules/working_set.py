@@ -65,7 +65,7 @@ class WorkingSetOptions(Options):
     objective: Objective = "mean"
     """What the order of programs with known tasks serves: mean (mean JCT: the least expected work first) or makespan
     (the end of the last of them: the most expected work first)."""
-    overtaking: Annotated[float, Range(0.0, 1e6)] = 50.0
+    overtaking: Annotated[float, Range(0.0, 1e6)] = 100.0
     """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
     the average program, and back for each second more; 0: order of arrival."""
     statistics: str | None = None
