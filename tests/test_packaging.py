@@ -41,7 +41,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == ours
     assert {name.split("/")[0] for name in packed} == {Path(package).name for package in PACKAGES}
-    assert {"continuum_analysis/report.html.j2", "continuum_traces/bundled/swebench-100.jsonl.gz"} < packed
+    assert {"report.html.j2", "swebench-100.jsonl.gz", "mini-swe.txt", "NOTICE"} < {Path(name).name for name in packed}
 
 
 def test_metadata(wheel: zipfile.ZipFile) -> None:
