@@ -9,7 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import number_text
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, name_routers, read_run_metrics
+from continuum_analysis.compare.runs import (
+    Run,
+    by_load,
+    load_all,
+    load_runs,
+    main_band,
+    name_variants,
+    read_run_metrics,
+)
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
@@ -50,7 +58,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_routers([read_run_metrics(folder) for folder in folders])
+    return name_variants([read_run_metrics(folder) for folder in folders])
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
@@ -156,7 +164,9 @@ def write_comparison(paths: Sequence[Path], form: str, out: Path | None, baselin
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
     """Print how often the comparison sees a difference that does not exist."""
-    rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
+    rates = self_check(
+        main_band(load_runs(path)), main_band(load_runs(against)) if against is not None else [], per_comparison
+    )
     if as_json:
         sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
         return 0

@@ -74,8 +74,12 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
-    """One row an arm; a dash where there is no value."""
-    return [[name, *(column.cell(arm, with_intervals) for column in shown)] for name, arm in summary.arms.items()]
+    """One row an arm, then one for each of its other step times; a dash where there is no value."""
+    return [
+        [name + (f", {each.band} step times" if summary.ends else ""), *(c.cell(arm, with_intervals) for c in shown)]
+        for each in (summary, *summary.ends.values())
+        for name, arm in each.arms.items()
+    ]
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:
@@ -90,12 +94,54 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
 
 def verdict(summary: Summary) -> str:
     """The result in two sentences: the fastest policy against the baseline, then against the next best, and what it
-    costs. They claim no more than the data show."""
-    others = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline and arm.comparison}
-    if not others:
+    costs; with several step times a third: whether this holds at the other ones. They claim no more than the data
+    show."""
+    fastest = _fastest(summary)
+    if fastest is None:
         return "No comparison: there are no two policies on the same arrivals."
-    best = max(others, key=lambda name: others[name].ratio.mean)
-    return f"{_against_baseline(summary, best, others[best])} {_next_best(summary, best)}{_cost(summary, others[best])}"
+    best, found = fastest
+    said = f"{_against_baseline(summary, best, found)} {_next_best(summary, best)}{_cost(summary, found)}"
+    return f"{said} {_at_other_step_times(summary, best, found)}" if summary.ends else said
+
+
+def _fastest(summary: Summary) -> tuple[str, Comparison] | None:
+    """The policy with the highest ratio to the baseline; None where none can be compared."""
+    others = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline and arm.comparison}
+    return max(others.items(), key=lambda other: other[1].ratio.mean) if others else None
+
+
+def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
+    """Whether the verdict holds at the other ends of the step times' band, and what holds where it does not."""
+    leaders = {band: leader for band, end in summary.ends.items() if (leader := _fastest(end))}
+    failing = [band for band in leaders if not _holds(summary.ends[band], best, found)]
+    if failing:
+        told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
+        return f"This does not hold at all step times: {' '.join(told)}"
+    ratios = {band: arm.ratio for band in leaders if (arm := summary.ends[band].arms.get(best))}
+    said = ", ".join(f"{ratio.mean:.2f}x at {band}" for band, ratio in ratios.items() if ratio)
+    if {str(summary.band), *leaders} >= {"low", "high"}:
+        return f"This holds at both ends of the step-time band ({said})."
+    return f"This holds at other step times too ({said}); the other end of the band was not played."
+
+
+def _holds(end: Summary, best: str, found: Comparison) -> bool:
+    """Whether the fastest policy stands to the baseline as it does there, and no other is faster."""
+    arm, leader = end.arms.get(best), _fastest(end)
+    if arm is None or arm.comparison is None or leader is None or _outcome(arm.comparison) != _outcome(found):
+        return False
+    if leader[0] == best:
+        return True
+    second = end.runner_up
+    return second is not None and second[0] == best and _outcome(second[1]) in ("equal", "open")
+
+
+def _outcome(found: Comparison) -> str:
+    low, high = found.ratio.bounds or (found.ratio.mean, found.ratio.mean)
+    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
+        return "equal"
+    if low <= 1.0 <= high:
+        return "open"
+    return "faster" if found.ratio.mean > 1 else "slower"
 
 
 def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:

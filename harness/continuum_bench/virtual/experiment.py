@@ -28,10 +28,12 @@ class Cell:
     """The arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
     options: Mapping[str, Any]
     seed: int
+    step_times: str | None = None
+    """Low, mid or high, in an experiment that plays several; None: the engine's."""
 
     @property
     def name(self) -> str:
-        return f"{self.policy}-seed{self.seed}"
+        return f"{self.policy}-seed{self.seed}" + (f"-{self.step_times}" if self.step_times else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,12 @@ class Experiment:
     jobs: int = 2
 
 
-def prepare(experiment: Experiment, description: Any) -> None:
+def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> None:
     """Make the directories and write all manifests, before any run starts.
+
+    Args:
+        description: of the experiment's engine.
+        at: descriptions by the cells' own step times.
 
     Raises:
         RunDirError: a directory holds a run already, or cannot be written.
@@ -54,7 +60,8 @@ def prepare(experiment: Experiment, description: Any) -> None:
     create(experiment.out)
     for cell in experiment.cells:
         folder = create(experiment.out / cell.name)
-        write_manifest(folder, manifest_of(experiment, description, cell.policy, cell.options, cell.seed, ""))
+        described = at[cell.step_times] if at and cell.step_times else description
+        write_manifest(folder, manifest_of(experiment, described, cell.policy, cell.options, cell.seed, ""))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
     write_manifest(experiment.out, manifest_of(experiment, description, policies, {}, experiment.cells[0].seed, now))
@@ -118,8 +125,20 @@ class CellTask:
         jobs = experiment.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
         config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
+        if cell.step_times is not None:
+            config = replace(config, step_times=cell.step_times)
         engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)
 
 
-def cells_for(policies: Sequence[str], options: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> list[Cell]:
-    return [Cell(policy, dict(options.get(policy, {})), seed) for seed in seeds for policy in policies]
+def cells_for(
+    policies: Sequence[str],
+    options: Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int],
+    step_times: Sequence[str | None] = (None,),
+) -> list[Cell]:
+    return [
+        Cell(policy, dict(options.get(policy, {})), seed, band)
+        for band in step_times
+        for seed in seeds
+        for policy in policies
+    ]
