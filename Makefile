@@ -21,7 +21,10 @@ TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
 
-setup: $(STAMP) ## The environment (.venv): Python 3.11, vLLM for CPU, tools. Nothing to do when it is current.
+# The first of these that the machine has; if it has none, uv fetches the first.
+PYTHONS ?= 3.11 3.12 3.13
+
+setup: $(STAMP) ## The environment (.venv): Python, vLLM for CPU, tools. Nothing to do when it is current.
 
 $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	@echo "setup: building $(VENV) (once; about 2.5 GB)"
@@ -34,10 +37,13 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	    python3 -m venv .uv && .uv/bin/python -m pip install -q uv; \
 	  fi; \
 	fi; \
-	python=$$(command -v python3.11 || true); \
-	if [ -z "$$python" ] || ! "$$python" --version >/dev/null 2>&1; then python=$$("$$uv" python find 3.11 2>/dev/null || true); fi; \
-	if [ -z "$$python" ]; then echo "setup: Python 3.11 is needed and was not found; install it (Debian: python3.11, or pyenv install 3.11) and try again" >&2; exit 1; fi; \
-	if [ ! -x $(PY) ]; then "$$uv" venv -q --python "$$python" $(VENV); fi; \
+	python=; for version in $(PYTHONS); do \
+	  for candidate in "$$(command -v python$$version)" "$$("$$uv" python find --no-python-downloads $$version 2>/dev/null)"; do \
+	    if [ -z "$$python" ] && [ -n "$$candidate" ] && "$$candidate" --version >/dev/null 2>&1; then python=$$candidate; fi; \
+	  done; \
+	done; \
+	if [ -z "$$python" ]; then python=$(firstword $(PYTHONS)); echo "setup: found none of Python $(PYTHONS); uv fetches $$python"; fi; \
+	if [ ! -x $(PY) ]; then "$$uv" venv -q --python "$$python" $(VENV); fi; echo "setup: $$($(PY) --version)"; \
 	echo "setup: installing requirements/embedded.txt"; \
 	"$$uv" pip install -q --python $(PY) $(TORCH) --override requirements/overrides.txt -r requirements/embedded.txt; \
 	"$$uv" pip install -q --python $(PY) --no-deps -e .; \
@@ -53,7 +59,7 @@ frameworks: setup ## The environments of frameworks that use the client (.framew
 	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
 	  echo "frameworks: $$name"; \
 	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
-	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest; \
+	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis; \
 	done
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
@@ -70,12 +76,12 @@ check: setup ## Lint, types, import arrows.
 
 docs: setup ## The docs site (site/index.html), and the pages that are written from the code.
 	$(PY) docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
-	@echo "docs: open site/index.html; with search: python3 -m http.server --directory site"
+	$(VENV)/bin/zensical build --clean --strict
+	@echo "docs: open site/index.html"
 
 golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).
-	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026
-	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --length-scale 0.4
+	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026 --overwrite
+	$(RUN) traces synth traces/continuum_traces/bundled/bfcl-100.jsonl.gz --profile bfcl -n 100 --seed 2026 --overwrite --length-scale 0.4
 	$(PY) tests/golden/surface.py
 
 lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins from theirs.

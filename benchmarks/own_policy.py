@@ -3,15 +3,20 @@
     python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
     python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
+    python benchmarks/own_policy.py --tails results.jsonl
 
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
 "num_programs": 24, "kv_blocks": null, "turn_scale": 1, "arrivals": "poisson", "tool_times": "recorded"}}. These are
-options of ``continuum-bench``, as are "length_scale" and "shared_prefix". Two more: "lengths_later": 2.5 multiplies the
-lengths of the programs that arrive in the second half; "turns": [2, 4] ends programs with their second, third or fourth
-turn.
-ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}]}. The third item, the limits
-that hold for every policy, may be left out.
+options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_times" (low, mid or high), "block_size"
+and "offload": the tiers of arms whose policy is named NAME+offload.
+Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
+ends programs with their second, third or fourth turn.
+"history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
+learned.
+ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
+"hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
+server, may be left out.
 It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
 docs/results/own-policy.md come from the files in benchmarks/own_policy.
 """
@@ -30,21 +35,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
-from continuum_bench.workload.workload import load_workload
+from continuum_bench.workload.hints import hint_error, lies
+from continuum_bench.workload.load import LoadedTrace
+from continuum_bench.workload.workload import Workload, load_workload
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.virtual.offload import read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
 from scipy import stats
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+CHUNK_TOKENS = 256
+"""Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
-OF_THE_CELL = ("traces", "workload", "gpu", "kv_blocks", "lengths_later", "turns", *OF_THE_TRACE, *OF_THE_ARRIVALS)
+HINTS = ("hints", "hint_error")
+A_THIRD = hint_error("adversarial:0.3334")
+"""The programs that do not lie then are compared in every arm: ``honest``."""
+BESIDE = ("jct", "p95", "honest")
+OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
+OF_THE_REPEATS = ("history", "repeats")
+OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
+OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -54,13 +74,21 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         skip_invalid=True,
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
-    arrivals = ArrivalOptions(**{name: cell[name] for name in OF_THE_ARRIVALS if name in cell})
-    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
+    if has_repeats(cell):
+        played = repeats.programs_of(cell, seed)[1]
+        workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
+    else:
+        workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)
     ]
+
+
+def has_repeats(cell: dict[str, Any]) -> bool:
+    return any(name in cell for name in OF_THE_REPEATS)
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
@@ -74,17 +102,36 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
+def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
+    """The cell's engine, which has tiers for a policy that is named ``NAME+offload``."""
+    gpu = cell.get("gpu", "a100-80gb")
+    config = EngineConfig(**{"gpu": gpu, **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
+    if not policy.endswith("+offload"):
+        return config
+    tiers = read_offload(cell["offload"], gpu)
+    return replace(config, offload=replace(tiers, blocks_per_chunk=CHUNK_TOKENS // config.block_size))
+
+
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
     """One run of an arm. Times are in seconds."""
-    cell_name, cell, label, (policy, options, *guards), seed = task
-    config = EngineConfig(gpu=cell.get("gpu", "a100-80gb"), kv_blocks=cell.get("kv_blocks"))
-    settings = settings_of(config, policy, options, Guards(**guards[0]) if guards else Guards())
-    jobs, turns, events = jobs_of(cell, seed), list[TurnRecord](), _Events()
+    cell_name, cell, label, (policy, options, *rest), seed = task
+    guards, hints = (*rest, {}, {})[:2]
+    config = engine_of(cell, policy)
+    settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
+    jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
+    chosen = engine.scheduler.table.policy
+    if has_repeats(cell) and isinstance(chosen, WorkingSet):
+        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0])
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
-    return {"cell": cell_name, "arm": label, "seed": seed, **_summary(jobs, turns, events, engine.loop)}
+    return {
+        "cell": cell_name,
+        "arm": label,
+        "seed": seed,
+        **_summary(jobs, turns, events, engine.loop),
+    }
 
 
 class _Events:
@@ -110,18 +157,35 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
     if len(ends) != len(jobs) or len(turns) != sum(len(job.program.turns) for job in jobs):
         raise RuntimeError("not every program finished")
     jct = np.array([ends[name] - first[name] for name in ends])
+    honest = [job.program_id for number, job in enumerate(jobs) if not lies(number, A_THIRD)]
+    worst, slow = _tails(jobs, turns, dict(zip(ends, jct, strict=True)))
     return {
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
         "max": round(float(jct.max()), 2),
+        "honest": round(float(np.mean([ends[name] - first[name] for name in honest])), 2),
         "wall": round(loop.now_s, 1),
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),
         "preempt": events.preemptions,
         "pressure": events.pressure,
         "prefill_M": round(loop.counters.prefill_tokens / 1e6, 2),
+        "worst_ttft": round(float(worst.mean()), 2),
+        "worst_ttft_p95": round(float(np.quantile(worst, 0.95)), 2),
+        "slowdown": round(float(slow.mean()), 3),
+        "slowdown_p95": round(float(np.quantile(slow, 0.95)), 3),
         "arrived": round(sum(job.arrival_s for job in jobs), 3),
     }
+
+
+def _tails(jobs: list[Job], turns: list[TurnRecord], jct: dict[str, float]) -> tuple[Floats, Floats]:
+    """Of each program the longest TTFT, and JCT / JCT alone on an empty engine."""
+    worst: dict[str, float] = defaultdict(float)
+    alone = {job.program_id: sum(turn.gap_s for turn in job.program.turns[:-1]) for job in jobs}
+    for turn in turns:
+        worst[turn.program_id] = max(worst[turn.program_id], (turn.first_token_s or math.inf) - turn.due_s)
+        alone[turn.program_id] += turn.alone_s or math.inf
+    return np.array(list(worst.values())), np.array([jct[name] / alone[name] for name in jct])
 
 
 # ------------------------------------------------------------------------------------------------- table
@@ -139,15 +203,16 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
-    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm."""
-    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 to base |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
+    programs that tell the truth where a third lies."""
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 | honest |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
             mean = {
                 key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
             }
-            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in ("jct", "p95"))
+            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in BESIDE)
             yield (
                 f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
                 f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
@@ -157,6 +222,18 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
         if ratios:
             mean_log = np.mean([math.log(ratio.mean) for ratio in ratios])
             yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(mean_log):.3f}"
+
+
+def tails(cells: dict[str, dict[str, Runs]]) -> Iterator[str]:
+    """For each cell and arm, means over seeds of what the worst-off programs see."""
+    yield "| cell | arm | seeds | JCT mean | JCT P95 | worst TTFT, mean | P95 | slowdown, mean | P95 |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    keys = ("jct", "p95", "worst_ttft", "worst_ttft_p95", "slowdown", "slowdown_p95")
+    for cell, arms in cells.items():
+        for arm, runs in arms.items():
+            mean = {key: float(np.mean([run[key] for run in runs.values()])) for key in keys}
+            seconds = " | ".join(f"{mean[key]:.0f}" for key in keys[:4])
+            yield f"| {cell} | {arm} | {len(runs)} | {seconds} | {mean['slowdown']:.2f} | {mean['slowdown_p95']:.2f} |"
 
 
 def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
@@ -195,7 +272,7 @@ class Ratio:
 
 def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
     """The ratio over the seeds that both arms have; None: there are none."""
-    seeds = sorted(set(runs) & set(base))
+    seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
     logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
@@ -221,6 +298,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*")
     parser.add_argument("--base", default="continuum")
     parser.add_argument("--verdicts", type=Path, nargs="*")
+    parser.add_argument("--tails", type=Path, nargs="*")
     parser.add_argument("--of", default="working-set")
     given = parser.parse_args()
     if given.cells:
@@ -228,10 +306,11 @@ def main() -> None:
             run(given)
         except BenchError as error:
             parser.error(str(error))
-    files = given.table or given.verdicts or ([given.out] if given.out else [])
+    files = given.table or given.verdicts or given.tails or ([given.out] if given.out else [])
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     cells = by_cell(rows)
-    for line in verdicts(cells, given.of) if given.verdicts else table(cells, given.base):
+    chosen = verdicts(cells, given.of) if given.verdicts else tails(cells) if given.tails else None
+    for line in chosen or table(cells, given.base):
         print(line)  # noqa: T201
 
 
@@ -246,10 +325,11 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
         for word in cell:
             if word not in OF_THE_CELL:
                 raise BenchError(f"{path}: {name}: {word}: unknown; a cell has {', '.join(OF_THE_CELL)}")
-        if cell.get("traces"):
-            cell["traces"] = str(traces / cell["traces"])
-            if not Path(cell["traces"]).exists():
-                raise BenchError(f"{path}: {name}: traces: {cell['traces']} is not there; say where with --traces DIR")
+        for word in ("traces", "history"):
+            if cell.get(word):
+                cell[word] = str(traces / cell[word])
+                if not Path(cell[word]).exists():
+                    raise BenchError(f"{path}: {name}: {word}: {cell[word]} is not there; say where with --traces DIR")
     return cells
 
 

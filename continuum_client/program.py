@@ -26,7 +26,7 @@ from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.spans import tool_span
-from continuum_client.tagging import check_count, check_id, check_seconds, check_tool
+from continuum_client.tagging import check_counts, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 
 P = ParamSpec("P")
@@ -228,19 +228,21 @@ class Program:
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
-    def remaining(self, turns: int | None = None, tokens: int | None = None) -> None:
-        """Send a hint with the next call: what the program still has to do after it. No policy reads it yet.
+    def remaining(
+        self, turns: int | tuple[int, int] | None = None, tokens: int | tuple[int, int] | None = None
+    ) -> None:
+        """Send a hint with the next call: what the program still has to do after it. ``working-set`` reads it.
 
         Args:
-            turns: the number of later turns.
-            tokens: the tokens that they generate.
+            turns: the number of later turns, or an interval (low, high) if it is not known exactly.
+            tokens: the tokens that they generate, or an interval.
 
         Raises:
             InvalidTag: a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
         found = {"remaining_turns": turns, "remaining_tokens": tokens}
-        self._hint({name: check_count(value, name) for name, value in found.items() if value is not None})
+        self._hint({name: check_counts(value, name) for name, value in found.items() if value is not None})
 
     def kv_ttl(self, seconds: float) -> None:
         """Send a hint with the next call: how long the server shall hold its KV. ``static-ttl`` reads it.
@@ -254,7 +256,7 @@ class Program:
     def task(self, name: str) -> None:
         """Send a hint with every later call: what the program does. Programs that do alike give the same name.
 
-        No policy reads it yet.
+        ``working-set`` reads the hint of a program's first call.
 
         Raises:
             InvalidTag: a name that cannot be sent.

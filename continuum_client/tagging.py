@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Tags
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Between, Tags
 from continuum_traces.wire import MAX_COUNT, MAX_HINT_S, MAX_TOOL_CHARS, tags_to_headers
 
 from continuum_client.dialects import Dialect
@@ -125,6 +125,22 @@ def check_count(count: int, what: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise InvalidTag(f"{what} {count!r}: must be a whole number, 0 or more")
     return min(count, MAX_COUNT)
+
+
+def check_counts(counts: int | tuple[int, int], what: str) -> int | Between:
+    """A number of turns or tokens, or an interval (low, high).
+
+    Raises:
+        InvalidTag: as ``check_count``; the interval has other than two ends, or its ends are in the wrong order.
+    """
+    if isinstance(counts, int):
+        return check_count(counts, what)
+    if not isinstance(counts, tuple) or len(counts) != 2:
+        raise InvalidTag(f"{what} {counts!r}: must be a whole number, or an interval (low, high)")
+    low, high = (check_count(count, what) for count in counts)
+    if low > high:
+        raise InvalidTag(f"{what} {counts!r}: the interval ends before it begins")
+    return low if low == high else Between(low, high)
 
 
 def check_seconds(seconds: float, what: str) -> float:

@@ -1,8 +1,10 @@
-"""Reference pages written from the code: the command line, the file formats, the policies, the metrics.
+"""What the docs site is built from, with the pages that are written from the code.
 
-As a hook of mkdocs (``on_files``) it adds them to the site under ``reference/``, so that none can be out of date. Run
-as a program (``make docs``) it writes ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read
-outside the site too.
+    python docs/generate.py [build/docs]
+
+It writes ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read outside the site too. Then
+it copies every page to the given folder (without one, to build/docs) and adds ``reference/``: the command line, the
+file formats and the policies. ``make docs`` builds the site from there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
@@ -29,24 +33,27 @@ DOCS = Path(__file__).resolve().parent
 PROGRAM, PARAGRAPH = "continuum-bench", "\n\n"
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """mkdocs: the generated pages beside the written ones."""
-    from mkdocs.structure.files import File  # noqa: PLC0415 - only where a site is built
+def unlinked(markdown: str, page: Path) -> str:
+    """A link of a page (a path in ``docs/``) to a file of the repository that is no page becomes the file's path."""
 
-    for name, write in PAGES.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=write()))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs: a link to a file of the repository that is no page becomes the file's path."""
-
-    def unlinked(found: re.Match[str]) -> str:
-        target = (DOCS / page.file.src_uri).parent.joinpath(found[2]).resolve()
+    def plain(found: re.Match[str]) -> str:
+        target = page.parent.joinpath(found[2]).resolve()
         outside = target.exists() and not target.is_relative_to(DOCS)
         return f"{found[1]} (`{target.relative_to(DOCS.parent)}`)" if outside else found[0]
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)", unlinked, markdown)
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)", plain, markdown)
+
+
+def stage(folder: Path) -> None:
+    """Everything the site is built from: the written pages and, below ``reference/``, the generated ones."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for page in DOCS.rglob("*.md"):
+        text = unlinked(page.read_text(encoding="utf-8"), page)
+        (folder / page.relative_to(DOCS)).write_text(text, encoding="utf-8")
+    (folder / "reference").mkdir()
+    for name, write in PAGES.items():
+        (folder / "reference" / f"{name}.md").write_text(write(), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------- command line
@@ -257,3 +264,4 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
+    stage(Path(sys.argv[1]) if sys.argv[1:] else DOCS.parent / "build" / "docs")

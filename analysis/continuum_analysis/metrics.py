@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf
 from pathlib import Path
@@ -28,10 +28,10 @@ class Metric:
     formula: str
     compute: Callable[[RunFacts], Value]
 
-    @property
-    def is_share(self) -> bool:
-        """Whether it lies between 0 and 1."""
-        return self.name.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
+
+def is_share(metric: str) -> bool:
+    """Whether the metric of that name lies between 0 and 1."""
+    return metric.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,22 @@ class RunMetrics:
     facts: RunFacts
 
 
-def analyze_run(path: Path) -> RunMetrics:
-    """All metrics of a run directory (or of a directory or file in the preview's format)."""
+def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMetrics:
+    """All metrics of a run directory (or of a directory or file in the preview's format).
+
+    Args:
+        alone_s: completion times of programs that had the machine for themselves, by id (``completion_times``).
+    """
     manifest = read_manifest(path) if (path / MANIFEST).exists() else None
-    return measure(facts_of(read_run(path), manifest, read_scheduler_time(path)))
+    programs = read_run(path)
+    for program in programs:
+        program.reference_s = (alone_s or {}).get(program.program_id)
+    return measure(facts_of(programs, manifest, read_scheduler_time(path)))
+
+
+def completion_times(path: Path) -> dict[str, float]:
+    """Seconds that each finished program of a run directory took, by its id."""
+    return {program.program_id: program.jct_s for program in read_run(path) if program.finished}
 
 
 def measure(facts: RunFacts) -> RunMetrics:
@@ -143,9 +155,14 @@ def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Callable[[Run
     return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
 
 
-def _per_gpu(facts: RunFacts) -> Value:
-    jobs = _rate(lambda f: len(f.programs), 3600.0)(facts)
-    return None if jobs is None or facts.gpus is None else jobs / facts.gpus
+def _per_gpu(rate: Callable[[RunFacts], Value]) -> Callable[[RunFacts], Value]:
+    """None where no manifest says how many GPUs there are."""
+
+    def compute(facts: RunFacts) -> Value:
+        value = rate(facts)
+        return None if value is None or facts.gpus is None else value / facts.gpus
+
+    return compute
 
 
 def _reloads(facts: RunFacts) -> list[TurnTimes]:
@@ -196,6 +213,20 @@ def _ttfts(facts: RunFacts) -> list[float | None]:
 
 def _tpots(facts: RunFacts) -> list[float | None]:
     return [t.tpot_s for t in facts.turns]
+
+
+def _worst_ttfts(facts: RunFacts) -> list[float | None]:
+    return [p.worst_ttft_s for p in facts.programs]
+
+
+def _slowdowns(facts: RunFacts) -> list[float | None]:
+    return [p.slowdown for p in facts.programs]
+
+
+def _token_gap_mean_s(facts: RunFacts) -> Value:
+    """Each turn counts once for every gap that it has."""
+    known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
+    return _ratio(sum(tpot_s * gaps for tpot_s, gaps in known), sum(gaps for _, gaps in known))
 
 
 def _tries_failed(facts: RunFacts) -> Value:
@@ -254,7 +285,7 @@ METRICS: tuple[Metric, ...] = (
         "throughput_jobs_per_hour_per_gpu",
         "1/h",
         "the same / GPUs (tensor parallel * replicas, from the manifest)",
-        _per_gpu,
+        _per_gpu(_rate(lambda f: len(f.programs), 3600.0)),
     ),
     Metric(
         "throughput_steps_per_min",
@@ -263,6 +294,7 @@ METRICS: tuple[Metric, ...] = (
         _rate(lambda f: len(f.turns), 60.0),
     ),
     Metric("throughput_output_tokens_per_s", "1/s", "generated tokens / wall", _rate(_output)),
+    Metric("throughput_output_tokens_per_s_per_gpu", "1/s", "the same / GPUs", _per_gpu(_rate(_output))),
     Metric(
         "throughput_fresh_tokens_per_s",
         "1/s",
@@ -366,8 +398,28 @@ METRICS: tuple[Metric, ...] = (
         "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
     ),
     Metric("ttft_p50_s", "s", "median of the same", _percentile(50, _ttfts)),
+    Metric("ttft_p90_s", "s", "90th percentile", _percentile(90, _ttfts)),
     Metric("ttft_p95_s", "s", "95th percentile", _percentile(95, _ttfts)),
     Metric("ttft_p99_s", "s", "99th percentile", _percentile(99, _ttfts)),
+    Metric(
+        "ttft_worst_mean_s",
+        "s",
+        "mean over finished programs of the longest TTFT of a program's turns",
+        _mean(_worst_ttfts),
+    ),
+    Metric("ttft_worst_p95_s", "s", "95th percentile of the same over programs", _percentile(95, _worst_ttfts)),
+    Metric("ttft_worst_max_s", "s", "the longest TTFT of all", _over(np.max, _worst_ttfts)),
+    Metric(
+        "slowdown_mean",
+        "",
+        "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record what each turn takes "
+        "alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of the "
+        "same programs one at a time (`analyze --alone DIR`), and without one it is null. Below 1 where a program "
+        "finds a prefix in the cache that others left there",
+        _mean(_slowdowns),
+    ),
+    Metric("slowdown_p95", "", "95th percentile of the same over programs", _percentile(95, _slowdowns)),
+    Metric("slowdown_max", "", "the largest of the same", _over(np.max, _slowdowns)),
     Metric(
         "tpot_mean_s",
         "s",
@@ -375,7 +427,16 @@ METRICS: tuple[Metric, ...] = (
         _mean(_tpots),
     ),
     Metric("tpot_p50_s", "s", "median of the same", _percentile(50, _tpots)),
+    Metric("tpot_p90_s", "s", "90th percentile", _percentile(90, _tpots)),
     Metric("tpot_p95_s", "s", "95th percentile", _percentile(95, _tpots)),
+    Metric("tpot_p99_s", "s", "99th percentile", _percentile(99, _tpots)),
+    Metric(
+        "itl_mean_s",
+        "s",
+        "mean over all gaps between two output tokens (a turn of n tokens has n - 1). Its percentiles are not known: "
+        "records hold the instants of a turn's first and last token, not those between",
+        _token_gap_mean_s,
+    ),
     Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
     Metric(
         "send_lateness_p99_s",

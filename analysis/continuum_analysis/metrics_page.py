@@ -7,6 +7,7 @@ from pathlib import Path
 
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import CAUSES
+from continuum_analysis.slo import read_slo, slo_metrics
 
 HEAD = """# Metrics
 
@@ -81,6 +82,37 @@ of a `+offload` arm and the router of equal replicas), and if their clients sent
 instants. Otherwise the comparison is refused, and the error names the field.
 """
 
+SLO = """
+## Latency
+
+TTFT counts from the instant at which the turn was due to its first token, and TPOT from the first token to the last
+one, divided by the output tokens - 1. Where the load generator is on time, "due" and "sent" are the same instant
+(`send_lateness_p99_s`). In a virtual run both are modelled; in a live run the client measures them, retries
+included. ITL is the gap between two output tokens. Its mean over all gaps follows from the first and the last token of
+each turn and is exact. Its percentiles need the instant of every token, which no record holds, so they are a dash.
+
+## SLO goodput
+
+`continuum-bench compare DIR --slo ttft=2s,tpot=50ms,jct=300s` adds these rows, in the terminal and in every file;
+`analyze --slo` adds them too. A turn keeps the SLO if it ended well and kept the limits on TTFT and TPOT. A program
+keeps it if it finished, within the limit on JCT, and all its turns kept theirs. Failed and unfinished ones count as not
+kept.
+
+| name | unit | what it is |
+|---|---|---|
+"""
+
+SLO_TAIL = """
+`jct=10x` is ten times the JCT that the same program has alone on the machine. It comes from a run of the same programs
+at a rate at which they hardly ever overlap, as in `figure goodput`, whose limit is a multiple of the mean of these
+times:
+
+```bash
+continuum-bench swebench --num-programs 4 --jps 0.00001 --policy vllm --out runs/alone
+continuum-bench swebench --num-programs 4 --jps 0.5 --policy vllm,continuum --out runs/loaded
+continuum-bench compare runs/loaded --slo jct=10x --unloaded runs/alone
+```
+"""
 
 MISSES = """
 ## Why a returning turn found its KV, or did not
@@ -106,7 +138,9 @@ def page() -> str:
     """The text of docs/metrics.md."""
     rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in METRICS]
     causes = [f"| `{cause}` | {words} |" for cause, words in CAUSES.items()]
-    return HEAD + "\n".join(rows) + "\n" + TRIES + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
+    of_slo = [f"| `{m.name}` | {m.unit} | {m.formula} |" for m in slo_metrics(read_slo("ttft=1s"), {})]
+    slo = SLO + "\n".join(of_slo) + "\n" + SLO_TAIL
+    return HEAD + "\n".join(rows) + "\n" + slo + TRIES + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
 
 
 if __name__ == "__main__":

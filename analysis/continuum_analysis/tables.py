@@ -114,6 +114,7 @@ def _program(program: ProgramTimes) -> dict[str, Any]:
         "jct_s": program.jct_s if finished else None,
         "bubble_s": program.bubble_s if seen else None,
         "requeue_s": program.requeue_s,
+        **_columns(program, "worst_ttft_s", "alone_s", "slowdown"),
         "pins": len(program.pins),
         **{name: sum(getattr(turn, name) for turn in program.turns) for name in SUMMED},
     }
@@ -216,11 +217,21 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         raise AnalysisError(f"--format {form}: there are {', '.join(FORMS)}")
     if form == "parquet" and file is None:
         raise AnalysisError("--format parquet: binary; name a file with --out")
-    if file is None:
-        return table_text(table, form)
+    if form != "parquet" or file is None:
+        return write_text(table_text(table, form), file)
     with writing(file):
-        if form == "parquet":
-            table.to_parquet(file, index=False)
-        else:
-            file.write_text(table_text(table, form), encoding="utf-8")
+        table.to_parquet(file, index=False)
+    return ""
+
+
+def write_text(text: str, file: Path | None) -> str:
+    """Write the text to the file, or give it back where there is none.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    if file is None:
+        return text
+    with writing(file):
+        file.write_text(text, encoding="utf-8")
     return ""

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from continuum_bench.ctrl_c import leave_at_once
+
 
 def main() -> None:
-    """Run the command line. If only the client SDK is installed, print one line that says so."""
+    """Run the command line, or print one line that says what this environment lacks."""
+    leave_at_once()
+    if sys.version_info < (3, 11):
+        sys.exit("error: continuum-bench needs Python 3.11 or later; the client SDK works with Python 3.10")
     try:
         cli = import_module("continuum_bench.cli")
     except ModuleNotFoundError as error:

@@ -11,7 +11,8 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, at_least
+from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, SHARE, OptionError, at_least
+from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.options.run import (
     Format,
     Json,
@@ -28,7 +29,6 @@ from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Hold the KV cache of LLM agents between their turns: run policies on a workload, compare them, explain the "
     "results. GPU time is modelled unless a server with a GPU is used.",
@@ -41,7 +41,10 @@ app.add_typer(agent_app, name="agent")
 step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
 
-Directories = Annotated[list[Path], typer.Argument(help="Run directories or experiment directories.")]
+Directories = Annotated[
+    list[Path],
+    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
@@ -53,6 +56,7 @@ TableForm = Annotated[
 TableFile = Annotated[Path | None, typer.Option(help="File for that table. Default: standard output.")]
 Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
 Target = Annotated[Path, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,6 +78,11 @@ def _root(
 
 
 def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
+    if options.print_config:
+        from continuum_bench.experiment_file import experiment_yaml  # noqa: PLC0415
+
+        typer.echo(experiment_yaml(workload, options, live), nl=False)
+        return 0
     if live.base_url is not None:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
@@ -106,6 +115,20 @@ def openhands(options: RunOptions, live: LiveOptions) -> int:
 def replay(options: ReplayOptions, live: LiveOptions) -> int:
     """Compare policies on the programs of a trace file, all with the same arrivals."""
     return _play("replay", options, live)
+
+
+@add_command(app)
+def run(
+    file: Annotated[Path, typer.Argument(help="Experiment file (YAML), as --print-config writes it.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option, instead of the file's. Repeatable.")
+    ] = None,
+) -> int:
+    """Play one run that a YAML file describes: any command line of swebench, bfcl, openhands or replay."""
+    from continuum_bench.experiment_file import read_experiment  # noqa: PLC0415
+
+    found = read_experiment(file, overrides or ())
+    return _play(found.workload, found.options, found.live)
 
 
 @add_command(app)
@@ -171,16 +194,24 @@ def analyze(
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
+    alone: Annotated[
+        Path | None,
+        typer.Option(help="Run directory of the same programs one at a time: what slowdowns are measured against."),
+    ] = None,
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
 ) -> int:
-    """Compute the metrics of recorded runs from their files. The preview's scheduler_timestamps can be read too."""
+    """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out)
-    return show_misses(directories) if misses and not json_output else show_metrics(directories, json_output)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, alone, slo)
+    if misses and not json_output:
+        return show_misses(directories)
+    return show_metrics(directories, json_output, alone, slo)
 
 
 @add_command(app)
@@ -208,13 +239,18 @@ def compare(
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
+    *,
+    slo: SloOptions,
+    gate: GateOptions,
 ) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out, baseline)
-    return show_comparison(directories, json_output, baseline)
+        if gate.changed():
+            raise OptionError(f"{gate.changed()[0]} and --format or --out: write the table with a command of its own")
+        return write_comparison(directories, form or "csv", out, baseline, slo)
+    return show_comparison(directories, json_output, baseline, slo, gate)
 
 
 @add_command(app)
@@ -237,28 +273,43 @@ def selfcheck(
 
 
 @add_command(traces_app, "import")
-def import_(source: Source, target: Target, form: Format = None) -> int:
-    """Turn a file in another format into a trace file."""
+def import_(source: Source, target: Target, form: Format = None, overwrite: Overwrite = False) -> int:
+    """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
-    return import_traces(source, target, form)
+    return import_traces(source, target, form, overwrite)
 
 
 @add_command(traces_app)
 def synth(
     target: Target,
-    profile: Annotated[str, typer.Option(help="swebench, bfcl, openhands, or a profile file.")] = "swebench",
+    profile: Annotated[
+        str, typer.Option(help="swebench, bfcl, openhands, claude-code, long-prompts, or a profile file.")
+    ] = "swebench",
     num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="Number of programs.", min=1)] = 100,
     seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed. Equal seeds give equal files.")] = 0,
     tokens_reading: TokensReading = "context",
     length_scale: Annotated[
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
+    overwrite: Overwrite = False,
+    runs_per_task: Annotated[
+        int,
+        typer.Option(
+            help="Runs of each task. They begin with the same prompt; the first runs of all come first.", min=1
+        ),
+    ] = 1,
+    task_correlation: Annotated[
+        float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
+    ] = 0.75,
 ) -> int:
     """Synthesize programs from a profile."""
+    from continuum_traces.synth import Repeats  # noqa: PLC0415
+
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale)
+    repeats = Repeats(runs_per_task, task_correlation)
+    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, repeats, overwrite)
 
 
 @add_command(traces_app)
@@ -268,11 +319,12 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
     tokens_reading: TokensReading = "context",
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
-    return fit_profile(source, target, name, tokens_reading, form)
+    return fit_profile(source, target, name, tokens_reading, form, overwrite)
 
 
 @add_command(traces_app)
@@ -289,7 +341,7 @@ def stats(
 
 @add_command(traces_app)
 def validate(source: Source) -> int:
-    """Show every fault of a trace file with its line and field."""
+    """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
 
     return validate_trace(source)
@@ -300,14 +352,20 @@ def convert(
     source: Source,
     target: Target,
     to: Annotated[
-        str, typer.Option(help="Format to write. scheduler_timestamps files can be converted in both directions.")
+        str,
+        typer.Option(
+            help="Format to write. Of a trace: continuum, agentic-mooncake, mooncake or llmservingsim. Of a run's "
+            "scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory, "
+            "from such a file)."
+        ),
     ],
     form: Format = None,
+    overwrite: Overwrite = False,
 ) -> int:
-    """Convert a trace, or scheduler_timestamps, to another format."""
+    """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
-    return convert_trace(source, target, to, form)
+    return convert_trace(source, target, to, form, overwrite)
 
 
 # ------------------------------------------------------------------------------------------------ step times

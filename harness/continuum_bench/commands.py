@@ -19,6 +19,7 @@ from typing import Annotated, Any, cast, get_args, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
+from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
 from continuum_bench.options.declare import check, extras_of, hints_of, spelling
 
 Command = Callable[..., int]
@@ -113,12 +114,14 @@ def exit_with(work: Callable[[], int]) -> None:
     from continuum_bench.user_errors import USER_ERRORS  # noqa: PLC0415 - keeps --help fast
 
     try:
-        code = work()
+        with raising():
+            code = work()
     except USER_ERRORS as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
+        forget()
         typer.echo("stopped", err=True)
-        raise typer.Exit(130) from error
+        raise typer.Exit(INTERRUPTED) from error
     if code:
         raise typer.Exit(code)

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import number_text
-from continuum_analysis.compare.runs import (
-    Run,
-    by_load,
-    load_all,
-    load_runs,
-    main_band,
-    name_variants,
-    read_run_metrics,
-)
+from continuum_analysis.compare.latency import CAPTION, latency_table
+from continuum_analysis.compare.runs import Run, by_load, load_runs, main_band, name_variants, read_run_metrics
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
-from continuum_analysis.metrics import METRICS
+from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.page import write_joint_report, write_report
+from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
-from continuum_bench.show import print_notice, print_summary, print_table, print_verdict
+from continuum_bench.gate import apply_conditions, side_by_side
+from continuum_bench.options.declare import OptionError
+from continuum_bench.options.gate import GateOptions, SloOptions
+from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
+
+_NO_SLO, _NO_GATE = SloOptions(), GateOptions()
 
 
-def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
-    runs = _runs(paths)
+def show_metrics(paths: Sequence[Path], as_json: bool, alone: Path | None = None, slo: SloOptions = _NO_SLO) -> int:
+    runs = _judged(_runs(paths, alone), slo)
     if as_json:
         data = {
             str(run.path): {
@@ -47,18 +49,21 @@ def show_metrics(paths: Sequence[Path], as_json: bool) -> int:
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0
+    rows = (*METRICS, *(slo_metrics(read_slo(slo.slo), {}) if slo.slo else ()))
     for run in runs:
-        _print_metrics(run)
+        _print_metrics(run, rows)
     return 0
 
 
-def _runs(paths: Sequence[Path]) -> list[Run]:
-    """All runs in these directories, complete or not. Each is read once."""
+def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
+    """All runs in these directories, complete or not. Each is read once. ``alone``: the run of the same programs one at
+    a time, to which slowdowns are measured."""
+    alone_s = None if alone is None else completion_times(alone)
     folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_variants([read_run_metrics(folder) for folder in folders])
+    return name_variants([read_run_metrics(folder, alone_s) for folder in folders])
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
@@ -67,9 +72,9 @@ def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
     return {"passed": verdicts} if verdicts else {}
 
 
-def _print_metrics(run: Run) -> None:
+def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
     measured = run.metrics
-    rows = [[m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula] for m in METRICS]
+    rows = [[m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula] for m in metrics]
     table = TextTable(("metric", "value", "unit", "what it is"), rows)
     print_table(table, str(run.path), words=("value", "unit", "what it is"))
     if measured.errors_by_kind:
@@ -92,24 +97,24 @@ def show_misses(paths: Sequence[Path]) -> int:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
-        else:
-            print_notice(f"{run.path}: no turn whose cache hit was recorded returned to it")
+        for sentence in cannot_be_known(run.metrics.facts):
+            print_notice(f"{run.path}: {sentence}")
     return 0
 
 
-def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None) -> int:
+def write_run_table(
+    paths: Sequence[Path], name: str, form: str, out: Path | None, alone: Path | None = None, slo: SloOptions = _NO_SLO
+) -> int:
     """A table of runs for another program: see ``continuum_analysis.tables``."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
-    return _wrote(write_table(TABLES[name](_runs(paths)), form, out), out)
+    return _wrote(write_table(TABLES[name](_judged(_runs(paths, alone), slo)), form, out), out)
 
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
     """Write a page for each directory, or the page ``out`` about all of them."""
-    from continuum_analysis.report.page import write_joint_report  # noqa: PLC0415 - plotly is slow to import
-
     if out is not None:
         written = [write_joint_report(paths, out, baseline)]
     else:
@@ -133,33 +138,61 @@ def _report_of(path: Path, baseline: str | None) -> Path:
         sweep = read_sweep(path)
         write_tables(sweep)
         return write_sweep_report(sweep)
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
     return write_report(path, baseline)
 
 
-def show_comparison(paths: Sequence[Path], as_json: bool, baseline: str | None = None) -> int:
-    """Runs of all the directories side by side: seeds merged, a table for each load."""
-    summaries = _summaries(paths, baseline)
+def show_comparison(
+    paths: Sequence[Path],
+    as_json: bool,
+    baseline: str | None = None,
+    slo: SloOptions = _NO_SLO,
+    gate: GateOptions = _NO_GATE,
+) -> int:
+    """Runs of all the directories side by side: seeds merged, a table for each load. Returns the exit code."""
+    directories = _directories(paths, slo)
+    # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
+    groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
+    summaries = [
+        (", ".join(map(str, group)), found) for group in groups for found in [_summaries(directories, group, baseline)]
+    ]
     if as_json:
-        data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries.items()]
-        sys.stdout.write(json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n")
-        return 0
+        sys.stdout.write(_comparison_json([each for _, found in summaries for each in found.items()]))
+    else:
+        for caption, found in summaries:
+            _print_comparison(caption, found, slo)
+    return apply_conditions(directories, gate, baseline)
+
+
+def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
     for jps, summary in summaries.items():
-        caption = ", ".join(map(str, paths))
         print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
+        latencies = latency_table(summary)
+        if latencies is not None:
+            print_table(latencies, f"{CAPTION}{modelled(summary)}", words=("",))
+        if slo.slo is not None:
+            limits = slo_text(read_slo(slo.slo))
+            print_table(slo_table(summary), f"Goodput: {limits}{modelled(summary)}")
         for warning in summary.warnings:
             print_notice(f"warning: {warning}")
         print_verdict(verdict(summary))
-    return 0
 
 
-def write_comparison(paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table  # noqa: PLC0415 - as above
+def write_comparison(
+    paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None, slo: SloOptions = _NO_SLO
+) -> int:
+    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
 
-    summaries = _summaries(paths, baseline)
+    summaries = _summaries(directories := _directories(paths, slo), list(directories), baseline)
+    if form == "json":
+        return _wrote(write_text(_comparison_json(list(summaries.items())), out), out)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
+
+
+def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> str:
+    """``--json`` and ``--format json``: what summary.json holds, a list of it where there are several loads."""
+    data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries]
+    return json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n"
 
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
@@ -184,8 +217,25 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
     return 0
 
 
-def _summaries(paths: Sequence[Path], baseline: str | None) -> dict[float | None, Summary]:
-    loads = by_load(load_all(paths))
+def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
+    """The runs of each directory, with the metrics of the SLO."""
+    loaded = {path: load_runs(path) for path in paths}
+    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
+    return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
+
+
+def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:
+    if slo.slo is None:
+        if slo.unloaded is not None:
+            raise OptionError("--unloaded: needs --slo jct=10x")
+        return runs
+    return with_slo(runs, read_slo(slo.slo), [] if slo.unloaded is None else load_runs(slo.unloaded))
+
+
+def _summaries(
+    directories: Mapping[Path, Sequence[Run]], paths: Sequence[Path], baseline: str | None
+) -> dict[float | None, Summary]:
+    loads = by_load([run for path in paths for run in directories[path]])
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
 

@@ -26,14 +26,18 @@ def print_summary(summary: Summary, caption: str) -> None:
     """One row an arm, or, where the terminal is too narrow for that, one column an arm."""
     shown = columns([summary])
     rows = [["policy", *(column.heading for column in shown)], *summary_rows(summary, shown)]
-    modelled = "; GPU time is modelled" if summary.manifest.get("modelled") else ""
     console = _table_console()
     table = rich_table(TextTable(rows[0], rows[1:]))
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
         first, *rest = zip(*rows, strict=True)
         table = rich_table(TextTable(first, rest))
-    _out.print(caption + modelled, markup=False)
+    _out.print(caption + modelled(summary), markup=False)
     console.print(table)
+
+
+def modelled(summary: Summary) -> str:
+    """The end of a caption, where GPU time was not measured."""
+    return "; GPU time is modelled" if summary.manifest.get("modelled") else ""
 
 
 def print_verdict(text: str) -> None:

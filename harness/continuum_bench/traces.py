@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import cast
 
 from continuum_traces.exporters import EXPORTERS, export
-from continuum_traces.importers.registry import read_any
-from continuum_traces.jsonl import validate, write_programs
+from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
+from continuum_traces.jsonl import TraceError, validate, write_programs
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
+from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, profile_to_json, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, profile_to_json, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -23,36 +24,86 @@ from continuum_bench.errors import BenchError
 from continuum_bench.show import print_notice
 
 
-def import_traces(source: Path, target: Path, form: str | None) -> int:
-    programs = list(read_any(source, form))
+def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
+    check_free(target, overwrite)
+    programs, left_out = _read_telling(source, form)
     if not programs:
-        raise BenchError(f"{source}: no programs in it (a source without token counts gives none)")
+        raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
-    print_notice(f"{written} programs written to {target}")
+    of = f" of {written + left_out}" if left_out else ""
+    print_notice(f"{written}{of} programs written to {target}")
     return 0
 
 
-def synth_traces(target: Path, profile: str, num_programs: int, seed: int, reading: str, length_scale: float) -> int:
+def check_free(target: Path, overwrite: bool) -> None:
+    """Raises:
+    BenchError: the file exists, and may not be replaced.
+    """
+    if target.exists() and not overwrite:
+        raise BenchError(f"{target}: exists already; --overwrite replaces it")
+
+
+def _read_telling(source: Path, form: str | None) -> tuple[list[Program], int]:
+    """The programs of a source, and how many were left out. Prints what was left out, and why."""
+    left_out: list[LeftOut] = []
+    programs = list(read_any(source, form, left_out.append))
+    for each in left_out:
+        print_notice(f"left out: {each}")
+    return programs, sum(each.program_id is not None for each in left_out)
+
+
+def synth_traces(
+    target: Path,
+    profile: str,
+    num_programs: int,
+    seed: int,
+    reading: str,
+    length_scale: float,
+    repeats: Repeats,
+    overwrite: bool,
+) -> int:
+    check_free(target, overwrite)
     loaded = load_profile(profile)
-    programs = synthesize(loaded, num_programs, seed, cast(Reading, reading), length_scale)
+    programs = synthesize(loaded, num_programs, seed, cast(Reading, reading), length_scale, repeats)
     note = f"{num_programs} programs, seed {seed}, {reading} reading, lengths x {length_scale:g}"
+    if repeats.runs > 1:
+        note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
     write_programs(target, programs, source=f"synthetic:{loaded.name}", note=note, synthetic=True)
     print_notice(f"{note}: written to {target}")
     return 0
 
 
-def fit_profile(source: Path, target: Path, name: str, reading: str, form: str | None) -> int:
-    write_json(target, profile_to_json(fit(read_any(source, form), name, cast(Reading, reading))))
+def fit_profile(source: Path, target: Path, name: str, reading: str, form: str | None, overwrite: bool) -> int:
+    check_free(target, overwrite)
+    write_json(target, profile_to_json(fit(_read_telling(source, form)[0], name, cast(Reading, reading))))
     print_notice(f"profile written to {target}")
     return 0
 
 
 def validate_trace(source: Path) -> int:
+    """Show the faults of a trace file. A source in another format is valid if programs can be imported from it."""
+    other = _other_format(source)
+    if other is not None:
+        programs, left_out = _read_telling(source, None)
+        number = f"{len(programs)} of {len(programs) + left_out} programs"
+        print_notice(f"{source}: {other}, no trace file; {number} can be imported (continuum-bench traces import)")
+        return 0 if programs else 2
     faults = validate(source)
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
     print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
     return 2 if faults else 0
+
+
+def _other_format(source: Path) -> str | None:
+    """What the source is, in words; None: a trace file, or something unknown."""
+    if source.is_dir():
+        return "a folder"
+    try:
+        form = detect(source)
+    except TraceError:
+        return None
+    return None if form == OWN else f"format {form}"
 
 
 def show_stats(source: str, form: str | None, as_json: bool) -> int:
@@ -117,8 +168,10 @@ def _tool_table(found: TraceStats) -> Table:
     return table
 
 
-def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
+def convert_trace(source: Path, target: Path, to: str, form: str | None, overwrite: bool) -> int:
     """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
+    if to != "native":  # which makes a run directory
+        check_free(target, overwrite)
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
@@ -128,9 +181,9 @@ def convert_trace(source: Path, target: Path, to: str, form: str | None) -> int:
         rows = read_preview(source)
         write_rows(create(target) / EVENTS, rows)
     elif to == "continuum":
-        return import_traces(source, target, form)
+        return import_traces(source, target, form, overwrite)
     elif to in EXPORTERS:
-        export(target, read_any(source, form), to)
+        export(target, _read_telling(source, form)[0], to)
     else:
         raise BenchError(f"--to {to}: there are continuum, {', '.join(EXPORTERS)}, preview, native")
     print_notice(f"written to {target}")

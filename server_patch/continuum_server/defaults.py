@@ -16,3 +16,5 @@ HOST = "127.0.0.1"
 PORT = 8000
 TOOL_CALL_PARSER = "hermes"
 DRAIN_S = 30
+SERVER_NAME = "CONTINUUM_SERVER"
+"""Environment variable of a server's process: the random name of this start, which tells it from any other server."""

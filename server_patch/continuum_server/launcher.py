@@ -8,6 +8,7 @@ imports no vLLM.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import IO
 from continuum_traces.run_dir import RunDirError, read_json
 
 from continuum_server.bound_process import BoundProcess
+from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.record_file import check_folder
@@ -54,8 +56,10 @@ class Server:
         self._log_path = log
         self._log: IO[bytes] | None = _opened(log) if log is not None else None
         self._stopping = False
+        self.name = secrets.token_hex(4)
         command, environment = command_of(config, self.port)
-        self._bound = BoundProcess(command, {**os.environ, **environment}, self._log or sys.stderr.fileno())
+        environment = {**os.environ, **environment, SERVER_NAME: self.name}
+        self._bound = BoundProcess(command, environment, self._log or sys.stderr.fileno())
         self.process = self._bound.process
 
     def wait_until_healthy(self, timeout_s: float = 600.0) -> None:

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
-from continuum_analysis.records.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain
-from continuum_analysis.records.timeline import add_arrivals, add_client_records, order_events
+from continuum_analysis.records.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain, limits_of
+from continuum_analysis.records.timeline import (
+    ProgramTimes,
+    add_arrivals,
+    add_client_records,
+    client_events,
+    order_events,
+)
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
+from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
 
 E = SchedulerEvent
@@ -107,9 +114,70 @@ def test_a_replay_knows_what_was_there_before() -> None:
     assert (found.cause, found.reusable_tokens, found.lost_tokens) == ("cached", 48, 0)
 
 
-def test_the_previews_records_do_not_say_why(tmp_path: Path) -> None:
-    events = [replace(event, tool=None, status=None) for event in [*first(), *second(4.0, 0)]]
-    assert cause_of(events).cause == "unknown"
+def of_the_preview(events: Sequence[SchedulerEvent], tmp_path: Path) -> list[ProgramTimes]:
+    write_preview(tmp_path / "preview", sorted(events, key=lambda event: event.t))
+    return order_events(read_preview(tmp_path / "preview"))
+
+
+@pytest.mark.parametrize(
+    ("native", "preview", "events"),
+    [
+        ("pinned", "pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
+        ("cached", "cached", [*first(), *second(4.0, 96)]),
+        ("no pins", "no pins", [*first(), *second(4.0, 0)]),
+        ("overlap", "overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
+        ("ttl 0", "unknown", [*first(), *second(4.0, 0), *OTHER_PINS]),
+        ("expired", "unknown", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
+        ("pressure", "unknown", [*first(), *pin(4.2, "pressure"), *second(4.0, 16)]),  # given up while the turn waited
+    ],
+)
+def test_the_preview_says_the_same_or_that_it_does_not_know(
+    tmp_path: Path, native: Cause, preview: Cause, events: list[SchedulerEvent]
+) -> None:
+    assert cause_of(events).cause == native
+    assert [found.cause for found in explain(of_the_preview(events, tmp_path), BLOCK)][:1] == [preview]
+
+
+def growing(program: str, lost: int = 0) -> list[SchedulerEvent]:
+    """Four turns whose prompts are no whole number of blocks, each with a hit of whole blocks less ``lost``."""
+    events = []
+    for turn, prompt in enumerate((1003, 1333, 2087, 2477)):
+        t, before = 10.0 * turn, (0, 1003, 1333, 2087)[turn]
+        hit = max(0, before // 16 * 16 - lost)
+        events += [
+            E(t, "arrive", program, turn, prompt_tokens=prompt),
+            E(t + 1, "start", program, turn, prompt_tokens=prompt, hit_tokens=hit),
+            E(t + 2, "finish", program, turn, output_tokens=5, status="stop", tool="ls"),
+            E(t + 2, "pin", program, turn, ttl_s=20.0, tokens=prompt),
+            E(t + 11, "unpin", program, turn, reason="hit"),
+        ]
+    return events
+
+
+def test_without_a_manifest_the_block_size_is_read_from_the_hits(tmp_path: Path) -> None:
+    """A server that does not tell its block size, and the preview's files: whole blocks are hits there too."""
+    events = growing("p")
+    for programs in (order_events(events), of_the_preview(events, tmp_path)):
+        assert limits_of(None, programs).block_tokens == 16
+        assert [found.cause for found in facts_of(programs).returns] == ["pinned"] * 3
+    assert limits_of(Manifest(hardware={"kv_capacity": {"block_size": 32}}), programs).block_tokens == 32
+    assert limits_of(None, order_events(growing("p", lost=7))).block_tokens == 1  # a server that caches single tokens
+    assert limits_of(None, order_events(first())).block_tokens == 16  # too few hits to tell
+
+
+def test_a_client_alone_knows_hits_from_misses_and_no_reasons() -> None:
+    """What the client recorded of a server that is not ours; the scheduler's events are made from it."""
+    hits = (None, 992, 1328, 0)
+    records = [
+        TurnRecord("p", turn, 10.0 * turn, 10.0 * turn, finish_s=10.0 * turn + 2, prompt_tokens=prompt,
+                   cached_tokens=hit, reusable_tokens=before, is_last=turn == 3)
+        for turn, (prompt, hit, before) in enumerate(
+            zip((1003, 1333, 2087, 2477), hits, (0, 1003, 1333, 2087), strict=True)
+        )
+    ]  # fmt: skip
+    run = facts_of(add_client_records(order_events(client_events(records)), records))
+    assert [found.cause for found in run.returns] == ["found", "found", "unknown"]
+    assert [found.hit for found in run.returns] == [True, True, False]
 
 
 def test_rows_add_up() -> None:

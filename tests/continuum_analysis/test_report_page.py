@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 E = SchedulerEvent
 TITLES = [
-    "Job completion times",
-    "Waiting, program by program",
-    "Programs over time",
-    "Waiting, turn by turn",
+    "One program's life, under two policies",
     "Why returns found their KV, or did not",
+    "Waiting, turn by turn",
     "How pins ended",
     "TTL chosen against what was needed",
     "How long tools take",
     "What fills the KV pool",
     "Load against memory",
+    "Job completion times",
+    "Waiting, program by program",
+    "Programs over time",
 ]
+MOST_BYTES = 1_500_000
 
 
 def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float = 1.0, seed: int = 0) -> Path:
@@ -82,8 +84,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown_range(browser: Browser) -> tuple[float, float]:
-    low, high = browser.evaluate("document.getElementById('timeline').layout.xaxis.range")
-    return low, high
+    shown = browser.evaluate("(({low, high}) => [low, high])(document.getElementById('timeline').dataset)")
+    return float(shown[0]), float(shown[1])
 
 
 def choose(browser: Browser, element: str, value: str) -> None:
@@ -102,11 +104,13 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
     browser.complaints.clear()
     browser.requests.clear()
     browser.open(page, width=width, dark=dark, touch=width < 600)
-    drawn = """[...document.querySelectorAll('section')].map(
-      (s) => [s.querySelector('h2').textContent, s.querySelectorAll('.main-svg').length > 0])"""
-    assert browser.evaluate(drawn) == [[title, True] for title in TITLES]
+    drawn = """[...document.querySelectorAll('section')].filter((s) => s.querySelector('h2, h3')).map(
+      (s) => [s.querySelector('h2, h3').textContent, s.querySelector('svg path, svg rect, .track i') !== null])"""
+    found = [each for each in browser.evaluate(drawn) if each[0] != "Mean job completion time, s"]
+    assert found == [[title, True] for title in TITLES]
+    assert browser.evaluate("document.querySelectorAll('#jct-by-policy .track i').length") == 4  # mean and P95 of two
     assert browser.evaluate("document.documentElement.scrollWidth") <= width  # the page itself never scrolls sideways
-    assert browser.evaluate("document.querySelectorAll('#timeline .bars path').length") > 100
+    assert browser.evaluate("document.querySelectorAll('#timeline rect.bar').length") > 100
     assert browser.complaints == []
     assert browser.requests == []  # nothing comes from a network
 
@@ -120,9 +124,9 @@ def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:
         return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
       };
       const page = light(getComputedStyle(document.body).backgroundColor);
-      const words = [...document.querySelectorAll('p, h2, th, td, summary, a, li')]
+      const words = [...document.querySelectorAll('p, h1, h2, h3, th, td, summary, a, li')]
         .map((e) => getComputedStyle(e).color);
-      const axes = [...document.querySelectorAll('[class$="tick"] text, .legendtext, [class$="title"]')]
+      const axes = [...document.querySelectorAll('svg text')]
         .map((e) => getComputedStyle(e).fill);
       return Math.min(...[...words, ...axes].map((colour) => {
         const [a, b] = [light(colour), page].sort((x, y) => y - x);
@@ -187,16 +191,13 @@ def test_hovering_tells_what_a_bar_is(browser: Browser, page: Path) -> None:
     browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
     browser.settle()
     middle = """(() => {
-      const bars = [...document.querySelectorAll('#timeline .bars path')].map((b) => b.getBoundingClientRect());
+      const bars = [...document.querySelectorAll('#timeline rect.bar')].map((b) => b.getBoundingClientRect());
       const wide = bars.reduce((a, b) => (b.width * b.height > a.width * a.height ? b : a));
       return [wide.x + wide.width / 2, wide.y + wide.height / 2]; })()"""
     x, y = browser.evaluate(middle)
-    browser.mouse("mouseMoved", x - 3, y)
     browser.mouse("mouseMoved", x, y)
-    words = (
-        "new Promise(done => setTimeout(() => done(document.querySelector('#timeline .hoverlayer').textContent), 300))"
-    )
-    said = browser.evaluate(words)
+    browser.settle()
+    said = browser.evaluate("document.querySelector('#timeline .tip:not([hidden])').textContent")
     assert "turn" in said
     assert any(kind in said for kind in ("decode", "tool", "queue", "prefill"))
 
@@ -205,23 +206,62 @@ def test_dragging_enlarges_a_stretch(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
     browser.settle()
-    box = browser.evaluate("""(() => {
-      const r = document.querySelector('#timeline .nsewdrag').getBoundingClientRect();
-      return [r.x, r.y, r.width, r.height]; })()""")
-    y = box[1] + box[3] / 2
-    _, high = shown_range(browser)
-    for kind, share in (
-        ("mouseMoved", 0.2),
-        ("mousePressed", 0.2),
-        ("mouseMoved", 0.3),
-        ("mouseMoved", 0.4),
-        ("mouseReleased", 0.4),
-    ):
-        browser.mouse(kind, box[0] + share * box[2], y)
-    browser.evaluate("new Promise(done => setTimeout(done, 400))")
-    found = shown_range(browser)
-    assert found[0] == pytest.approx(0.2 * high, rel=0.05)
-    assert found[1] == pytest.approx(0.4 * high, rel=0.05)
+    left, right, y = browser.evaluate("""(() => {
+      const grid = [...document.querySelectorAll('#timeline .grid')].map((line) => line.getBoundingClientRect());
+      return [grid[0].x, grid.at(-1).x, grid[0].y + grid[0].height / 2]; })()""")
+    ticks = "[...document.querySelectorAll('#timeline text[text-anchor=middle]')].map((t) => parseFloat(t.textContent))"
+    seconds = [tick for tick in browser.evaluate(ticks) if tick is not None]
+    for kind, at in (("mouseMoved", left), ("mousePressed", left), ("mouseMoved", right), ("mouseReleased", right)):
+        browser.mouse(kind, at, y)
+    browser.settle()
+    assert shown_range(browser) == pytest.approx((seconds[0], seconds[-1]), abs=1.0)
+
+
+def film(browser: Browser) -> tuple[float, list[str]]:
+    """Where the film stands, in thousandths, and what it says of the two lanes."""
+    at = browser.evaluate("parseFloat(document.getElementById('film-scrub').value)")
+    return at, browser.evaluate("[...document.querySelectorAll('#film .now')].map((now) => now.textContent)")
+
+
+def test_the_film_shows_one_program_under_two_policies(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    at, ended = film(browser)
+    assert at == 1000  # before anybody plays it, and on paper, it is seen to its end
+    assert len(ended) == 2
+    assert all(said.startswith("finished after") for said in ended)
+    names = "[...document.querySelectorAll('#film .lane strong')].map((name) => name.textContent)"
+    assert browser.evaluate(names) == ["vllm", "continuum"]
+    assert "typical" in browser.evaluate("document.getElementById('film-program').selectedOptions[0].textContent")
+    whole = "[...document.querySelectorAll('#film .lane')].map((lane) => lane.querySelectorAll('.faint rect').length)"
+    assert all(number > 10 for number in browser.evaluate(whole))
+    browser.evaluate("(() => { const s = document.getElementById('film-scrub'); s.value = 0; s.focus(); "
+                     "s.dispatchEvent(new Event('input')); })()")  # fmt: skip
+    assert film(browser)[0] == 0
+    assert all("turn 1 of 6" in said for said in film(browser)[1])
+    browser.press("ArrowRight")  # the slider's own keys
+    assert film(browser)[0] > 0
+
+
+def test_the_film_plays_and_pauses(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate("document.getElementById('film-play').click()")
+    browser.settle()
+    assert "Pause" in browser.evaluate("document.getElementById('film-play').textContent")
+    assert film(browser)[0] < 1000
+    browser.evaluate("document.getElementById('film-play').click()")
+    stopped = film(browser)[0]
+    browser.settle()
+    assert film(browser)[0] == stopped
+    assert "Play" in browser.evaluate("document.getElementById('film-play').textContent")
+
+
+def test_on_paper_every_table_is_open_and_no_button_is_printed(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate("[...document.querySelectorAll('details')].every((each) => each.open)") is True
+    assert browser.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    browser.call("Emulation.setEmulatedMedia", media="")
 
 
 def test_every_control_is_reached_by_the_tab_key_and_named(browser: Browser, page: Path) -> None:
@@ -239,6 +279,7 @@ def test_every_control_is_reached_by_the_tab_key_and_named(browser: Browser, pag
     names = {name: words for name, _, words in reached}
     wanted = [
         "theme",
+        *(f"film-{name}" for name in ("program", "first", "second", "play", "scrub")),
         *(f"timeline-{name}" for name in ("policy", "order", "forth", "in", "out", "left", "right", "whole")),
         "timeline",
     ]
@@ -253,7 +294,7 @@ def test_several_loads_on_one_page(browser: Browser, tmp_path: Path) -> None:
     page = write_joint_report([tmp_path / "load0.5", tmp_path / "load2"], tmp_path / "joint" / "report.html")
     browser.complaints.clear()
     browser.open(page)
-    assert browser.evaluate("document.querySelector('section h2').textContent") == "Completion time against load"
+    assert browser.evaluate("document.querySelector('section').id") == "jct-against-jps"
     assert browser.evaluate("document.querySelectorAll('.verdict').length") == 2
     assert "2 programs/s" in browser.evaluate("document.querySelector('main').textContent")
     assert browser.complaints == []
@@ -261,14 +302,14 @@ def test_several_loads_on_one_page(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_programs_fit(browser: Browser, tmp_path: Path) -> None:
-    """10 MB, and the page answers: its first programs are drawn and it can be zoomed."""
+    """Of so many programs the page shows a part, says so, and stays small."""
     for policy in ("vllm", "static-ttl", "continuum"):
         write_agents(tmp_path / f"{policy}-seed0", policy, programs=1000, turns=12, jps=2.0)
     page = write_report(tmp_path)
-    assert page.stat().st_size < 10_000_000
+    assert page.stat().st_size < MOST_BYTES
     browser.complaints.clear()
     browser.open(page)
-    assert "programs 1 to 20 of 1000" in status(browser)
+    assert status(browser).endswith("of the run's 1000 programs one in 4 is in this page")
     assert browser.complaints == []
 
 

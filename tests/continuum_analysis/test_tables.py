@@ -42,7 +42,7 @@ def write_run(
         seed=seed,
         engine="virtual",
         workload={"sha256": sha256, "jps": jps},
-        engine_options=engine_options,
+        engine_options={"block_size": 1, **engine_options},
     )
     write_manifest(path, manifest)
     events, records = [], []

@@ -62,6 +62,9 @@ class FakeEndpoint:
     async def state(self, request: web.Request) -> web.Response:
         return web.json_response({"engines": [{"policy": "fake"}] if self._kind == "plugin" else []})
 
+    async def engine(self, request: web.Request) -> web.Response:
+        return web.json_response({"emulated": None, "server": "0a1b2c3d" if self._kind == "plugin" else None})
+
     async def release(self, request: web.Request) -> web.Response:
         self.released.append(request.match_info["program"])
         return web.json_response({})
@@ -85,6 +88,7 @@ class FakeEndpoint:
         application.router.add_get("/v1/models", self.models)
         application.router.add_get("/version", self.version)
         application.router.add_get("/continuum/state", self.state)
+        application.router.add_get("/continuum/engine", self.engine)
         application.router.add_post("/continuum/programs/{program}/release", self.release)
         application.router.add_post("/v1/completions", self.completions)
         application.router.add_post("/v1/chat/completions", self.completions)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -48,3 +50,17 @@ def test_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert found == [Outcome(done=["a"])]
+
+
+def test_the_fork_server_does_not_receive_ctrl_c() -> None:
+    """In a process of its own: here the server and the resource tracker may have been started before."""
+    program = """
+import multiprocessing.forkserver as forkserver, pathlib, signal
+from continuum_bench.virtual.pool import _start_forkserver
+_start_forkserver()
+status = pathlib.Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
+blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+print(bool(blocked & 1 << signal.SIGINT - 1))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "True\n"

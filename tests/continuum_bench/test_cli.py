@@ -271,6 +271,71 @@ def test_directories_that_cannot_be_used(tmp_path: Path, trace: Path, experiment
     assert (experiment / "summary.json").read_bytes() == before
 
 
+def test_a_stopped_experiment_is_continued(tmp_path: Path, trace: Path) -> None:
+    """The state that Ctrl-C leaves: one run is complete, one has recorded a part, one has not begun."""
+    command = ("replay", trace, "--policy", "vllm", "--seeds", 3, "--no-report", "--out", tmp_path / "r")
+    runs = [tmp_path / "r" / f"vllm-seed{seed}" for seed in range(3)]
+    assert bench(*command).exit_code == 0
+    whole = {
+        file: file.read_bytes() for run in runs for file in run.glob("*.json*") if file.name != "scheduler_time.json"
+    }
+    for run in runs[1:]:
+        (run / "engine.json").unlink()
+    turns = runs[1] / "turns.jsonl"
+    turns.write_bytes(whole[turns][:500])
+    for name in ("turns.jsonl", "scheduler_timestamps.jsonl"):
+        (runs[2] / name).unlink()
+    kept = (runs[0] / "engine.json").stat().st_mtime_ns
+    assert "r: holds a run already, with other workload" in refused(*command, "--jps", 1)
+    assert "r: holds a run already, with other policy" in refused(*command, "--policy", "continuum")
+    done = bench(*command)
+    assert done.exit_code == 0, done.stderr
+    assert "1 of 3 runs are complete already; 2 runs of 6 programs" in done.stderr
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["seeds"] == [0, 1, 2]
+    assert {file: file.read_bytes() for file in whole} == whole
+    assert (runs[0] / "engine.json").stat().st_mtime_ns == kept
+    assert "r: holds a run already; choose" in refused(*command)
+
+
+def test_an_experiment_that_recorded_nothing_gives_way(tmp_path: Path, trace: Path) -> None:
+    command = ("replay", trace, "--policy", "vllm", "--no-report", "--out", tmp_path / "r")
+    assert bench(*command).exit_code == 0
+    for file in (tmp_path / "r").glob("*/*"):
+        if file.name not in ("manifest.json", "engine.log"):
+            file.unlink()
+    assert bench(*command, "--jps", 1).exit_code == 0
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["workload"]["arrivals"] == "poisson"
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["policies"]["vllm"]["programs_finished"] == 6
+
+
+def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> None:
+    rows = [{"program_id": f"p{i}", "prompt_tokens": 100 if i else 0, "output_tokens": 5} for i in range(5)]
+    source, target = tmp_path / "table.jsonl", tmp_path / "mine.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = bench("traces", "validate", source)
+    assert (done.exit_code, "format numeric, no trace file; 4 of 5 programs can be imported" in done.stderr) == (
+        0,
+        True,
+    )
+    done = bench("traces", "import", source, target)
+    assert done.exit_code == 0
+    assert "left out: " in done.stderr
+    assert "program 'p0': no answer has token counts" in done.stderr
+    assert f"4 of 5 programs written to {target}" in done.stderr
+    assert bench("traces", "validate", target).exit_code == 0
+    for name, *arguments in (("import", source), ("synth",), ("fit", source), ("convert", source)):
+        more = ("--to", "mooncake") if name == "convert" else ()
+        assert f"{target}: exists already; --overwrite replaces it" in refused(
+            "traces", name, *arguments, target, *more
+        )
+        assert len(list(read_programs(target))) == 4
+    assert bench("traces", "synth", target, "-n", 2, "--overwrite").exit_code == 0
+    assert len(list(read_programs(target))) == 2
+    source.write_text(json.dumps(rows[0]) + "\n")
+    assert "no program with token counts in it" in refused("traces", "import", source, tmp_path / "none.jsonl")
+    assert bench("traces", "validate", source).exit_code == 2
+
+
 def test_a_pool_too_small_for_a_program_fails_that_run_and_says_so(tmp_path: Path, trace: Path) -> None:
     done = bench("replay", trace, "--kv-blocks", 100, "--policy", "vllm", "--out", tmp_path / "r")
     assert done.exit_code == 1
@@ -290,7 +355,7 @@ def test_doctor_and_help() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ("vllm", "torch", "pandas", "plotly", "numpy")
+    heavy = ("vllm", "torch", "pandas", "matplotlib", "numpy")
     code = f"import sys, continuum_bench.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -306,7 +371,7 @@ def test_version_and_a_missing_argument() -> None:
 def test_a_directory_of_trajectories_can_be_played(tmp_path: Path) -> None:
     folder = tmp_path / "trajectories"
     folder.mkdir()
-    assert "no trajectory (*.traj.json) in it" in refused("replay", folder)
+    assert "no file in a known format in it" in refused("replay", folder)
     messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
     (folder / "a.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
     done = bench("replay", folder, "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r")
@@ -325,7 +390,7 @@ def test_ctrl_c_keeps_what_is_done(trace: Path, tmp_path: Path) -> None:
     assert "Traceback" not in rest
     done = len(list(out.glob("*/engine.json")))
     assert 0 < done < 200
-    assert f"stopped; {done} of 200 runs are complete in {out}" in rest
+    assert f"stopped; {done} of 200 runs are complete in {out}; the same command with --out {out} goes on" in rest
     assert json.loads((out / "summary.json").read_text())["seeds"] == list(range(done))
     cut_short = [folder for folder in out.glob("vllm-*") if not (folder / "engine.json").exists()]
     assert len(cut_short) == 200 - done  # each holds its manifest, and no summary counts it
@@ -344,8 +409,17 @@ def test_ctrl_c_while_vllm_loads(trace: Path, tmp_path: Path) -> None:
     code, rest = interrupted(["replay", str(trace), "--out", str(out)], f"into {out}")
     assert code == 130
     assert "Traceback" not in rest
-    assert "stopped" in rest
+    (line,) = rest.splitlines()
+    assert line.startswith("stopped")
     assert not (out / "summary.json").exists()
+
+
+def test_ctrl_c_before_a_command_has_begun() -> None:
+    """The interpreter is at its imports: a KeyboardInterrupt there would be a traceback."""
+    program = "import os, signal\nfrom continuum_bench.ctrl_c import leave_at_once\nleave_at_once()\n"
+    program += "os.kill(os.getpid(), signal.SIGINT)\nprint('went on')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
 
 
 def test_a_profile_stands_in_the_caption_in_place_of_the_gpu(tmp_path: Path) -> None:

@@ -52,6 +52,21 @@ def test_busy_answers_are_tried_again_with_the_same_ids(tmp_path: Path) -> None:
     assert record.finish_s - record.due_s > 1.0  # latency counts from the first intention
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("plugin", "server 0a1b2c3d (vLLM 0.0), model m, policy fake"),
+        ("vllm", "a server that `continuum-bench serve` did not start (vLLM 0.0), model m, policy vllm"),
+    ],
+)
+def test_it_says_whose_server_is_measured(tmp_path: Path, kind: str, said: str) -> None:
+    """A port that `serve` was refused belongs to somebody else's server, which answers all the same."""
+    with serving(good, kind) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
+    assert done.stderr.index(said) < done.stderr.index("programs at")
+    assert said in read_manifest(run_of(tmp_path / "out")).notes
+
+
 async def broken_json(request: web.Request, number: int) -> Any:
     response = web.StreamResponse()
     await response.prepare(request)

@@ -38,7 +38,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_the_papers_figures_are_there() -> None:
-    wanted = "ablation batch-size chunk-size end-to-end eta-t goodput offload openhands overhead own-policy queueing"
+    wanted = (
+        "ablation batch-size chunk-size end-to-end eta-t goodput hints offload openhands overhead own-policy queueing"
+    )
     assert figure_names() == [*wanted.split(), "rollout", "ssd", "tails", "tool-times", "turns"]
 
 

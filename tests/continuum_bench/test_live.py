@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from continuum_analysis.metrics import analyze_run
+from continuum_analysis.records.misses import limits_of
 from continuum_bench.errors import BenchError
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, TokenContext
 from continuum_bench.live.endpoint import Endpoint
@@ -130,6 +132,8 @@ def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
     assert all(cached["p0", turn] == hit for turn, hit in ((1, 416), (2, 512)))  # whole blocks of the context before
     starts = {(e.program_id, e.turn): e.hit_tokens for e in read_events(folder) if e.event == "start"}
     assert starts == cached
+    assert limits_of(read_manifest(folder)).block_tokens == 16
+    assert {found.cause for found in analyze_run(folder).facts.returns} == {"pinned"}
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert profile["kv_tokens"] == 32_000
     assert profile["decode"]["base"] == pytest.approx(0.0007, rel=1.0)  # about 7 ms of an H100, ten times faster

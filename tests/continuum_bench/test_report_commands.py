@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_traces.exporters import EXPORTERS
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from typer.testing import CliRunner
@@ -145,3 +146,59 @@ def test_options_without_effect_are_refused(tmp_path: Path) -> None:
     assert "--format bfcl: for a trace file of yours; give it with --traces" in alone.stderr
     no_grid = bench("figure", "tool-times", "--set", "jps=1", "--out", tmp_path / "b")
     assert "figure tool-times: --set jps=1: this figure has no grid" in no_grid.stderr
+
+
+def preview_of(run: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True)
+    assert bench("traces", "convert", run, target, "--to", "preview").exit_code == 0
+    return target
+
+
+def test_files_of_the_preview_are_compared_and_reported_as_runs_are(experiment: Path, tmp_path: Path) -> None:
+    files = [
+        preview_of(experiment / f"{policy}-seed0", tmp_path / policy / "scheduler_timestamps")
+        for policy in ("vllm", "continuum")
+    ]
+    native = json.loads(bench("compare", *(experiment / f"{p}-seed0" for p in ("vllm", "continuum")), "--json").stdout)
+    for given in (files, [file.parent for file in files]):
+        done = bench("compare", *given, "--json")
+        assert done.exit_code == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert (found["baseline"], list(found["policies"])) == ("vllm", ["vllm", "continuum"])
+        for name in ("jct_mean_s", "jct_p95_s", "ratio_to_vllm", "prefix_hit_ratio", "bubble_mean_s"):
+            values = [each["policies"]["continuum"][name] for each in (found, native)]
+            assert values[0] == pytest.approx(values[1])
+    for given, page in ((files[0], "report.html"), (files[1].parent, "report.html")):
+        done = bench("report", given)
+        assert done.exit_code == 0, done.stderr
+        assert (files[0].parent / page).is_file()
+    joint = tmp_path / "joint.html"
+    assert bench("report", *files, "--out", joint).exit_code == 0
+    assert "continuum" in joint.read_text()
+
+
+def test_a_run_cut_short_is_still_in_no_summary(experiment: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "cut", "vllm", 0, 1.0)
+    (tmp_path / "cut" / "engine.json").unlink()
+    assert "no finished run there" in bench("compare", tmp_path / "cut").stderr
+
+
+def test_json_is_json_by_either_option(experiment: Path, tmp_path: Path) -> None:
+    assert bench("compare", experiment, "--json").stdout == bench("compare", experiment, "--format", "json").stdout
+    file = tmp_path / "t.json"
+    bench("compare", experiment, "--format", "json", "--out", file)
+    assert file.read_text() == bench("compare", experiment, "--json").stdout
+
+
+def test_misses_say_what_the_records_cannot(experiment: Path, tmp_path: Path) -> None:
+    file = preview_of(experiment / "vllm-seed0", tmp_path / "p" / "scheduler_timestamps")
+    assert "the preview's format: it does not say which tool" in bench("analyze", file, "--misses").stderr
+    (experiment / "vllm-seed0" / EVENTS).unlink()
+    said = bench("analyze", experiment / "vllm-seed0", "--misses").stderr
+    assert "the client's records alone: queue waits, pins and the causes" in said
+    assert "--scheduler-records DIR" in said
+
+
+def test_convert_names_every_format_it_writes() -> None:
+    said = " ".join(bench("traces", "convert", "--help").stdout.replace("│", " ").split())
+    assert [name for name in ("continuum", *EXPORTERS, "preview", "native") if name not in said] == []

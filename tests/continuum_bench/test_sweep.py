@@ -168,7 +168,9 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
     summary = json.loads((swept / "summary.json").read_text())
     assert [group["axes"]["jps"] for group in summary["groups"]] == [0.5, 2.0]
     assert summary["groups"][1]["policies"]["continuum"]["ratio_to_vllm"] > 0
-    assert "<svg" in (swept / "report.html").read_text()
+    page = (swept / "report.html").read_text()
+    assert "<svg class='plot'" in page
+    assert "over 2 points (geometric mean" in page
     assert (swept / "sweep.png").stat().st_size > 1000
     assert not (swept / ".partial").exists()
 

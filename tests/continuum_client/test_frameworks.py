@@ -1,5 +1,4 @@
-"""Runs the code on each framework's page as it is written, and checks what the server gets: program ids, tool times and
-releases.
+"""What the client does inside other frameworks, beyond their pages (those: test_frameworks_on_vllm.py).
 
 Each framework needs an environment of its own. ``make frameworks`` builds them in ``.frameworks``; without them, the
 tests of the frameworks that are not installed are skipped.
@@ -11,11 +10,8 @@ import asyncio
 import importlib
 import importlib.util
 import os
-import re
-import runpy
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,32 +24,21 @@ from continuum_client.hook import hook
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs" / "client"
 ENVIRONMENTS = REPO / ".frameworks"
-NAMED = "http://localhost:8000/v1"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
-@dataclass(frozen=True)
-class Page:
-    """What the server gets from a page."""
-
-    module: str
-    """Of the framework."""
-    program: str
-    tools: tuple[str | None, ...]
-    """For each call: the tool that ran before it."""
-
-
-PAGES = {
-    "langchain": Page("langchain_openai", "langchain-1", (None, "list_files", "list_files")),
-    "openai-agents": Page("agents", "agents-1", (None, "list_files", "list_files")),
-    "pydantic-ai": Page("pydantic_ai", "pydantic-1", (None, "list_files", "list_files")),
-    "litellm": Page("litellm", "litellm-1", (None, None)),
-    "llama-index": Page("llama_index", "llama-index-1", (None, "_lambda_", "_lambda_")),
-    "smolagents": Page("smolagents", "smolagents-1", (None, "list_files", "list_files")),
-    "autogen": Page("autogen_agentchat", "autogen-1", (None,)),
-    "instructor": Page("instructor", "instructor-1", (None,)),
-    "crewai": Page("crewai", "crewai-1", (None,)),
+MODULES = {
+    "langchain": "langchain_openai",
+    "openai-agents": "agents",
+    "pydantic-ai": "pydantic_ai",
+    "litellm": "litellm",
+    "llama-index": "llama_index",
+    "smolagents": "smolagents",
+    "autogen": "autogen_agentchat",
+    "instructor": "instructor",
+    "crewai": "crewai",
 }
+"""The modules of the frameworks with a page."""
 
 
 class State(TypedDict):
@@ -74,14 +59,9 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
 
 
 def needs(name: str) -> None:
-    found = importlib.util.find_spec(PAGES[name].module)
+    found = importlib.util.find_spec(MODULES[name])
     if found is None or "site-packages" not in f"{found.origin} {found.submodule_search_locations}":
         pytest.skip(f"{name} is not installed here")
-
-
-def code(name: str, url: str) -> str:
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)).replace(NAMED, url)
 
 
 def ids(server: FakeServer) -> list[str | None]:
@@ -92,36 +72,23 @@ def tools(server: FakeServer) -> tuple[str | None, ...]:
     return tuple(turn.body["vllm_xargs"].get("last_func_call") for turn in server.turns)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page(name: str, vllm: FakeServer, tmp_path: Path) -> None:
-    needs(name)
-    (tmp_path / "page.py").write_text(code(name, vllm.url))
-    runpy.run_path(str(tmp_path / "page.py"))
-    page = PAGES[name]
-    assert tools(vllm) == page.tools
-    assert ids(vllm) == (["litellm-1", "litellm-2"] if name == "litellm" else [page.program] * len(page.tools))
-    assert [turn.body["vllm_xargs"]["program_id"] for turn in vllm.turns] == ids(vllm)
-    releases = [seen.path for seen in vllm.seen if seen.path.endswith("/release")]
-    assert releases == [f"/continuum/programs/{each}/release" for each in dict.fromkeys(ids(vllm))]
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", MODULES)
 def test_pages_are_short(name: str) -> None:
     lines = (DOCS / f"{name}.md").read_text().splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["langchain", "litellm", "openai-agents"])
 def test_in_its_own_environment(name: str) -> None:
+    """What the tests below check of a framework; test_frameworks_on_vllm.py runs every page."""
     python = ENVIRONMENTS / name / "bin" / "python"
     if not python.exists():
         pytest.skip(f"{python} is missing; make frameworks builds it")
-    words = name.replace("-", "_")
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-m", "not slow", "-k"]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-m", "not slow"]
+    command += ["-k", name.replace("-", "_")]
     variables = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}"}
-    chosen = [f"page and {name} or {words}"]
-    done = subprocess.run([*command, *chosen], cwd=REPO, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPO, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "is not installed" not in done.stdout
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.facts import Hold, Machine, PrefillCurve, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
@@ -24,11 +26,12 @@ class Driver:
         prompt: int = 100,
         parent: str | None = None,
         turn_id: str | None = None,
+        **hints: Any,
     ) -> TurnState:
         program = self.table.program_for(program_id, self.now_s, parent)
         sequence = self.table.next_sequence()
         request_id = f"{program_id}/{sequence}"
-        turn = TurnState(program, 0, request_id, self.now_s, prompt, sequence, is_last=last, turn_id=turn_id)
+        turn = TurnState(program, 0, request_id, self.now_s, prompt, sequence, is_last=last, turn_id=turn_id, **hints)
         self.table.arrive(turn, self.now_s)
         return turn
 

@@ -24,6 +24,8 @@ STATE = {
     "pins": [{"program_id": "p"}],
     "pinned_tokens": 160,
     "pinned_blocks": 10,
+    "pinned_share": 0.25,
+    "longest_wait_s": 1.5,
     "programs": 2,
     "gauges": {
         "delay_estimate_seconds": {"value": 1.5, "help": "T"},

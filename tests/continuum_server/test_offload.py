@@ -341,12 +341,26 @@ def test_presets() -> None:
     assert a100.ssd is not None
     assert (a100.ssd.gb, a100.ssd.read_gb_s, a100.ssd.write_gb_s) == (400.0, 6.5, 3.5)
     assert read_offload("DRAM-12.5", "b200").dram.read_gb_s == 50.0
+    assert read_offload("dram-100@pcie3", "h100").dram.read_gb_s == 12.5
+    shared = read_offload("dram-100+ssd-400@pcie4/8", "h100")  # a link and a drive for 8 GPUs
+    assert shared.ssd is not None
+    assert (shared.dram.gb, shared.dram.write_gb_s, shared.ssd.gb, shared.ssd.read_gb_s) == (
+        100.0,
+        3.125,
+        400.0,
+        0.8125,
+    )
     assert (default_preset("a100"), default_preset("h100"), default_preset("b200")) == ("dram-100", *["dram-200"] * 2)
 
 
 @pytest.mark.parametrize(
     ("preset", "message"),
-    [("ssd-400", "expected dram-100"), ("dram-", "expected dram-100"), ("dram-0+ssd-4", "needs a DRAM tier")],
+    [
+        ("ssd-400", "expected dram-100"),
+        ("dram-", "expected dram-100"),
+        ("dram-0+ssd-4", "needs a DRAM tier"),
+        ("dram-1@pcie2", "expected"),
+    ],
 )
 def test_bad_presets(preset: str, message: str) -> None:
     with pytest.raises(OffloadError, match=message):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from continuum_server.vllm_plugin.tool_keys import tool_key as server_key
 from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
-from continuum_traces.importers.registry import READERS, detect, read_any
+from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -340,3 +340,67 @@ def test_llmservingsim_rows() -> None:
     assert set(EXPORTERS) == {"agentic-mooncake", "mooncake", "llmservingsim"}
     with pytest.raises(TraceError, match="llmservingsim"):
         export(Path("x"), [], "moon")
+
+
+# ---------------------------------------------------------------------------- folders, and what is left out
+
+
+def older_openhands(name: str, *prompts: int) -> dict[str, Any]:
+    """A log without ``token_usages``: each answer stands beside every action that it asked for."""
+    history = [
+        {
+            "id": 10 * index + part,
+            "source": "agent",
+            "action": "run",
+            "timestamp": "2026-01-01T00:00:00",
+            "args": {"command": "pytest -q"},
+            "tool_call_metadata": {
+                "function_name": "execute_bash",
+                "model_response": {
+                    "id": f"r{index}",
+                    "model": "gpt-5",
+                    "usage": {
+                        "prompt_tokens": prompt,
+                        "completion_tokens": 20,
+                        "completion_tokens_details": {"reasoning_tokens": 5},
+                        "prompt_tokens_details": {"cached_tokens": 64},
+                    },
+                },
+            },
+        }
+        for index, prompt in enumerate(prompts)
+        for part in range(2)
+    ]
+    return {"instance_id": name, "history": history, "metrics": {"costs": []}}
+
+
+def test_openhands_tokens_that_only_the_answers_have(tmp_path: Path) -> None:
+    (program,) = read_any(lines(tmp_path / "output.jsonl", older_openhands("a", 100, 150)))
+    assert (program.prompt_tokens(), program.model) == ([100, 150], "gpt-5")
+    assert [(turn.output_tokens, turn.carried, turn.cached_tokens) for turn in program.turns] == [(20, 15, 64)] * 2
+    assert [call.name for call in program.turns[0].tool_calls] == ["pytest", "pytest"]
+
+
+def test_gpt5_original(real_traces: Path) -> None:
+    (program,) = read_any(real_traces / "raw/openhands/gpt5_fastjson2-2775.output.jsonl.xz")
+    assert program.prompt_tokens()[0] == 3457
+    assert len(program.turns) > 15
+
+
+def test_a_folder_of_any_formats(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    lines(tmp_path / "one" / "output.jsonl", older_openhands("a", 100), older_openhands("no tokens"))
+    lines(tmp_path / "two" / "output.jsonl", older_openhands("a", 200))
+    lines(tmp_path / "table.jsonl", {"program_id": "n", "prompt_tokens": 7, "output_tokens": 1})
+    (tmp_path / "trajectory.json").write_text(json.dumps(ATIF, indent=1))
+    (tmp_path / "README").write_text("runs of Monday")
+    left_out: list[LeftOut] = []
+    programs = {program.program_id: program.prompt_tokens()[0] for program in read_any(tmp_path, None, left_out.append)}
+    assert programs == {"a": 100, "a#2": 200, "n": 7, "s-1": 100}
+    assert [each.program_id for each in left_out] == [None, "no tokens"]
+    assert "1 files: no traces: README" in str(left_out[0])
+    assert [program.program_id for program in read_any(tmp_path, "numeric")] == ["n"]
+    with pytest.raises(TraceError, match="no file in a known format"):
+        list(read_any(tmp_path, "bfcl"))
+    assert not list(tmp_path.glob("*.tmp"))

@@ -99,3 +99,22 @@ def test_a_damaged_profile_is_named(tmp_path: Path) -> None:
         load_profile(str(path))
     assert set(BUNDLED) <= set(PROFILES)
     assert np.isfinite(load_profile("openhands").tokens.mean)
+
+
+def test_claude_code_shapes() -> None:
+    """What is known of the recorded ones; all programs begin with the same system prompt."""
+    programs = synthesize(load_profile("claude-code"), 100, 2026)
+    found = trace_stats(programs)
+    gaps_s = [turn.gap_s for program in programs for turn in program.turns[:-1]]
+    assert (found.turns.mean, found.tokens_context.mean) == pytest.approx((51, 56_000), rel=0.02)
+    assert (np.mean(gaps_s), np.percentile(gaps_s, 99)) == pytest.approx((3.4, 20.0), rel=0.05)
+    assert {(program.shared_prefix_id, program.shared_prefix_tokens) for program in programs} == {
+        ("claude-code-system", 16_000)
+    }
+    assert found.synthetic
+
+
+def test_long_prompts() -> None:
+    prompts = [p for program in synthesize(load_profile("long-prompts"), 100, 2026) for p in program.prompt_tokens()]
+    assert min(prompts) > 77_000
+    assert max(prompts) < 84_000

@@ -135,7 +135,7 @@ def check_benchmark(words: list[str]) -> None:
 
 
 def check(command: str) -> None:
-    words = shlex.split(re.sub(r"\$\w+", "1", bare(command).removesuffix("&")))
+    words = shlex.split(re.sub(r"\$\w+", "1", re.sub(r" > \S+$", "", bare(command)).removesuffix("&")))
     if words[0] == "continuum-bench":
         check_continuum_bench(words[1:])
     elif words[0] == "continuum-proxy":

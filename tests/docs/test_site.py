@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shutil
@@ -16,21 +15,42 @@ REPO = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*\b(?:src|href)=\"?(https?:[^\" >]+)")
 
 
+def build(project: Path) -> subprocess.CompletedProcess[str]:
+    """Strictly: a link to a missing page or heading fails."""
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict"]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+CHROMIUM = pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built strictly: a link to a missing page or heading fails."""
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(
-        command, cwd=REPO, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return out
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copy(REPO / "mkdocs.yml", folder)
+    runpy.run_path(str(REPO / "docs" / "generate.py"))["stage"](folder / "build" / "docs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(project: Path) -> Path:
+    done = build(project)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return project / "site"
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "concepts.md#nothing"])
+def test_a_broken_link_is_found(tmp_path: Path, link: str) -> None:
+    (tmp_path / "build" / "docs").mkdir(parents=True)
+    shutil.copy(REPO / "mkdocs.yml", tmp_path)
+    (tmp_path / "build" / "docs" / "concepts.md").write_text("# Words\n")
+    (tmp_path / "build" / "docs" / "index.md").write_text(f"# Start\n\n[there]({link})\n")
+    assert build(tmp_path).returncode != 0
 
 
 def test_every_page_is_in_the_menu(site: Path) -> None:
     """Of the first page, which holds the whole menu."""
-    menu = set(re.findall(r'href="([^":#]+\.html)"', (site / "index.html").read_text(encoding="utf-8")))
+    menu = set(re.findall(r'href="(?:\./)?([^":#]+\.html)"', (site / "index.html").read_text(encoding="utf-8")))
     pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
     assert {f"reference/{name}.html" for name in ("cli", "formats", "policies")} <= pages
     assert pages - menu == set()
@@ -50,13 +70,44 @@ def test_the_reference_is_written_from_the_code(site: Path) -> None:
     assert "Seconds every turn is held" in text["policies"]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-def test_a_page_opens_from_the_file_system_without_an_error(site: Path) -> None:
+def opened(page: Path) -> tuple[str, list[str]]:
+    """A page's document after its scripts ran, and the browser's complaints."""
     flags = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
-    command = ["chromium", *flags.split(), "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom"]
-    done = subprocess.run([*command, (site / "concepts.html").as_uri()], capture_output=True, text=True, timeout=300)
-    assert "Time to live" in done.stdout
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line] == []
+    command = ["chromium", *flags.split(), "--enable-logging=stderr", "--virtual-time-budget=9000", "--dump-dom"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=300, check=False)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line]
+
+
+@CHROMIUM
+def test_a_page_opens_from_the_file_system_without_an_error(site: Path) -> None:
+    document, complaints = opened(site / "concepts.html")
+    assert "Time to live" in document
+    assert complaints == []
+
+
+SEARCH = """<script>
+addEventListener("load", async () => {
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms))
+  const inputs = () => [...document.querySelectorAll("*")].map((one) => one.shadowRoot?.querySelector("input"))
+  document.querySelector(".md-search__button").click()
+  let input
+  while (!(input = inputs().find(Boolean))) await pause(100)
+  input.value = "prefill"
+  input.dispatchEvent(new Event("input", { bubbles: true }))
+  while (!/\\d+ results/.test(input.getRootNode().textContent)) await pause(100)
+  document.body.append("SEARCH FOUND " + input.getRootNode().textContent.match(/\\d+ results/)[0])
+})
+</script></body>"""
+
+
+@CHROMIUM
+def test_search_works_from_the_file_system(site: Path) -> None:
+    page = site / "search-test.html"
+    page.write_text((site / "concepts.html").read_text(encoding="utf-8").replace("</body>", SEARCH), encoding="utf-8")
+    try:
+        assert re.search(r"SEARCH FOUND \d+ results", opened(page)[0])
+    finally:
+        page.unlink()
 
 
 def test_the_tables_of_policies_are_up_to_date() -> None:

@@ -6,7 +6,7 @@ runs the actions on a heap of virtual time, the live load generator runs them in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -24,6 +24,8 @@ class Job:
     arrival_s: float
     salt: int = 0
     """Plays of the same program with different salts share no tokens."""
+    hints: tuple[Tags, ...] = ()
+    """What the client tells about each turn besides its ids; empty: nothing."""
 
     @property
     def program_id(self) -> str:
@@ -74,6 +76,7 @@ class Answered(Generic[Answer]):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     failed_tries: tuple[str, ...] = ()
+    alone_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def converse(
     context: Context[Answer],
     turn_id: Callable[[int], str],
     exact_lengths: bool = True,
+    hints: Sequence[Tags] = (),
 ) -> Conversation[Answer]:
     """Play the program's turns. For each turn it yields a ``Wait``, a ``Send`` and, after the result, the record.
 
@@ -108,6 +112,7 @@ def converse(
         context: a new one.
         turn_id: gives the turn id of the turn with that index.
         exact_lengths: prompts and outputs have the lengths that the trace says.
+        hints: further tags of each turn; none: there are no further tags.
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
@@ -117,7 +122,8 @@ def converse(
             yield _failed(never_sent, given_up)
             return
         open_turn(context, program, index)
-        tags = Tags(
+        tags = replace(
+            hints[index] if hints else Tags(),
             program_id=program_id,
             is_last_step=index == last,
             this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
@@ -185,4 +191,5 @@ def _answered(record: TurnRecord, result: Answered[Answer], turn: Turn) -> TurnR
         tools=tuple(call.name for call in turn.tool_calls),
         gap_s=None if record.is_last else turn.gap_s,
         failed_tries=result.failed_tries,
+        alone_s=result.alone_s,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -118,7 +119,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a plain or gzipped file.
+    """The numbered lines of a plain file, or of one compressed with gzip or xz.
 
     Raises:
         TraceError: missing, unreadable, truncated or not UTF-8.
@@ -128,8 +129,9 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         with _opened(path) as lines:
             for number, line in enumerate(lines, 1):
                 yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedFile(path, number + 1, f"the gzip stream is damaged or cut short: {error}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        kind = path.suffix.replace(".gz", "gzip").removeprefix(".")
+        raise DamagedFile(path, number + 1, f"the {kind} stream is damaged or cut short: {error}") from error
     except UnicodeDecodeError as error:
         raise DamagedFile(path, number + 1, f"not UTF-8: {error.reason}") from error
     except OSError as error:
@@ -137,7 +139,9 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _opened(path: Path) -> IO[str]:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
 
 
 class _Reader:

@@ -139,6 +139,15 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Between:
+    """A whole number that is not known exactly."""
+
+    low: int
+    high: int
+    """At least ``low``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tags:
     """What a client says about one request. Every field is optional; None means unknown."""
 
@@ -159,13 +168,13 @@ class Tags:
     this_func_call: str | None = None
     """The tool that this turn's output calls; for replays, whose output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds the client wants this turn's KV held; read by ``static-ttl``."""
-    remaining_turns: int | None = None
-    """Turns of the program that the client expects after this one; read by no policy yet."""
-    remaining_tokens: int | None = None
-    """Tokens that the client expects the program to generate after this turn; read by no policy yet."""
+    """Seconds the client wants this turn's KV held."""
+    remaining_turns: int | Between | None = None
+    """Turns of the program that the client expects after this one; read by ``working-set``."""
+    remaining_tokens: int | Between | None = None
+    """Tokens that the client expects the program to generate after this turn; read by ``working-set``."""
     task: str | None = None
-    """Name of what the program does, the same for programs that do alike; read by no policy yet."""
+    """Name of what the program does, the same for programs that do alike; read by ``working-set``."""
     parent_id: str | None = None
     """The program that started this one."""
     turn_id: str | None = None
@@ -251,6 +260,8 @@ class TurnRecord:
     """Kinds of error of the turn's failed tries, in order."""
     turn_id: str | None = None
     """The turn id that was sent to the server with every try."""
+    alone_s: float | None = None
+    """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
 
 
 @dataclass(frozen=True, slots=True)

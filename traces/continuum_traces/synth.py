@@ -7,6 +7,7 @@ random order. A set of n programs therefore has the profile's means and deviatio
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from continuum_traces.schema import Program, ToolCall, Turn
 Reading = Literal["context", "cumulative"]
 Floats = NDArray[np.float64]
 
-PROFILES = ("swebench", "bfcl", "openhands")
+PROFILES = ("swebench", "bfcl", "openhands", "claude-code", "long-prompts")
 BUNDLED = ("swebench", "bfcl")
 
 
@@ -114,10 +115,27 @@ def bundled_path(name: str) -> Path:
     return Path(str(files("continuum_traces") / "bundled" / f"{name}-100.jsonl.gz"))
 
 
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Programs that are runs of the same tasks."""
+
+    runs: int = 1
+    """Runs of each task. Runs of one task begin with the same prompt; with 1 no prompt is repeated."""
+    correlation: float = 0.75
+    """Rank correlation of turns, and of tokens, between two runs of a task; 0 to 1."""
+
+
 def synthesize(
-    profile: Profile, num_programs: int, seed: int, reading: Reading = "context", length_scale: float = 1.0
+    profile: Profile,
+    num_programs: int,
+    seed: int,
+    reading: Reading = "context",
+    length_scale: float = 1.0,
+    repeats: Repeats = Repeats(),
 ) -> list[Program]:
     """Draw programs from a profile. Equal arguments give equal programs.
+
+    The first run of every task comes first, then the second run of every task, and so on.
 
     Args:
         profile: the statistics.
@@ -125,12 +143,14 @@ def synthesize(
         seed: of the random numbers.
         reading: whether the profile's tokens per program mean the final context or the sum over turns.
         length_scale: every length times this (the papers scale BFCL by 0.4).
+        repeats: how often each task is run.
     """
     rng = np.random.default_rng(seed)
-    turns = np.rint(_normal(rng, num_programs, profile.turns)).astype(int)
-    tokens = _lognormal_within(rng, num_programs, profile.tokens)
+    tasks = math.ceil(num_programs / repeats.runs)
+    turns = np.rint(_normal(_alike(rng, num_programs, tasks, repeats), profile.turns)).astype(int)
+    tokens = _lognormal_within(_alike(rng, num_programs, tasks, repeats), profile.tokens)
     total = int(turns.sum())
-    outputs = _lognormal_within(rng, total, profile.output_tokens)
+    outputs = _lognormal_within(_uniforms(rng, total), profile.output_tokens)
     calls = _tool_calls(rng, profile, total)
     weights = rng.gamma(1.0, 1.0, total)
     programs, first = [], 0
@@ -140,7 +160,18 @@ def synthesize(
         weights[part.start] = profile.first_prompt_weight
         inputs, generated = _fit_lengths(weights[part], outputs[part], float(tokens[number]), profile, reading)
         programs.append(_program(profile, number, inputs, generated, calls[part], length_scale))
-    return programs
+    return programs if repeats.runs == 1 else [_run_of(programs[i % tasks], programs[i]) for i in range(num_programs)]
+
+
+def _run_of(first: Program, program: Program) -> Program:
+    """The program as a run of the task that ``first`` is the first run of: it begins with the same prompt."""
+    prompt, number = first.turns[0].new_input_tokens, first.program_id.rpartition("-")[2]
+    return replace(
+        program,
+        turns=(replace(program.turns[0], new_input_tokens=prompt), *program.turns[1:]),
+        shared_prefix_id=f"task-{number}",
+        shared_prefix_tokens=prompt,
+    )
 
 
 def _program(
@@ -181,7 +212,7 @@ def _fit_lengths(
     later = np.arange(n, 0, -1) if reading == "cumulative" else np.ones(n)
     carried = 1 - profile.reasoning_share
     of_output = carried * (later - 1) + 1 if reading == "cumulative" else np.r_[np.full(n - 1, carried), 1.0]
-    prefix = min(profile.shared_prefix_tokens, 0.25 * target / float(later[0]))
+    prefix = min(profile.shared_prefix_tokens, 0.5 * target / float(later[0]))
     from_outputs = float((outputs * of_output).sum())
     shrink = min(1.0, 0.5 * target / from_outputs)
     left = target - shrink * from_outputs - prefix * float(later[0])
@@ -195,8 +226,18 @@ def _uniforms(rng: np.random.Generator, n: int) -> Floats:
     return np.asarray((rng.permutation(n) + rng.uniform(0.05, 0.95, n)) / n)
 
 
-def _normal(rng: np.random.Generator, n: int, spread: Spread) -> Floats:
-    return np.asarray(np.clip(spread.mean + spread.std * norm.ppf(_uniforms(rng, n)), spread.least, spread.most))
+def _alike(rng: np.random.Generator, n: int, tasks: int, repeats: Repeats) -> Floats:
+    """As ``_uniforms``, but values whose numbers differ by a multiple of ``tasks`` have the rank correlation."""
+    if repeats.runs == 1:
+        return _uniforms(rng, n)
+    share = 2.0 * math.sin(math.pi / 6.0 * repeats.correlation)  # the correlation of normal variables with those ranks
+    of_task, of_run = rng.normal(size=tasks), rng.normal(size=n)
+    values = math.sqrt(share) * of_task[np.arange(n) % tasks] + math.sqrt(1.0 - share) * of_run
+    return np.asarray((np.argsort(np.argsort(values)) + rng.uniform(0.05, 0.95, n)) / n)
+
+
+def _normal(uniforms: Floats, spread: Spread) -> Floats:
+    return np.asarray(np.clip(spread.mean + spread.std * norm.ppf(uniforms), spread.least, spread.most))
 
 
 def _lognormal(rng: np.random.Generator, n: int, mean: float, std: float) -> Floats:
@@ -208,11 +249,10 @@ def _lognormal_at(uniforms: Floats, mean: float, std: float) -> Floats:
     return np.asarray(np.exp(np.log(mean) - sigma2 / 2 + np.sqrt(sigma2) * norm.ppf(uniforms)))
 
 
-def _lognormal_within(rng: np.random.Generator, n: int, spread: Spread) -> Floats:
+def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:
     """Log-normal values, cut to the limits, with the given mean and deviation after the cut."""
     if spread.std <= 0.0:
-        return np.full(n, spread.mean)
-    uniforms = _uniforms(rng, n)
+        return np.full(len(uniforms), spread.mean)
     mean, std = spread.mean, spread.std
     values = np.empty(0)
     for _ in range(12):

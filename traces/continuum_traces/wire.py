@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Tags
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Between, Tags
 
 Scalar = str | int | float
 
@@ -40,8 +40,14 @@ def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
     for name in _TAG_FIELDS:
         value = getattr(tags, name)
         if value is not None:
-            xargs[name] = int(value) if isinstance(value, bool) else value
+            xargs[name] = _scalar(value)
     return xargs
+
+
+def _scalar(value: Any) -> Scalar:
+    if isinstance(value, Between):
+        return f"{value.low},{value.high}"
+    return int(value) if isinstance(value, bool) else value
 
 
 def tags_to_headers(tags: Tags) -> dict[str, str]:
@@ -149,6 +155,17 @@ def _read_count(raw: Any) -> int | None:
     return None if value is None or value != int(value) else min(int(value), MAX_COUNT)
 
 
+def _read_counts(raw: Any) -> int | Between | None:
+    """A whole number, or two as ``"low,high"`` or as a list."""
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list) or len(parts) == 1:
+        return _read_count(parts[0] if isinstance(parts, list) else parts)
+    found = [_read_count(part) for part in parts]
+    if len(found) != 2 or found[0] is None or found[1] is None or found[0] > found[1]:
+        return None
+    return found[0] if found[0] == found[1] else Between(found[0], found[1])
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "is_last_step": _read_flag,
     "pred_tool": _read_tool,
@@ -158,8 +175,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_tool_duration_s": _read_seconds,
     "this_func_call": _read_tool,
     "kv_ttl_s": _read_seconds,
-    "remaining_turns": _read_count,
-    "remaining_tokens": _read_count,
+    "remaining_turns": _read_counts,
+    "remaining_tokens": _read_counts,
     "task": _read_tool,
     "parent_id": read_program_id,
     "turn_id": read_turn_id,

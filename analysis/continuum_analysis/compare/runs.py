@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import ENGINE, MANIFEST, read_manifest, runs_below
+from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_manifest, runs_below
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.metrics import RunMetrics, analyze_run
@@ -65,22 +65,39 @@ def main_band(runs: Sequence[Run]) -> list[Run]:
 
 
 def load_runs(path: Path) -> list[Run]:
-    """Complete runs at or below ``path``: those with a manifest, records and engine.json.
+    """Complete runs at or below ``path``: those with a manifest, records and engine.json. Else the records at ``path``
+    that no manifest describes: a file of the preview, or a server's own record.
 
     Raises:
         AnalysisError: there is none.
     """
     complete = [folder for folder in runs_below(path) if (folder / MANIFEST).exists() and (folder / ENGINE).exists()]
+    if not complete and _is_bare_record(path):
+        complete = [path]
     runs = [read_run_metrics(folder) for folder in complete]
     if not runs:
         raise AnalysisError(f"{path}: no finished run there")
     return name_variants(runs)
 
 
-def read_run_metrics(folder: Path) -> Run:
-    """One run, complete or cut short. The manifest is empty where there is none (the preview's files)."""
-    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest()
-    return Run(folder, manifest, analyze_run(folder))
+def _is_bare_record(path: Path) -> bool:
+    """Whether records are there without a manifest, which would tell a run that was cut short."""
+    if path.is_file() or (path / PREVIEW_EVENTS).is_file():
+        return True
+    return runs_below(path) == [path] and not (path / MANIFEST).exists()
+
+
+def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
+    """One run, complete or cut short. A record without a manifest (the preview's files) is named by its place.
+    ``alone_s``: as ``analyze_run`` takes it."""
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
+    return Run(folder, manifest, analyze_run(folder, alone_s))
+
+
+def _name_of(record: Path) -> str:
+    """``vllm`` of ``vllm/``, of ``vllm.json`` and of ``vllm/scheduler_timestamps``."""
+    path = record.resolve()
+    return path.parent.name if path.is_file() and path.stem == PREVIEW_EVENTS else path.stem
 
 
 def load_all(paths: Sequence[Path]) -> list[Run]:

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from continuum_analysis.compare.runs import (
     load_runs,
     main_band,
 )
-from continuum_analysis.metrics import METRICS, Metric, Value
+from continuum_analysis.metrics import METRICS, Value, is_share
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
@@ -50,7 +51,7 @@ class ArmSummary:
     router: str | None
     seeds: tuple[int, ...]
     metrics: Mapping[str, Interval | None]
-    """The mean over seeds of every row of ``METRICS``, by its name; None where no run has a value."""
+    """The mean over seeds of every metric of the runs, by its name; None where no run has a value."""
     comparison: Comparison | None = None
     """To the baseline; None where the two have no seed in common, or no program finished under both."""
     pins_by_ending: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -250,12 +251,13 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
 
 def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSummary:
     metrics = [run.metrics for run in runs]
-    by_seed = {row.name: [float(v) for each in metrics if (v := each.values[row.name]) is not None] for row in METRICS}
+    names = metrics[0].values  # METRICS, and the SLO's where one is given
+    by_seed = {name: [float(v) for each in metrics if (v := each.values[name]) is not None] for name in names}
     return ArmSummary(
         policy=runs[0].manifest.policy,
         router=runs[0].manifest.engine_options.get(ROUTER),
         seeds=tuple(sorted(run.manifest.seed for run in runs)),
-        metrics={row.name: _mean_of(row, by_seed[row.name]) for row in METRICS},
+        metrics={name: _mean_of(name, values) for name, values in by_seed.items()},
         comparison=comparison,
         pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
         errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
@@ -264,11 +266,10 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
     )
 
 
-def _mean_of(row: Metric, values: Sequence[float]) -> Interval | None:
+def _mean_of(name: str, values: Sequence[float]) -> Interval | None:
     if not values:
         return None
-    found = mean_interval(values)
-    return found.within(0.0, 1.0) if row.is_share else found
+    return mean_interval(values).within(0.0, 1.0 if is_share(name) else inf)
 
 
 def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

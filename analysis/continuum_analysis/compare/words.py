@@ -93,26 +93,39 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
 
 
 def verdict(summary: Summary) -> str:
-    """The result in two sentences: the fastest policy against the baseline, then against the next best, and what it
-    costs; with several step times a third: whether this holds at the other ones. They claim no more than the data
-    show."""
-    fastest = _fastest(summary)
-    if fastest is None:
-        return "No comparison: there are no two policies on the same arrivals."
-    best, found = fastest
-    said = f"{_against_baseline(summary, best, found)} {_next_best(summary, best)}{_cost(summary, found)}"
-    return f"{said} {_at_other_step_times(summary, best, found)}" if summary.ends else said
+    """``verdict_parts`` as one text."""
+    return " ".join(verdict_parts(summary)).strip()
 
 
-def _fastest(summary: Summary) -> tuple[str, Comparison] | None:
-    """The policy with the highest ratio to the baseline; None where none can be compared."""
-    others = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline and arm.comparison}
-    return max(others.items(), key=lambda other: other[1].ratio.mean) if others else None
+def fastest(summary: Summary) -> str | None:
+    """The arm with the best ratio to the baseline; None where no arm can be compared with it."""
+    ratios = {name: arm.ratio.mean for name, arm in summary.arms.items() if name != summary.baseline and arm.ratio}
+    return max(ratios, key=lambda name: ratios[name], default=None)
+
+
+def verdict_parts(summary: Summary) -> tuple[str, str]:
+    """The result: a sentence on the fastest policy against the baseline, then the next best policy and at whose cost.
+    With several step times it says last whether this holds at the other ones. They claim no more than the data show."""
+    best = fastest(summary)
+    found = summary.arms[best].comparison if best is not None else None
+    if best is None or found is None:
+        return "No comparison: there are no two policies on the same arrivals.", ""
+    rest = f"{_next_best(summary, best)}{_cost(summary, found)}"
+    if summary.ends:
+        rest = f"{rest} {_at_other_step_times(summary, best, found)}"
+    return _against_baseline(summary, best, found), rest
+
+
+def _leader(summary: Summary) -> tuple[str, Comparison] | None:
+    """The fastest arm with its comparison to the baseline."""
+    name = fastest(summary)
+    found = summary.arms[name].comparison if name is not None else None
+    return None if name is None or found is None else (name, found)
 
 
 def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
     """Whether the verdict holds at the other ends of the step times' band, and what holds where it does not."""
-    leaders = {band: leader for band, end in summary.ends.items() if (leader := _fastest(end))}
+    leaders = {band: leader for band, end in summary.ends.items() if (leader := _leader(end))}
     failing = [band for band in leaders if not _holds(summary.ends[band], best, found)]
     if failing:
         told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
@@ -126,7 +139,7 @@ def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
 
 def _holds(end: Summary, best: str, found: Comparison) -> bool:
     """Whether the fastest policy stands to the baseline as it does there, and no other is faster."""
-    arm, leader = end.arms.get(best), _fastest(end)
+    arm, leader = end.arms.get(best), _leader(end)
     if arm is None or arm.comparison is None or leader is None or _outcome(arm.comparison) != _outcome(found):
         return False
     if leader[0] == best:

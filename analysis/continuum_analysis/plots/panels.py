@@ -25,8 +25,6 @@ class Line:
     kind: Kind = "marked"
     look: ArmStyle | None = None
     """None: that of the arm of its name, among the arms of its figure."""
-    hover: str | None = None
-    """Text at a point on screen, in plotly's template language."""
 
     @property
     def errors(self) -> tuple[list[float], list[float]] | None:
@@ -46,6 +44,10 @@ class Bar:
     y: float
     low: float
     high: float
+    look: ArmStyle | None = None
+    """As of a line; on screen only."""
+    said: str = ""
+    """The number in words; on screen only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Stack:
     pattern: str
     """One of ``/ \\ x . - + |``, or empty."""
     hover: str | None = None
+    """What it means; on screen only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,6 @@ class Area:
     x: Sequence[float]
     y: Sequence[float]
     colour: str
-    hover: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

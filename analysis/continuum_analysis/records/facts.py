@@ -57,10 +57,10 @@ def facts_of(
     manifest: Manifest | None = None,
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
-    """The facts of a run. Without its manifest, hits are not rounded to blocks and GPUs are not counted."""
+    """The facts of a run. Without its manifest the block size is read from the hits, and GPUs are not counted."""
     by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
     everyone = tuple(program for program in programs if program.counted)
-    limits = limits_of(manifest)
+    limits = limits_of(manifest, programs)
     counted = {program.program_id for program in everyone}
     for program in everyone:
         by_state[program.state].append(program)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import gcd
 from typing import Literal
 
 from continuum_traces.schema import Manifest
@@ -17,6 +18,7 @@ Cause = Literal[
     "pinned",
     "cached",
     "reloaded",
+    "found",
     "elsewhere",
     "expired",
     "pressure",
@@ -35,6 +37,7 @@ CAUSES: dict[Cause, str] = {
     "pinned": "hit: its pin was held until it was scheduled",
     "cached": "hit: no pin held it then, but no other request had taken the blocks yet",
     "reloaded": "hit: its KV came back from a lower tier",
+    "found": "hit: only the client recorded it; what kept the KV is in the server's records",
     "elsewhere": "miss: the turn before ran on another replica",
     "expired": "miss: its pin expired before it returned",
     "pressure": "miss: its pin was given up because another request needed the room",
@@ -46,11 +49,16 @@ CAUSES: dict[Cause, str] = {
     "failed before": "miss: the turn before ended in an abort or an error, and such turns are not pinned",
     "overlap": "miss: it arrived while the turn before was still running",
     "rewritten": "miss: its prompt is shorter than the one before, so the history was rewritten",
-    "unknown": "miss: its records do not say why (a client's or the preview's records)",
+    "unknown": "miss: the records do not say why (the client's records alone, or a file of the preview)",
 }
 """Every cause with its sentence, hits first."""
 
-HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded"})
+HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded", "found"})
+
+DIFFERENT_HITS = 3
+"""From so many different numbers of hit tokens on, the block size is read from them."""
+USUAL_BLOCK_TOKENS = 16
+"""vLLM's default; assumed where nothing says the block size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +100,25 @@ class Return:
         return None if self.before.finish_s is None else self.turn.arrive_s - self.before.finish_s
 
 
-def limits_of(manifest: Manifest | None) -> Limits:
-    if manifest is None:
-        return Limits()
+def limits_of(manifest: Manifest | None, programs: Sequence[ProgramTimes] = ()) -> Limits:
+    """The limits a manifest names. Where it names no block size (a server that does not tell, a file of the preview),
+    that is read from the recorded hits."""
+    manifest = manifest or Manifest()
     options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
-    block = options.get("block_size") or capacity.get("block_size") or 1
+    block = options.get("block_size") or capacity.get("block_size") or _block_of_hits(programs)
     share, tokens = options.get("max_pinned_share"), capacity.get("tokens")
     if options.get("replicas", 1) > 1:
         return Limits(int(block))
     return Limits(int(block), float(share) * tokens if share is not None and tokens else None)
+
+
+def _block_of_hits(programs: Sequence[ProgramTimes]) -> int:
+    """The largest number of tokens of which every hit is a multiple, since hits come in whole blocks.
+
+    It is at least the block size, so that no hit counts as a miss. A server that caches single tokens gets 1.
+    """
+    hits = {turn.hit_tokens for program in programs for turn in program.turns if turn.hit_tokens}
+    return gcd(*hits) if len(hits) >= DIFFERENT_HITS else USUAL_BLOCK_TOKENS
 
 
 def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int) -> int:
@@ -134,7 +152,7 @@ def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iter
         pin = pins.get(before.index)
         reusable = reusable_tokens(turn, before, limits.block_tokens)
         whole = turn.hit_tokens >= reusable - limits.block_tokens
-        cause = _why_hit(turn, pin) if whole else _why_missed(turn, before, pin, limits, held)
+        cause = _why_hit(turn, pin, held) if whole else _why_missed(turn, before, pin, limits, held)
         if whole and turn.prompt_tokens < before.prompt_tokens and _client_reusable(turn) is None:
             cause = "rewritten"
         late_s = turn.arrive_s - pin.until_s if pin and pin.until_s is not None and cause == "expired" else None
@@ -145,9 +163,11 @@ def _client_reusable(turn: TurnTimes) -> int | None:
     return turn.client.reusable_tokens if turn.client else None
 
 
-def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
+def _why_hit(turn: TurnTimes, pin: PinTimes | None, held: _PinnedTokens) -> Cause:
     if turn.reload_bytes:
         return "reloaded"
+    if turn.start_s is None:
+        return "found"
     return "pinned" if pin is not None and pin.reason == "hit" else "cached"
 
 
@@ -157,14 +177,15 @@ def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits
     if pin is not None and pin.reason == "hit" and turn.earlier:
         return "dropped"  # an earlier try had it, and lost it when it ended
     if pin is not None:
-        return _ENDINGS.get(pin.reason, "unknown")
-    if turn.start_s is None or not held.native:
+        told = held.native or pin.reason != "hit"  # the preview's pins may have ended while the turn waited
+        return _ENDINGS.get(pin.reason, "unknown") if told else "unknown"
+    if turn.start_s is None:
         return "unknown"
     if before.finish_s is None or turn.arrive_s < before.finish_s:
         return "overlap"
     if not held.any:
         return "no pins"
-    return _why_not_pinned(before, before.finish_s, limits, held)
+    return _why_not_pinned(before, before.finish_s, limits, held) if held.native else "unknown"
 
 
 def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _PinnedTokens) -> Cause:

@@ -137,8 +137,13 @@ class TurnTimes:
         record = self.client
         if record is None or record.first_token_s is None or record.finish_s is None:
             return None
-        tokens = record.output_tokens or self.output_tokens
-        return (record.finish_s - record.first_token_s) / (tokens - 1) if tokens > 1 else None
+        gaps = self.gaps_between_tokens
+        return (record.finish_s - record.first_token_s) / gaps if gaps > 0 else None
+
+    @property
+    def gaps_between_tokens(self) -> int:
+        """Output tokens - 1, by the client's number of tokens where it has one."""
+        return ((self.client.output_tokens if self.client else None) or self.output_tokens) - 1
 
 
 @dataclass(slots=True)
@@ -166,6 +171,8 @@ class ProgramTimes:
     """False for programs of a warm-up or a cool-down: they load the machine and are in no metric."""
     due_from_arrival_s: float | None = None
     """When the client meant to start the program, from its arrival record, where no turn was recorded."""
+    reference_s: float | None = None
+    """Its completion time in a run in which programs had the machine for themselves, where such a run was given."""
 
     @property
     def state(self) -> State:
@@ -207,6 +214,28 @@ class ProgramTimes:
     @property
     def requeue_s(self) -> float:
         return sum(turn.requeue_s for turn in self.turns)
+
+    @property
+    def worst_ttft_s(self) -> float | None:
+        """The longest time to first token of its turns; None where one is unknown."""
+        known = [ttft_s for turn in self.turns if (ttft_s := turn.ttft_s) is not None]
+        return max(known) if self.turns and len(known) == len(self.turns) else None
+
+    @property
+    def alone_s(self) -> float | None:
+        """Its completion time on an empty engine: of the reference run, else as virtual time knows it."""
+        if self.reference_s is not None:
+            return self.reference_s
+        records = [turn.client for turn in self.turns]
+        turns = [record.alone_s for record in records if record is not None and record.alone_s is not None]
+        if not turns or len(turns) < len(records):
+            return None
+        return sum(turns) + sum(record.gap_s for record in records if record is not None and record.gap_s is not None)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Completion time / completion time alone."""
+        return self.jct_s / self.alone_s if self.finished and self.alone_s else None
 
     @property
     def due_s(self) -> float | None:

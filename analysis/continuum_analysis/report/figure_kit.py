@@ -10,7 +10,8 @@ from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import DASHES, ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Kind, Line, Panel, thin
 
-MOST_POINTS = 1500
+MOST_POINTS = 500
+"""Of a line: about one for each pixel of its drawing."""
 
 
 @dataclass(frozen=True, slots=True)

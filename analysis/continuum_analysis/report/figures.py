@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 import numpy as np
 
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, interval_text
 from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.panels import Panel, Stack
+from continuum_analysis.plots.arm_styles import ArmStyle
+from continuum_analysis.plots.panels import Bar, Panel, Stack
 from continuum_analysis.records.demand import Demand, demand
 from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
 
@@ -24,6 +27,50 @@ ENDINGS = {
     "not recorded": ("#999999", "|"),
 }
 """Colour (of Tol's muted set, none that a policy has) and pattern of each way a pin ends."""
+
+
+def head_figure(groups: Groups, summary: Summary) -> Figure:
+    """Mean and P95 of the completion times by policy: the chart of the first screen."""
+    form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
+    panels, cells = [], []
+    for metric, title, axis in (
+        ("jct_mean_s", "Mean job completion time, s", "mean JCT, s"),
+        ("jct_p95_s", "P95, s", "P95, s"),
+    ):
+        bars = [_head_bar(groups, summary, name, look, metric, form) for name, look in report_styles(groups).items()]
+        panels.append(Panel(title, "", axis, bars=[bar for bar in bars if bar is not None]))
+        cells.append({bar.name: bar.said for bar in bars if bar is not None})
+    rows = [(name, *(each.get(name, NO_VALUE) for each in cells)) for name in summary.arms]
+    table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)
+    return Figure(
+        "jct-by-policy",
+        "Job completion time by policy",
+        f"Shorter is better. {_spread(len(summary.seeds))}",
+        panels,
+        table,
+    )
+
+
+def _spread(seeds: int) -> str:
+    """What the whiskers are."""
+    if seeds >= ENOUGH_SEEDS:
+        return (
+            "Whiskers and brackets: 95% intervals over seeds. Policies meet the same arrivals, so that their ratio is "
+            "known better than these intervals look."
+        )
+    return "Whiskers and square brackets: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
+
+
+def _head_bar(
+    groups: Groups, summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]
+) -> Bar | None:
+    found = summary.arms[name].metrics[metric]
+    if found is None:
+        return None
+    seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
+    few, shown = len(seeds) < ENOUGH_SEEDS, found.within(0.0, float("inf"))
+    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (found.mean, found.mean)
+    return Bar("", name, found.mean, low, high, look, interval_text(shown, form, seeds))
 
 
 def jct_figure(groups: Groups) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +26,7 @@ CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
     "pinned": ("#117733", ""),
     "cached": ("#88CCEE", "."),
     "reloaded": ("#44AA99", "-"),
+    "found": ("#44AA99", "/"),
     "elsewhere": ("#EE8866", "."),
     "expired": ("#DDCC77", "/"),
     "pressure": ("#882255", "x"),
@@ -53,7 +53,7 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
             policy,
             "time, s" if policy in last else "",
             "",
-            areas=_areas(policy, levels, capacity_tokens),
+            areas=_areas(levels, capacity_tokens),
             x_from_zero=True,
             percent=True,
             level=1.0,
@@ -75,16 +75,10 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
     )
 
 
-def _areas(policy: str, levels: Occupancy, capacity_tokens: int) -> list[Area]:
+def _areas(levels: Occupancy, capacity_tokens: int) -> list[Area]:
     layers = (("running", levels.running, RUNNING), ("pinned", levels.pinned, PINNED))
     return [
-        Area(
-            name,
-            levels.times_s.tolist(),
-            (layer / capacity_tokens).tolist(),
-            colour,
-            hover=f"{policy}, %{{x:.0f}} s: {name} %{{y:.0%}}<extra></extra>",
-        )
+        Area(name, levels.times_s.tolist(), (layer / capacity_tokens).tolist(), colour)
         for name, layer, colour in layers
     ]
 
@@ -103,8 +97,7 @@ def ttl_figure(groups: Groups) -> Figure:
             continue
         ttls, tools = (np.maximum([pair[side] for pair in pairs], SHORTEST_S) for side in (0, 1))
         all_seconds += [*ttls.tolist(), *tools.tolist()]
-        hover = f"{policy}: TTL %{{y:.3g}} s, back after %{{x:.3g}} s<extra></extra>"
-        lines.append(replace(thin_line(policy, arm, tools.tolist(), ttls.tolist(), "points"), hover=hover))
+        lines.append(thin_line(policy, arm, tools.tolist(), ttls.tolist(), "points"))
         rows.append((policy, str(len(pairs)), *_ttl_cells(ttls, tools)))
     if rows:
         ends = [min(all_seconds), max(all_seconds)]
@@ -115,7 +108,7 @@ def ttl_figure(groups: Groups) -> Figure:
         "ttl-against-tool-time",
         "TTL chosen against what was needed",
         "Each pin: how long it was to be held, and how long after its turn the program came back. Above the dashed "
-        "line the hold was long enough; below it, it ended too early. All seeds together, at most 1,500 points each.",
+        "line the hold was long enough; below it, it ended too early. All seeds together, a few hundred points each.",
         [Panel("", x_title, y_title, lines, log=True, log_x=True)],
         TextTable(headings, rows),
     )
@@ -189,7 +182,7 @@ def miss_figure(groups: Groups) -> Figure:
             list(counts),
             [each.get(cause, 0) / sum(each.values()) for each in counts.values()],
             *CAUSE_COLOURS[cause],
-            hover=f"%{{x}}: {cause} %{{y:.1%}}<br>{CAUSES[cause]}<extra></extra>",
+            hover=CAUSES[cause],
         )
         for cause in CAUSES
         if any(cause in each for each in counts.values())

@@ -31,5 +31,5 @@ def write_report_images(paths: Sequence[Path], folder: Path) -> list[Path]:
         AnalysisError, RunDirError: nothing to show, or nowhere to write.
     """
     page = page_of(folder.name, load_all(paths), paths[0] if len(paths) == 1 else None)
-    figures = [*figures_of(page), *timeline_stills(page.groups)]
+    figures = [*figures_of(page).all, *timeline_stills(page.groups)]
     return [file for figure in figures if figure.table.rows for file in write_images(figure, folder)]

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from continuum_traces.run_dir import writing
-from plotly.offline import get_plotlyjs
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, main_band
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
-from continuum_analysis.compare.words import Column, columns, summary_rows, verdict
+from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.plots.on_screen import plotly_figure
 from continuum_analysis.records.demand import demand
+from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
-from continuum_analysis.report.figures import bubble_figure, demand_figure, jct_figure, pin_figure, wait_figure
+from continuum_analysis.report.figures import (
+    bubble_figure,
+    demand_figure,
+    head_figure,
+    jct_figure,
+    pin_figure,
+    wait_figure,
+)
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
 from continuum_analysis.report.figures_load import load_figure
+from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.program_timeline import timeline_json
 
 __all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
@@ -76,7 +81,8 @@ def write_report(path: Path, baseline: str | None = None) -> Path:
     Raises:
         AnalysisError, RunDirError: nothing to report, or nowhere to write.
     """
-    return _write(page_of(path.resolve().name, load_runs(path), path, baseline), path / "report.html")
+    home = path.parent if path.is_file() else path
+    return _write(page_of(path.resolve().name, load_runs(path), home, baseline), home / "report.html")
 
 
 def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None = None) -> Path:
@@ -96,71 +102,98 @@ def _write(page: Page, target: Path) -> Path:
     return target
 
 
-def figures_of(page: Page) -> list[Figure]:
-    """Every figure but the timeline, in the order of the page."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A page's figures in its order, but the film and the timeline."""
+
+    head: Figure
+    why: Sequence[Figure]
+    programs: Sequence[Figure]
+
+    @property
+    def all(self) -> Sequence[Figure]:
+        return (self.head, *self.why, *self.programs)
+
+
+def figures_of(page: Page) -> Figures:
     groups, capacity = page.groups, kv_tokens(page.runs)
-    made = [load_figure(page.summaries)] if len(page.loads) > 1 else []
-    made += [jct_figure(groups), bubble_figure(groups), wait_figure(groups), miss_figure(groups)]
-    made += [pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
+    head = load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)
+    why = [miss_figure(groups), wait_figure(groups), pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
     if capacity:
-        made += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
-    return made
+        why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
+    return Figures(head, why, [jct_figure(groups), bubble_figure(groups)])
 
 
 def render(page: Page) -> str:
     """The page as HTML."""
     summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
-    shown, baseline = columns(page.summaries.values()), summary.baseline
-    manifest = page.runs[0].manifest
-    folder = files("continuum_analysis")
-    source = (folder / "report.html.j2").read_text(encoding="utf-8")
-    template = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    html: str = template.render(
+    shown, manifest, figures = columns(page.summaries.values()), page.runs[0].manifest, figures_of(page)
+    best = fastest(summary)
+    cast = [summary.baseline, best] if best is not None else []
+    return fill_page(
+        "report.html.j2",
         title=f"Continuum report: {page.name}",
-        verdicts=[(_load_words(jps, page), verdict(each)) for jps, each in page.summaries.items()],
+        verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[
             _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each.warnings
         ],
-        headings=[*(["JPS"] if len(page.loads) > 1 else []), "policy", *(column.heading for column in shown)],
-        baseline=baseline,
-        rows=_table(page, shown),
+        trust=_trust(page, capacity),
+        table=_table(page, shown),
+        baseline=summary.baseline,
         detailed=_load_words(page.detailed, page).rstrip(": "),
         several_seeds=len(summary.seeds) > 1,
-        figures=[{"figure": figure, "html": _html(figure, f"figure-{figure.name}")} for figure in figures_of(page)],
-        timeline=timeline_json(groups) if any(run.metrics.facts.machine for run in page.runs) else "",
+        head=figures.head,
+        why=figures.why,
+        programs=figures.programs,
+        timeline=timeline_json(groups, cast) if any(run.metrics.facts.machine for run in page.runs) else "",
         facts=_facts(page.runs, summary, groups, capacity),
         modelled=manifest.modelled,
         notes=manifest.notes,
+        unknown=[f"{run.arm}: {said}" for run in page.runs for said in cannot_be_known(run.metrics.facts)],
         measures=_measures(summary),
         comparisons=_comparisons(summary),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
         manifest=_flat(summary.manifest) + _runs_manifest(page),
-        plotly=get_plotlyjs(),
-        script=(folder / "report.js").read_text(encoding="utf-8"),
     )
-    return html
+
+
+def _trust(page: Page, capacity: int | None) -> str:
+    """One line on what the verdict rests on: seeds, distance to the knee, modelled or measured."""
+    seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
+    said = [f"{seeds} seeds" if seeds > 1 else "one seed", f"{len(page.runs[0].metrics.facts.everyone):,} programs"]
+    if capacity:
+        mean, side = _knee(page.groups, capacity, baseline)[::2]
+        said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
+    modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
+    if not manifest.engine:
+        said.append("no manifest: what was run is not recorded")
+    else:
+        said.append(f"modelled, not measured: {modelled}" if modelled else "measured: nothing is named as modelled")
+    return "; ".join(said) + "."
 
 
 def _load_words(jps: float | None, page: Page) -> str:
     return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
 
 
-def _table(page: Page, shown: Sequence[Column]) -> list[list[str]]:
+def _table(page: Page, shown: Sequence[Column]) -> TextTable:
     several = len(page.loads) > 1
-    rows = []
+    rows: list[list[str]] = []
     for jps, summary in page.summaries.items():
         rows += [[f"{jps:g}", *row] if several else row for row in summary_rows(summary, shown)]
-    return rows
+    return TextTable([*(["JPS"] * several), "policy", *(column.heading for column in shown)], rows)
 
 
-def _comparisons(summary: Summary) -> list[tuple[str, ...]]:
+def _comparisons(summary: Summary) -> TextTable:
     """Each arm against the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
-    return [
+    headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs sooner", "effect size g_z")
+    rows = [
         (name, *_comparison(arm.comparison))
         for name, arm in summary.arms.items()
         if name != summary.baseline and arm.comparison is not None
     ]
+    return TextTable((*headings, "programs compared"), rows)
 
 
 def _comparison(found: Comparison) -> tuple[str, ...]:
@@ -190,12 +223,6 @@ def _runs_manifest(page: Page) -> list[tuple[str, str]]:
 def _of_run(run: Run) -> dict[str, Any]:
     manifest, router = run.manifest, {"router": run.router} if run.router else {}
     return {**router, "seed": manifest.seed, "policy_options": manifest.policy_options, "command": manifest.command}
-
-
-def _html(figure: Figure, name: str) -> str:
-    config = {"displayModeBar": False, "responsive": True}
-    plot = plotly_figure(figure.panels, figure.height)
-    return str(plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=name))
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:
@@ -254,7 +281,7 @@ def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int 
     if capacity:
         facts += [
             ("KV pool", f"{capacity:,} tokens"),
-            ("Distance to the knee", _knee(groups, capacity, summary.baseline)),
+            ("Distance to the knee", _knee_words(groups, capacity, summary.baseline)),
         ]
     return [(name, value) for name, value in facts if value]
 
@@ -267,17 +294,21 @@ def _parallel(number: object) -> str | None:
     return None if number in (None, 1) else f"tensor parallel over {number}"
 
 
-def _knee(groups: Groups, capacity: int, policy: str) -> str:
-    """Live context against the pool, in the baseline."""
-    run = shown_run(groups, policy) or groups[policy][0]
-    need = demand(run.metrics.facts.machine)
+def _knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:
+    """Mean and peak of the live context as shares of the pool, under this policy, and what that means."""
+    need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
     mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
-    side = (
-        "below the knee, where policies should agree" if peak <= 1.0 else "beyond the knee, where seeds differ widely"
-    )
+    if peak <= 1.0:
+        return mean, peak, "below the knee, where policies should agree"
+    return mean, peak, "beyond the knee, where seeds differ widely"
+
+
+def _knee_words(groups: Groups, capacity: int, policy: str) -> str:
+    mean, peak, side = _knee(groups, capacity, policy)
+    seed = (shown_run(groups, policy) or groups[policy][0]).manifest.seed
     return (
         f"live context fills {mean:.0%} of the pool on average and {peak:.0%} at its peak under {policy}, seed "
-        f"{run.manifest.seed}: {side}"
+        f"{seed}: {side}"
     )
 
 

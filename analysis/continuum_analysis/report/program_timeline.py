@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from continuum_analysis.compare.runs import Run
@@ -23,14 +23,16 @@ KINDS: dict[str, tuple[str, float, float]] = {
 """Of each kind of time: its colour, where its bar starts relative to the middle of the row, and the bar's height. Place
 and height also tell the kinds apart."""
 
-MOST_TURNS = 60_000
-"""At most this many turns of all policies are in the page. Beyond that it has every second, third ... program only, and
-says so."""
+MOST_TURNS = 10_000
+"""At most this many turns of all policies are in the page, so that it stays under 1.5 MB. Beyond that it has every
+second, third ... program only, and says so."""
 STILL_ROWS = 20
 
 
-def timeline_data(groups: Groups) -> dict[str, Any]:
-    """What report.js draws: for each policy the programs of one run, times in whole milliseconds."""
+def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
+    """What report.js draws: for each policy the programs of one run, times in whole milliseconds; and for the film two
+    policies (``cast``) with the programs that show most.
+    """
     runs = [run for policy in groups if (run := shown_run(groups, policy))]
     turns = sum(len(program.turns) for run in runs for program in run.metrics.facts.machine)
     step = max(1, -(-turns // MOST_TURNS))
@@ -40,8 +42,23 @@ def timeline_data(groups: Groups) -> dict[str, Any]:
         "causes": [*CAUSES, "first sight"],
         "tools": tools,
         "step": step,
+        "film": _film(cast, {run.arm: run.metrics.facts.machine[::step] for run in runs}),
         "runs": [_run_data(run, step, {tool: number for number, tool in enumerate(tools)}) for run in runs],
     }
+
+
+def _film(cast: Sequence[str], programs: Mapping[str, Sequence[ProgramTimes]]) -> dict[str, Any]:
+    """The policies to show first, and by what they gained or lost: a typical program and the two extremes."""
+    shown = [policy for policy in cast if policy in programs] or list(programs)[:2]
+    times = [{p.program_id: p.jct_s for p in programs[policy] if p.finished} for policy in shown]
+    saved = {name: jct_s - times[-1][name] for name, jct_s in times[0].items() if name in times[-1]} if times else {}
+    ranked = sorted(saved, key=lambda name: saved[name])
+    if not ranked:
+        return {"policies": shown, "programs": []}
+    picked = {"typical": ranked[len(ranked) // 2], "gained most": ranked[-1], "lost most": ranked[0]}
+    if len(times) < 2 or saved[ranked[0]] >= 0:
+        picked["gained least"] = picked.pop("lost most")
+    return {"policies": shown, "programs": [[why, name] for why, name in picked.items()]}
 
 
 def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
@@ -113,9 +130,9 @@ def _ms(seconds: float | None) -> int:
     return -1 if seconds is None else round(seconds * 1000)
 
 
-def timeline_json(groups: Groups) -> str:
+def timeline_json(groups: Groups, cast: Sequence[str] = ()) -> str:
     """The data as JSON that may stand inside a script element."""
-    return json.dumps(timeline_data(groups), separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(timeline_data(groups, cast), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Any
 
 from continuum_analysis.compare.intervals import Interval, ratio_interval
 from continuum_analysis.compare.words import TextTable
@@ -19,6 +20,7 @@ READING = (
     "beside {base} with offload where the point has it. The last rows are geometric means over the points."
 )
 PANELS = ("workload", "gpu")
+HINTS = ("hints", "hint_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,39 @@ def _of_group(group: GroupSummary, where: str, point: str, base: str) -> Iterato
     for policy in group.policies:
         with_tiers = f"{base}{OFFLOAD}"
         beside = with_tiers if policy.endswith(OFFLOAD) and with_tiers in group.policies else base
-        jct, jcts = _over(group, policy, beside, "jct_mean_s")
-        p95, p95s = _over(group, policy, beside, "jct_p95_s")
-        if jct is not None and p95 is not None:
-            mean = group.by_seed(policy, "jct_mean_s").values()
-            yield Ratio(where, point, policy, sum(mean) / len(mean), jct, jcts, p95, p95s)
+        yield from _beside(group, policy, group, beside, where, point)
 
 
-def _over(group: GroupSummary, policy: str, base: str, metric: str) -> tuple[Interval | None, tuple[float, ...]]:
-    mine, theirs = group.by_seed(policy, metric), group.by_seed(base, metric)
+def _beside(
+    group: GroupSummary, policy: str, base_group: GroupSummary, base: str, where: str, point: str
+) -> Iterator[Ratio]:
+    """The ratio, if both have a seed in common."""
+    jct, jcts = _over(group.by_seed(policy, "jct_mean_s"), base_group.by_seed(base, "jct_mean_s"))
+    p95, p95s = _over(group.by_seed(policy, "jct_p95_s"), base_group.by_seed(base, "jct_p95_s"))
+    if jct is not None and p95 is not None:
+        mean = group.by_seed(policy, "jct_mean_s").values()
+        yield Ratio(where, point, policy, sum(mean) / len(mean), jct, jcts, p95, p95s)
+
+
+def hint_ratios(sweep: Sweep) -> list[Ratio]:
+    """Every policy with hints beside the same policy without hints, where all else is equal."""
+
+    def without(group: GroupSummary) -> dict[str, Any]:
+        return {axis: value for axis, value in group.axes.items() if axis not in HINTS}
+
+    silent = [group for group in sweep.groups if group.axes.get("hints", "none") == "none"]
+    pairs = [(group, base) for group in sweep.groups for base in silent if without(base) == without(group)]
+    others = [axis for axis in sweep.varying() if axis not in HINTS]
+    return [
+        ratio
+        for group, base in pairs
+        if group is not base
+        for policy in group.policies
+        for ratio in _beside(group, policy, base, policy, point_text(group.axes, others), point_text(group.axes, HINTS))
+    ]
+
+
+def _over(mine: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Interval | None, tuple[float, ...]]:
     seeds = sorted(set(mine) & set(theirs))
     if not seeds:
         return None, ()

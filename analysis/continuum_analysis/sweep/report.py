@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 from continuum_traces.run_dir import read_json, writing
+from markupsafe import Markup
 
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.on_paper import draw, save
-from continuum_analysis.plots.panels import Panel
+from continuum_analysis.plots.on_screen import html_of
+from continuum_analysis.plots.panels import Line, Panel
+from continuum_analysis.report.fill import fill_page
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
+from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
+
+HEIGHT = 340
+"""Pixels of a panel on the page."""
 
 READING = (
     "Bars and round brackets: 95% intervals over seeds (Student's t). Of fewer than three seeds: the seeds themselves, "
@@ -23,10 +30,10 @@ READING = (
 
 def write_sweep_report(sweep: Sweep) -> Path:
     """sweep.svg, sweep.png and report.html beside sweep.json; the page's path."""
-    panels = sweep_panels(sweep, read_plot(sweep.plot, sweep))
-    plan = read_json(sweep.path / SWEEP)
+    panels, facts = sweep_panels(sweep, read_plot(sweep.plot, sweep)), _facts(sweep, read_json(sweep.path / SWEEP))
+    verdict, trust = sweep_verdict(sweep), sweep_trust(sweep)
     return write_page(
-        sweep.path, "sweep", panels, sweep.name, sweep.table(), sweep.warnings(), _facts(sweep, plan), READING
+        sweep.path, "sweep", panels, sweep.name, sweep.table(), sweep.warnings(), facts, READING, verdict, trust
     )
 
 
@@ -39,24 +46,45 @@ def write_page(
     warnings: Sequence[str],
     facts: Sequence[tuple[str, str]],
     reading: str = "",
+    verdict: tuple[str, str] | None = None,
+    trust: str = "",
 ) -> Path:
     """``name.svg`` and ``name.png`` of the panels, and report.html around them and the table.
 
     Raises:
         RunDirError: nowhere to write.
     """
-    svg = ""
-    if panels:
-        picture = save(draw(panels), folder, name)[0].read_text(encoding="utf-8")
-        svg = picture[picture.index("<svg") :]
-    source = (files("continuum_analysis") / "sweep_report.html.j2").read_text(encoding="utf-8")
-    page = jinja2.Template(source, autoescape=True, trim_blocks=True, lstrip_blocks=True).render(
-        title=title, svg=svg, headings=table.headings, rows=table.rows, warnings=warnings, facts=facts, reading=reading
+    picture = save(draw(panels), folder, name)[0].read_text(encoding="utf-8") if panels else ""
+    page = fill_page(
+        "sweep_report.html.j2",
+        title=title,
+        verdict=verdict,
+        trust=trust,
+        plots=Markup(_plots(panels, picture)),
+        reading=reading,
+        warnings=warnings,
+        table=table,
+        facts=facts,
     )
     target = folder / "report.html"
     with writing(target):
         target.write_text(page, encoding="utf-8")
     return target
+
+
+def _plots(panels: Sequence[Panel], picture: str) -> str:
+    """Lines are drawn for the page; bars and dots of many groups are shown as they are on paper."""
+    if not panels:
+        return ""
+    if any(panel.bars for panel in panels):
+        return f"<div class='scroll paper'>{picture[picture.index('<svg') :]}</div>"
+    styles = arm_styles(name for panel in panels for name in panel.arms)
+    looking = [replace(panel, lines=[_with_look(line, styles) for line in panel.lines]) for panel in panels]
+    return "".join(["<div class='pair'>", *(f"<div>{html_of([panel], HEIGHT)}</div>" for panel in looking), "</div>"])
+
+
+def _with_look(line: Line, styles: Mapping[str, ArmStyle]) -> Line:
+    return line if line.look is not None else replace(line, look=styles[line.name])
 
 
 def _facts(sweep: Sweep, plan: dict[str, object]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
-from continuum_analysis.sweep.ratios import ratio_panels, ratio_table, sweep_ratios
+from continuum_analysis.sweep.ratios import hint_ratios, ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import READING, write_page
 from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
@@ -37,7 +37,9 @@ WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
 STEPS = {"quick": "150", "full": "300"}
 BASE = "continuum"
 """The policy that figures of kind ratios compare all others with."""
-SWEPT = ("lines", "ratios", "queue", "estimates")
+NO_HINTS = "no hints"
+"""What figures of kind hints compare with: the same policy without them."""
+SWEPT = ("lines", "ratios", "hints", "queue", "estimates")
 """Kinds of figures whose cells are known before the first is played."""
 
 
@@ -91,9 +93,11 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
         return queue_figure(sweep)
     if spec.kind == "estimates":
         return estimates_figure(sweep)
-    ratios = sweep_ratios(sweep, BASE) if spec.kind == "ratios" else []
+    base, ratios = BASE, sweep_ratios(sweep, BASE) if spec.kind == "ratios" else []
+    if spec.kind == "hints":
+        base, ratios = NO_HINTS, hint_ratios(sweep)
     if ratios:
-        return ratio_panels(ratios, BASE), ratio_table(ratios, BASE)
+        return ratio_panels(ratios, base), ratio_table(ratios, base)
     return sweep_panels(sweep, read_plot(sweep.plot, sweep)), sweep.table()
 
 
@@ -101,7 +105,7 @@ def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
     study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"], _command())
     with store.locked():
-        rows = summarize_goodput(study.run(_now(), quiet=False))
+        rows = summarize_goodput(study.run(_now(), options.quiet))
         if rows:
             write_tables(read_sweep(out))
             write_json(out / "goodput.json", goodput_json(rows))
@@ -163,7 +167,12 @@ def _write(
 
 def _reading(spec: FigureSpec) -> str:
     """The text of the page that explains its bars and ratios."""
-    found = {"lines": READING, "ratios": RATIO_READING.format(base=BASE), "goodput": GOODPUT_READING}
+    found = {
+        "lines": READING,
+        "ratios": RATIO_READING.format(base=BASE),
+        "hints": RATIO_READING.format(base=NO_HINTS),
+        "goodput": GOODPUT_READING,
+    }
     return found.get(spec.kind, "")
 
 

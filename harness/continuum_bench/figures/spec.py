@@ -13,8 +13,9 @@ import yaml
 from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
 
-Kind = Literal["lines", "ratios", "queue", "estimates", "tools", "overhead", "goodput"]
-"""lines: a sweep's metric against an axis. ratios: mean JCT to ``continuum``'s, point by point. queue: waiting by
+Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "overhead", "goodput"]
+"""lines: a sweep's metric against an axis. ratios: mean JCT to ``continuum``'s, point by point. hints: mean
+JCT to the same policy's without hints. queue: waiting by
 program. estimates: eta and T over time. tools: tool times of traces. overhead: cost of a scheduling step. goodput:
 bisection over the load."""
 

@@ -28,10 +28,10 @@ from continuum_bench.live.recording import (
     LiveRecorder,
     finished_programs,
     keep_finished,
-    locked,
     take_scheduler_records,
 )
 from continuum_bench.live.results import conclude, generator_facts, report_generator
+from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import pace
@@ -76,7 +76,7 @@ class _LiveRun:
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
-            notes=(f"server: {endpoint.base_url}", *generator, *guards),
+            notes=(f"server: {endpoint.base_url}", endpoint.describe(load.model), *generator, *guards),
         )
 
 
@@ -89,7 +89,9 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         _open(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
         facts = run.workload.facts
-        print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
+        if not options.quiet:
+            print_notice(run.endpoint.describe(run.load.model))
+            print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
         for number, seed in enumerate(run.plans):
             try:
@@ -127,7 +129,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
         processes=live.processes,
         scheduler_records=live.scheduler_records,
-        quiet=options.json_output,
+        quiet=options.json_output or options.quiet,
     )
 
 

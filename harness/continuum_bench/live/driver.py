@@ -183,6 +183,7 @@ class LoadDriver:
             context,
             lambda index: f"{index}-{salt[:8]}",  # every run against a server has turn ids of its own
             kind.exact_lengths,
+            play.hints,
         )
         return _UnderWay(play, context, conversation)
 

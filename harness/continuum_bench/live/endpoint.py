@@ -34,6 +34,15 @@ class Endpoint:
     """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
     kv_capacity: dict[str, int] | None = None
     """``tokens`` and ``block_size`` of the KV pool; None: the server's metrics do not say."""
+    name: str | None = None
+    """The random name that ``continuum-bench serve`` printed when it started this server; None: started otherwise."""
+
+    def describe(self, model: str) -> str:
+        """Whose answers will be measured: ``server 3f9a1c2e (vLLM 0.32.0), model m, policy continuum``."""
+        kind = f"vLLM {self.vllm_version}" if self.vllm_version is not None else "not vLLM, or it does not say so"
+        name = f"server {self.name}" if self.name else "a server that `continuum-bench serve` did not start"
+        gpu = "" if self.emulated is None else "; its GPU is emulated"
+        return f"{name} ({kind}), model {model}, policy {self.policy}{gpu}"
 
     @property
     def root(self) -> str:
@@ -95,10 +104,11 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     root = base.removesuffix("/v1")
     state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
     version = _maybe(f"{root}/version", api_key).get("version")
-    emulated = _maybe(f"{root}/continuum/engine", api_key).get("emulated")
+    engine = _maybe(f"{root}/continuum/engine", api_key)
+    emulated, name = engine.get("emulated"), engine.get("server")
     first, (tokens, block_size) = models[0], kv_size(root)
     kv = {"tokens": tokens, "block_size": block_size} if tokens and block_size else None
-    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"), kv)
+    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"), kv, name)
 
 
 def _get(url: str, api_key: str | None) -> Any:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from continuum_traces.schema import Program
+from continuum_traces.schema import Program, Tags
 
 from continuum_bench.options.run import LiveOptions
 from continuum_client.dialects import Dialect
@@ -84,3 +84,5 @@ class LivePlay:
     counted: bool = True
     again: bool = False
     """A resumed run plays the program again. The server releases the KV of the first attempt before the run starts."""
+    hints: tuple[Tags, ...] = ()
+    """As ``Job.hints``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.load import Lanes, LivePlay
+from continuum_bench.options.declare import MOST
 from continuum_bench.workload.arrivals import lanes_of
 from continuum_bench.workload.workload import Workload
 
@@ -46,7 +47,7 @@ def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
         BenchError: the window is invalid, or no program is left to count.
     """
     found = lanes_of(workload.arrivals.arrivals)
-    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0) for job in workload.jobs(seed)]
+    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0, hints=job.hints) for job in workload.jobs(seed)]
     plays.sort(key=lambda play: play.arrival_s)
     first, end = _counted(window, [play.arrival_s for play in plays], found is None)
     if first >= end:
@@ -73,6 +74,6 @@ def _amount(option: str, text: str) -> tuple[float, bool]:
         number = float(text[:-1]) if seconds else float(int(text))
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
+    if not 0 <= number <= MOST:
         raise BenchError(f"{option} {text}: expected a number of programs (10) or seconds (60s)")
     return number, seconds

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from continuum_analysis.compare.summary import ArmSummary, write_summary
 from continuum_analysis.records.generator import LATE_S
+from continuum_analysis.report.page import write_report
 
 from continuum_bench.live.load import LoadCounters
 from continuum_bench.show import print_notice, print_summary
@@ -20,8 +21,6 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
     """Write summary and report; print the table, and warnings about conditions that make the numbers unreliable."""
     summary = write_summary(out)
     if report:
-        from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
         write_report(out)
     if as_json:
         sys.stdout.write(json.dumps({**summary.to_json(), "out": str(out)}, indent=2) + "\n")

@@ -38,9 +38,9 @@ class AgentOptions(Options):
     """Seconds that a program may take from its start."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Seed. It decides when and in which order programs arrive."""
-    step_limit: int | None = None
+    step_limit: Annotated[int | None, at_least(1)] = None
     """Most turns of a program. Default: the limit in the framework's configuration."""
-    tool_limit_s: Annotated[int | None, typer.Option("--tool-limit")] = None
+    tool_limit_s: Annotated[int | None, at_least(1), typer.Option("--tool-limit")] = None
     """Most seconds of one tool call. Default: the limit in the framework's configuration."""
     dialect: str | None = None
     """How tags are sent to the server. Default: by the kind of server that answers."""

@@ -35,6 +35,10 @@ def at_least(least: int) -> Limit:
     return Limit(lambda value: value >= least, f"must be at least {least}")
 
 
+def at_most(most: float) -> Limit:
+    return Limit(lambda value: value <= most, f"must be at most {most:,}")
+
+
 def one_of(*names: str) -> Limit:
     listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
     return Limit(lambda value: value in names, f"there are {listed}")
@@ -45,6 +49,15 @@ NOT_NEGATIVE = Limit(lambda value: value >= 0, "must not be negative")
 SHARE = Limit(lambda value: 0 < value <= 1, "must be above 0, at most 1")
 FINITE = Limit(lambda value: 0 <= value < inf, "must not be negative or infinite")
 POSITIVE = Limit(lambda value: 0 < value < inf, "must be above 0 and finite")
+
+
+MOST = 10**12
+"""No option takes a number above it, or below its negative: what is computed of it would overflow or never end."""
+SANE = Limit(lambda value: abs(value) <= MOST, f"must be a number of at most {MOST:,}")
+
+
+MOST_S = 1e8
+"""Three years: a clock of floats no longer tells one step from the next where a run takes much longer."""
 
 
 class Options:
@@ -71,7 +84,7 @@ class Options:
         """The options as arguments of a command line; those that are None or False are left out."""
         given = {spelling(name, hint): getattr(self, name) for name, hint in self._hints().items()}
         texts = {name: [name] if value is True else [name, str(value)] for name, value in given.items()}
-        return [text for name, value in given.items() if value not in (None, False) for text in texts[name]]
+        return [text for name, value in given.items() if is_set(value) for text in texts[name]]
 
     def group(self, kind: type[T]) -> T:
         """The options of one of the bases."""
@@ -79,6 +92,11 @@ class Options:
 
     def _hints(self) -> dict[str, Any]:
         return hints_of(cast(Any, type(self)))
+
+
+def is_set(value: Any) -> bool:
+    """Whether an option with this value says anything: None and False do not, 0 does."""
+    return value is not None and value is not False
 
 
 @cache
@@ -97,10 +115,13 @@ def check(name: str, value: Any, hint: Any) -> None:
     """Raises:
     OptionError: the value is outside the limit that stands beside its type.
     """
-    for limit in extras_of(hint):
-        if isinstance(limit, Limit) and value is not None and not limit.holds(value):
-            shown = f"{value:g}" if isinstance(value, float) else value
-            raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
+    limits = [each for each in extras_of(hint) if isinstance(each, Limit)]
+    for one in value if isinstance(value, list) else [value]:
+        number = isinstance(one, int | float) and not isinstance(one, bool)
+        for limit in [*limits, SANE] if number else limits:
+            if one is not None and not limit.holds(one):
+                shown = f"{one:g}" if isinstance(one, float) else one
+                raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
 
 
 def spelling(name: str, hint: Any) -> str:

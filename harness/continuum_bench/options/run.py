@@ -21,13 +21,20 @@ from continuum_bench.options.declare import (
     OptionError,
     Options,
     at_least,
+    at_most,
     one_of,
 )
 
 RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "Live server"
 """Panels of ``--help``."""
 
+MOST_BLOCKS = 10_000_000
+"""vLLM makes an object for each KV block: more would take longer than the run."""
+
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
+
+HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
+"""Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
 Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}")]
 
@@ -57,6 +64,9 @@ ServedModel = Annotated[
     str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
 ]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Show the results only, without what runs and how far.", rich_help_panel=OUTPUT)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 
 
@@ -69,11 +79,11 @@ class TraceOptions(Options):
     traces: Path | None = None
     """Trace file to play instead of the bundled programs."""
     form: Format = None
-    num_programs: Annotated[int | None, at_least(1)] = None
+    num_programs: Annotated[int | None, at_least(1), at_most(100_000)] = None
     """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
     program of the trace once."""
     tokens_reading: TokensReading = "context"
-    turn_scale: Annotated[int, at_least(1)] = 1
+    turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
     """Multiply the number of turns by this factor and divide their lengths by it."""
     length_scale: Annotated[float, POSITIVE] = 1.0
     """Multiply every length in tokens by this factor."""
@@ -97,6 +107,14 @@ class ArrivalOptions(Options):
     tool_times: str = "recorded"
     """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
+    hints: Annotated[str, one_of(*HINTS)] = "none"
+    """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
+    kv_ttl (a wish: hold the KV until the next turn), remaining (the number of later turns), task (a name that is the
+    same for every run of a task)."""
+    hint_error: str = "0"
+    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds lie between
+    0.61 and 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
+    adversarial:SHARE:silent (the others send no hints)."""
 
 
 BAND = "band"
@@ -133,7 +151,7 @@ class EngineOptions(GpuOptions):
     """Most requests that run at the same time."""
     chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
     """Most tokens of one step: vLLM's max_num_batched_tokens."""
-    kv_blocks: Annotated[int | None, at_least(2)] = None
+    kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
     """Number of KV blocks. Default: as many as fit the GPU's memory."""
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     """Share of the GPU's memory that the engine uses."""
@@ -153,6 +171,9 @@ class OutputOptions(Options):
     """Directory to create for the runs. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
+    quiet: Quiet = False
+    print_config: bool = False
+    """Print this command line as a file for `continuum-bench run`, and stop."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +192,7 @@ class ArmOptions(Options):
     policy_option: PolicyOption = None
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """First seed. A seed decides when and in which order programs arrive."""
-    seeds: Annotated[int, at_least(1)] = 1
+    seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
     """Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals."""
     jobs: Jobs = None
 
@@ -189,11 +210,11 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Tokens of one KV block."""
     offload: str | None = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
-    dram-200+ssd-800, or other sizes. If no policy is named so, all policies run with these tiers. Default: what is
-    usual for the GPU."""
+    dram-200+ssd-800, or other sizes; @pcie3 behind them names another link, and dram-100@pcie4/8 a link that 8 GPUs
+    share. If no policy is named so, all policies run with these tiers. Default: what is usual for the GPU."""
     profile: Path | None = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
-    replicas: Annotated[int, at_least(1)] = 1
+    replicas: Annotated[int, at_least(1), at_most(1000)] = 1
     """Number of engines behind a router, each with its own GPUs."""
     router: str = "affinity"
     """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica
@@ -238,7 +259,7 @@ class LiveOptions(Options):
     """Leave the first programs out of all metrics: a number of programs (10), or those of the first seconds (60s)."""
     cool_down: str = "0"
     """Leave the last programs out of all metrics: a number of programs, or seconds."""
-    processes: Annotated[int, at_least(1)] = 1
+    processes: Annotated[int, at_least(1), at_most(1000)] = 1
     """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key. The key itself is never recorded."""

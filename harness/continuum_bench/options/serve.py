@@ -10,7 +10,7 @@ import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
-from continuum_bench.options.declare import at_least
+from continuum_bench.options.declare import POSITIVE, at_least, at_most
 from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
 
 GUARDS = Guards()
@@ -30,16 +30,16 @@ class ServeOptions(EngineOptions):
     policy_option: PolicyOption = None
     host: str = defaults.HOST
     """Address on which the server listens."""
-    port: Annotated[int, at_least(0)] = defaults.PORT
+    port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
     """Port on which the server listens. 0 takes a free one."""
-    replicas: Annotated[int, at_least(1)] = 1
+    replicas: Annotated[int, at_least(1), at_most(1000)] = 1
     """Number of servers on this machine, each with its own GPUs, behind vllm-router."""
     router: str = "consistent_hash"
     """Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server), cache_aware,
     power_of_two, round_robin."""
-    health_port: int | None = None
+    health_port: Annotated[int | None, at_least(0), at_most(65535)] = None
     """With --replicas: port of a /health for all servers together. Default: a free one."""
-    time_scale: float = 1.0
+    time_scale: Annotated[float, POSITIVE] = 1.0
     """Emulated engine: modelled seconds that pass in one real second."""
     replies: Path | None = None
     """Emulated engine: file of scripted answers (JSON lines)."""
@@ -68,7 +68,7 @@ class ServeOptions(EngineOptions):
     """File for the server's output; with --replicas, a folder. Default: standard error."""
     drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
     """Seconds that running requests get to finish after SIGTERM."""
-    ready_timeout_s: float = 900.0
+    ready_timeout_s: Annotated[float, POSITIVE] = 900.0
     """Seconds that the server may take to start."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from continuum_bench.options.declare import Options
-from continuum_bench.options.run import RUN, Jobs, Json, NoReport
+from continuum_bench.options.run import RUN, Jobs, Json, NoReport, Quiet
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class PlayerOptions(Options):
     panel = RUN
 
     jobs: Jobs = None
+    quiet: Quiet = False
     ray_address: str | None = None
     """Play the cells on this Ray cluster (auto, HOST:PORT or ray://...); local starts one on this machine."""
 

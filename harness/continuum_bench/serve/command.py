@@ -130,11 +130,11 @@ def _announce(server: Server | Fleet) -> None:
         "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
         "cpu": " on this CPU; a tiny model with random weights",
     }[config.engine]
-    number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else ""
+    number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
     typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{what}")
     typer.echo(client_line(server.url, model_name(config)))
     if isinstance(server, Fleet):
         typer.echo(f"health: {server.health_url}")
     for one in server.servers if isinstance(server, Fleet) else [server]:
-        typer.echo(f"state: {one.url}/continuum/state")
+        typer.echo(f"state: {one.url}/continuum/state (server {one.name})")
     sys.stdout.flush()

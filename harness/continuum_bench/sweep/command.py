@@ -42,8 +42,9 @@ def play_grid(
     with store.locked():
         store.write_plan(grid, cells, command, datetime.now(UTC).isoformat(timespec="seconds"))
         todo = sum(not store.is_done(cell) for cell in cells)
-        print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play, into {out}")
-        outcome = play_missing(store, grid, cells, options, quiet)
+        if not options.quiet:
+            print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play, into {out}")
+        outcome = play_missing(store, grid, cells, options, quiet or options.quiet)
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
@@ -64,7 +65,9 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
     if not options.no_report:
         from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
 
-        print_notice(f"report: {write_sweep_report(sweep)}")
+        page = write_sweep_report(sweep)
+        if not options.quiet:
+            print_notice(f"report: {page}")
     if options.json_output:
         sys.stdout.write(json.dumps({**sweep.as_json(), "out": str(sweep.path)}, indent=2) + "\n")
         return

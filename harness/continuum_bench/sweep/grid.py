@@ -24,6 +24,7 @@ from continuum_bench.options.run import (
     TraceOptions,
 )
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
+from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
@@ -39,7 +40,11 @@ AXES = {name: hints_of(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if n
 """Run options that a grid may range over, and their types."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
 """Axes that a sweep's servers do not have."""
-READERS: Mapping[str, Callable[[str], object]] = {"arrivals": arrival_times, "tool_times": tool_times}
+READERS: Mapping[str, Callable[[str], object]] = {
+    "arrivals": arrival_times,
+    "tool_times": tool_times,
+    "hint_error": hint_error,
+}
 """Axes with values of a form of their own; what reads such a value refuses it as ``--option VALUE: why``."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 

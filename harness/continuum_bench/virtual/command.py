@@ -6,15 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
+from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
 from continuum_bench.errors import BenchError
+from continuum_bench.lock import locked
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
@@ -47,18 +50,23 @@ def run_policies(name: str, options: RunOptions) -> int:
         command=tuple(["continuum-bench", *sys.argv[1:]]),
         jobs=options.jobs or os.cpu_count() or 1,
     )
-    prepare(experiment, description, bands)
-    if not options.json_output:
-        print_notice(_announcement(experiment))
-    with Display(experiment, quiet=options.json_output) as display:
-        outcome = run(experiment, display.update)
-    return _conclude(experiment, outcome, options)
+    quiet = options.json_output or options.quiet
+    with locked(out):
+        left = replace(experiment, cells=tuple(prepare(experiment, description, bands)))
+        if not quiet:
+            print_notice(_announcement(experiment, left))
+        with Display(left, quiet) as display:
+            outcome = run(left, display.update)
+        outcome.done += [cell.name for cell in experiment.cells if cell not in left.cells]
+        return _conclude(experiment, outcome, options)
 
 
-def _announcement(experiment: Experiment) -> str:
-    runs, at_once = len(experiment.cells), min(experiment.jobs, len(experiment.cells))
+def _announcement(experiment: Experiment, left: Experiment) -> str:
+    runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
     programs = f"{experiment.workload.facts['programs']} programs"
-    return f"{runs} runs of {programs}, {at_once} at a time, into {experiment.out}; vLLM takes some seconds to load"
+    before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
+    where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
+    return f"{before}{runs} runs of {programs}, {where}"
 
 
 def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
@@ -67,10 +75,11 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     if outcome.done:
         summary = write_summary(experiment.out)
         if not options.no_report:
-            _write_report(experiment.out)
+            write_report(experiment.out)
         _print(summary, experiment, outcome, options)
     if outcome.interrupted:
-        print_notice(f"stopped; {len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}")
+        done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
+        print_notice(f"stopped; {done}; the same command with --out {experiment.out} goes on from there")
         return 130
     return 1 if outcome.failed else 0
 
@@ -88,19 +97,13 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
         f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
-    if not options.no_report:
+    if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
 
 
 def _machines(options: RunOptions) -> str:
     each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
     return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
-
-
-def _write_report(out: Path) -> None:
-    from continuum_analysis.report.page import write_report  # noqa: PLC0415 - plotly is slow to import
-
-    write_report(out)
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:

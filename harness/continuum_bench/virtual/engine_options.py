@@ -12,6 +12,7 @@ from continuum_server.virtual.offload import OffloadError, default_preset, read_
 from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST
 from continuum_bench.options.run import BAND, RunOptions
 
 
@@ -69,6 +70,9 @@ def _death(given: str | None) -> tuple[int, float] | None:
         return None
     index, _, second = given.partition("@")
     try:
-        return int(index), float(second)
-    except ValueError as error:
-        raise BenchError(f"--kill-replica {given}: expected REPLICA@SECOND, for example 1@600") from error
+        replica, second_s = int(index), float(second)
+    except ValueError:
+        replica, second_s = -1, -1.0
+    if not (replica >= 0 and 0 <= second_s <= MOST):
+        raise BenchError(f"--kill-replica {given}: expected REPLICA@SECOND, for example 1@600")
+    return replica, second_s

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -13,11 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from continuum_server.policy.catalog import is_policy, split_arm
-from continuum_traces.run_dir import create, write_manifest
+from continuum_traces.run_dir import (
+    ENGINE,
+    EVENTS,
+    MANIFEST,
+    SUMMARY,
+    TURNS,
+    RunDirError,
+    create,
+    read_manifest,
+    write_manifest,
+)
 from continuum_traces.schema import Manifest
 
 from continuum_bench.virtual.pool import ENGINE_MODULE, Listener, Outcome, Report, play_here
 from continuum_bench.workload.workload import Workload
+
+LOG = "engine.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +60,73 @@ class Experiment:
     jobs: int = 2
 
 
-def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> None:
+def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
     """Make the directories and write all manifests, before any run starts.
+
+    A directory in which the same experiment was stopped is continued: complete runs are kept, the others begin anew,
+    and will record the same again. An experiment that was stopped before it recorded anything gives way to any other.
 
     Args:
         description: of the experiment's engine.
         at: descriptions by the cells' own step times.
 
+    Returns:
+        The cells that are left to run.
+
     Raises:
-        RunDirError: a directory holds a run already, or cannot be written.
+        RunDirError: the directory holds a complete experiment or a different one, or cannot be written.
     """
-    create(experiment.out)
-    for cell in experiment.cells:
-        folder = create(experiment.out / cell.name)
-        described = at[cell.step_times] if at and cell.step_times else description
-        write_manifest(folder, manifest_of(experiment, described, cell.policy, cell.options, cell.seed, ""))
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    out, now = experiment.out, datetime.now(UTC).isoformat(timespec="seconds")
     policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
-    write_manifest(experiment.out, manifest_of(experiment, description, policies, {}, experiment.cells[0].seed, now))
+    whole = manifest_of(experiment, description, policies, {}, experiment.cells[0].seed, now)
+    begun = any(_has_records(manifest.parent) for manifest in out.glob(f"*/{MANIFEST}"))
+    if begun or not _is_virtual(out):
+        _check_same(out, whole)
+    left = []
+    for cell in experiment.cells:
+        folder = out / cell.name
+        described = at[cell.step_times] if at and cell.step_times else description
+        manifest = manifest_of(experiment, described, cell.policy, cell.options, cell.seed, "")
+        if _has_records(folder) or not _is_virtual(folder):
+            _check_same(folder, manifest)
+        if not (folder / ENGINE).exists():
+            left.append((folder, manifest, cell))
+    if not left and (out / SUMMARY).exists():
+        raise RunDirError(f"{out}: holds a run already; choose another --out")
+    for folder, manifest, _ in left:
+        _empty(folder)
+        write_manifest(create(folder), manifest)
+    if not begun:
+        _empty(out)
+        write_manifest(create(out), whole)
+    return [cell for *_, cell in left]
+
+
+def _has_records(folder: Path) -> bool:
+    written = [folder / name for name in (EVENTS, TURNS, ENGINE) if (folder / name).exists()]
+    return any(file.stat().st_size for file in written)
+
+
+def _is_virtual(folder: Path) -> bool:
+    """True also for a folder without a run."""
+    return not (folder / MANIFEST).exists() or read_manifest(folder).engine == "virtual"
+
+
+def _check_same(folder: Path, wanted: Manifest) -> None:
+    """Raises:
+    RunDirError: the folder holds a run that differs in more than its date and command line.
+    """
+    if (folder / MANIFEST).exists():
+        held, ours = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
+        differing = [name for name in ours if held[name] != ours[name] and name not in ("created", "command")]
+        if differing:
+            raise RunDirError(f"{folder}: holds a run already, with other {differing[0]}; choose another --out")
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a stopped run left. The engine appends to its records."""
+    for name in (MANIFEST, EVENTS, TURNS, LOG):
+        (folder / name).unlink(missing_ok=True)
 
 
 def manifest_of(
@@ -106,7 +168,7 @@ class CellTask:
 
     def play(self, tell: Listener) -> None:
         """Body of a run's process. The process's output goes to engine.log."""
-        log = os.open(self.folder / "engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         total = int(self.experiment.workload.facts["programs"])

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -66,18 +66,18 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     pending, live, outcome = list(tasks), Live(), Outcome()
     with _ctrl_c() as pressed:
         try:
-            _start_forkserver()
+            _load_engine(context, pressed)
             while (pending or live) and not outcome.interrupted:
                 while pending and len(live) < jobs:
                     task = pending.pop(0)
                     _start(context, task, live)
                     on_report(Report(task.name, state="loading"))
-                for ready in wait([pressed, *live]):
-                    if ready is pressed:
+                for ready in wait([pressed.told, *live]):
+                    if ready is pressed.told:
                         outcome.interrupted = True
                     else:
                         _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
-        except KeyboardInterrupt:  # pressed again
+        except KeyboardInterrupt:  # while the engine was loaded, or pressed again
             outcome.interrupted = True
         finally:
             _kill(live)
@@ -100,19 +100,29 @@ def _kill(live: Live) -> None:
         receiver.close()
 
 
+@dataclass(slots=True)
+class _Press:
+    """Ctrl-C while tasks run."""
+
+    told: Connection
+    """Becomes readable when Ctrl-C is pressed."""
+    raises: bool = False
+    """Ctrl-C raises KeyboardInterrupt."""
+
+
 @contextmanager
-def _ctrl_c() -> Iterator[Connection]:
-    """A connection that becomes readable when Ctrl-C is pressed. A second Ctrl-C raises KeyboardInterrupt, in case the
-    process hangs.
+def _ctrl_c() -> Iterator[_Press]:
+    """Ctrl-C is told through a connection. A second Ctrl-C raises KeyboardInterrupt, in case the process hangs.
 
     An exception could be raised inside code that must not fail, where it would be lost, and could leave the fork
     server with half a request. Ctrl-C stays as it is in threads other than the main one, and if it is ignored (a job in
     a shell's background).
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
+    pressed = _Press(receiver)
 
     def on_press(number: int, frame: FrameType | None) -> None:
-        if receiver.poll():
+        if pressed.raises or receiver.poll():
             signal.default_int_handler(number, frame)
         sender.send(None)
 
@@ -122,15 +132,35 @@ def _ctrl_c() -> Iterator[Connection]:
         if ours:
             signal.signal(signal.SIGINT, on_press)
         try:
-            yield receiver
+            yield pressed
         finally:
             if ours:
                 signal.signal(signal.SIGINT, before)
 
 
+def _load_engine(context: ForkServerContext, pressed: _Press) -> None:
+    """Wait until the fork server has loaded the engine, which takes many seconds. It is killed at Ctrl-C meanwhile."""
+    _start_forkserver()
+    pressed.raises = True
+    try:
+        first = context.Process(target=_nothing, daemon=True)
+        first.start()  # returns when the fork server answers
+        first.join()
+    except KeyboardInterrupt:
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        raise
+    finally:
+        pressed.raises = False
+
+
+def _nothing() -> None:
+    """Body of a process that only shows that the fork server answers."""
+
+
 def _start_forkserver() -> None:
     """Start the process with Ctrl-C blocked, which the process inherits. This process stops it; a traceback of its own
-    would help nobody."""
+    would help nobody. The resource tracker is started before, because its start takes the block away again."""
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()

@@ -11,12 +11,17 @@ import numpy as np
 from continuum_traces.schema import Program
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
 
 CLOSED = "concurrency"
 FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S]"
+
+
+LEAST = 1e-6
+"""Numbers after the colon lie between it and its inverse."""
 
 
 def arrival_times(spec: str) -> Times:
@@ -69,7 +74,7 @@ def lanes_of(spec: str) -> tuple[int, float] | None:
         number, ramp_s = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
     except (IndexError, ValueError):
         number, ramp_s = 0, 0.0
-    if len(values) > 2 or number < 1 or not 0 <= ramp_s < float("inf"):
+    if len(values) > 2 or number < 1 or not 0 <= ramp_s <= MOST:
         raise BenchError(f"--arrivals {spec}: expected {CLOSED}:PROGRAMS or {CLOSED}:PROGRAMS:RAMP_SECONDS")
     return number, ramp_s
 
@@ -89,8 +94,10 @@ def _number(spec: str, value: str, above: float) -> float:
         number = float(value)
     except ValueError:
         number = float("nan")
-    if not (number > above and np.isfinite(number)):
-        raise BenchError(f"--arrivals {spec}: expected a number above {above:g} after the colon")
+    if not (above < number and LEAST <= number <= 1 / LEAST):
+        raise BenchError(
+            f"--arrivals {spec}: expected a number above {above or LEAST:g} after the colon, at most {1 / LEAST:g}"
+        )
     return number
 
 

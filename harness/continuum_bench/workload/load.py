@@ -26,6 +26,7 @@ from continuum_traces.synth import (
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import TraceOptions
+from continuum_bench.show import print_notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _read(
 ) -> tuple[tuple[Program, ...], str]:
     """The programs, and the SHA-256 of their file; if there is not exactly one file, that of the programs."""
     if traces is not None:
-        programs = list(read_any(traces, form))
+        programs = list(read_any(traces, form, lambda each: print_notice(f"left out: {each}")))
         content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()
     elif name in BUNDLED and reading == "context":
         programs, content = list(bundled(name)), bundled_path(name).read_bytes()

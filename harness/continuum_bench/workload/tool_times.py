@@ -14,6 +14,7 @@ from dataclasses import replace
 from continuum_traces.schema import Program, Turn
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST_S
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 """Takes a run's programs in the order of their arrival, and returns them with other tool times."""
@@ -75,7 +76,7 @@ def _numbers(spec: str, given: Sequence[str]) -> list[float]:
             number = float(text)
         except ValueError:
             number = math.nan
-        if not (math.isfinite(number) and number >= 0):
+        if not 0 <= number <= MOST_S:
             name = spec.partition(":")[0]
             raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[name]}, {_LIMITS[name]}")
     return [float(text) for text in given]

@@ -10,9 +10,11 @@ import numpy as np
 from continuum_traces.conversation import Job
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST_S
 from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, uses_rate
+from continuum_bench.workload.hints import NONE, hint_error, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 
@@ -38,6 +40,7 @@ class Workload:
             **({"jps": given.jps} if uses_rate(given.arrivals) else {}),
             "arrivals": given.arrivals,
             **({"tool_times": given.tool_times} if given.tool_times != RECORDED else {}),
+            **({"hints": given.hints, "hint_error": given.hint_error} if given.hints != NONE else {}),
             "last_step": "known when the last request is sent (replay)",
             "skipped": [str(problem) for problem in self.trace.skipped],
         }
@@ -55,7 +58,9 @@ class Workload:
             salt = played.get(index, 0)
             played[index] = salt + 1
             jobs.append(Job(programs[index], float(arrival_s), salt))
-        return jobs if self.arrivals.tool_times == RECORDED else self._with_tool_times(jobs, seed)
+        if self.arrivals.tool_times != RECORDED:
+            jobs = self._with_tool_times(jobs, seed)
+        return jobs if self.arrivals.hints == NONE else self._with_hints(jobs, seed)
 
     def _with_tool_times(self, jobs: list[Job], seed: int) -> list[Job]:
         """The same jobs with other tool times, in the order of their arrival."""
@@ -63,6 +68,11 @@ class Workload:
         change = tool_times(self.arrivals.tool_times)
         changed = change(random.Random(seed), [job.program for job in ordered])
         return [replace(job, program=program) for job, program in zip(ordered, changed, strict=True)]
+
+    def _with_hints(self, jobs: list[Job], seed: int) -> list[Job]:
+        """The same jobs with hints, in the order of their arrival."""
+        ordered = sorted(jobs, key=lambda job: job.arrival_s)
+        return with_hints(ordered, self.arrivals.hints, hint_error(self.arrivals.hint_error), seed)
 
 
 def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072) -> Workload:
@@ -75,13 +85,24 @@ def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, co
     """
     if options.form is not None and options.traces is None:
         raise BenchError(f"--format {options.form}: for a trace file of yours; give it with --traces")
-    times = arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
+    arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
     tool_times(arrivals.tool_times)
+    hint_error(arrivals.hint_error)
     trace = load_trace(name, options, context_tokens)
-    times(np.random.default_rng(0), arrivals.jps, trace.programs)  # refuses a trace without recorded arrivals
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
-    return Workload(trace, arrivals)
+    workload = Workload(trace, arrivals)
+    _check_span(workload.jobs(0))  # refuses also a trace without recorded arrivals
+    return workload
+
+
+def _check_span(jobs: list[Job]) -> None:
+    """Raises:
+    BenchError: the run would take longer than ``MOST_S``.
+    """
+    span_s = max(job.arrival_s + sum(turn.gap_s for turn in job.program.turns) for job in jobs)
+    if not span_s <= MOST_S:
+        raise BenchError(f"the arrivals and tool times of a run take {span_s:g} s; they may take {MOST_S:,.0f} s")
 
 
 def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:

@@ -96,6 +96,8 @@ class Policy:
     """True: ``step`` is told the context tokens of the running batch, which costs a look at every running request."""
     preempts: ClassVar[bool] = False
     """True: ``preemption_victims`` is asked when the first waiting request does not fit. Needs ``steps``."""
+    holds: ClassVar[bool] = False
+    """True: a client may ask for another hold than the policy's (``kv_ttl_s``)."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins a waiting request may release, unless the operator's guards say so."""
     oracle: Oracle | None = None
@@ -132,6 +134,9 @@ class Policy:
     def turn_finished(self, finish: TurnFinish) -> Hold:
         """A turn ended well and its program goes on: how long to hold the KV."""
         return NO_HOLD
+
+    def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
+        """The turn's KV is held for so long from now on, because its client asked for it."""
 
     def turn_lost(self, turn: TurnState) -> None:
         """A turn was aborted, failed, or its client disconnected."""

@@ -47,6 +47,11 @@ def cold_start_ttl(gain_s: float) -> float:
     return math.log(gain_s) if gain_s > 1.0 else 0.0
 
 
+def cold_start_cost(gain_s: float, ttl_s: float) -> float:
+    """Expected cost of a TTL for tool times ~ Exp(mean 1 s): the TTL, and what is lost if the tool takes longer."""
+    return ttl_s + math.exp(-ttl_s) * gain_s
+
+
 class QueueDelay:
     """T: mean queueing delay of the last ``window`` returning turns whose KV had been evicted; starts at 0."""
 
@@ -139,6 +144,7 @@ class Footprints:
         limit_tokens: float,
         own: Sequence[int] | None = None,
         together_tokens: int | None = None,
+        finals: Sequence[float] | None = None,
     ) -> float:
         """Share of the last program's remaining growth during which all programs need more than ``limit_tokens``.
 
@@ -149,9 +155,11 @@ class Footprints:
             contexts: tokens of each program.
             own: tokens of each that it shares with no other, which leave memory with it. None: all of its tokens.
             together_tokens: tokens of all programs, shared ones counted once. None: the sum of ``contexts``.
+            finals: expected final context of each. None: by the programs that finished.
         """
         leaving = contexts if own is None else own
-        growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
+        ends = [self.final_tokens(tokens) for tokens in contexts] if finals is None else finals
+        growths = [end - tokens for end, tokens in zip(ends, contexts, strict=True)]
         way, left = growths[-1], len(growths)
         together = float(sum(contexts) if together_tokens is None else together_tokens)
         if way <= 0.0:

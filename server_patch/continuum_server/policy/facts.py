@@ -53,6 +53,10 @@ class ProgramState:
     yet."""
     policy_state: object = None
     """What the policy keeps about this program; the policy alone knows its type."""
+    told: object = None
+    """What ``hints.Predictions`` keeps about its predictions."""
+    wisher: object = None
+    """What ``hints.Wishes`` keeps about its wishes."""
 
     @property
     def root(self) -> ProgramState:
@@ -61,6 +65,14 @@ class ProgramState:
     @property
     def requests_in_engine(self) -> int:
         return len(self.in_engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number that a client gives; the ends are equal if it gives one."""
+
+    low: float
+    high: float
 
 
 @dataclass(slots=True, eq=False)
@@ -77,10 +89,15 @@ class TurnState:
     """Arrival number among requests."""
     is_last: bool = False
     tool_hint: str | None = None
+    """The tool that the client expects to run after this turn."""
     tool_hint_s: float | None = None
     tool_hint_p90_s: float | None = None
     ttl_wish_s: float | None = None
     this_func_call: str | None = None
+    ran: str | None = None
+    """The tool that ran before this turn, as the client says."""
+    ran_s: float | None = None
+    """Seconds that it took, as the client says."""
     start_s: float | None = None
     preemptions: int = 0
     tagged: bool = True
@@ -116,6 +133,12 @@ class TurnState:
     """The id that the client gives the turn; a retry has the same id."""
     prompt: Hashable = None
     """Equal for equal prompts."""
+    task: str | None = None
+    """Names what the program does: the same for the next run of the same task. None: unknown."""
+    remaining_turns: Span | None = None
+    """Turns that the client expects after this one."""
+    remaining_tokens: Span | None = None
+    """Tokens that it expects them to generate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +182,7 @@ class TurnFinish:
     context_tokens: int
     output_tokens: int
     tool: str | None
-    """Key of the tool that the output calls; None: it names no tool."""
+    """Key of the tool that the output calls, or that its client expects if the output names none; None: unknown."""
     stored: Stored | None = None
     """What tiers hold of the context; None: there are no tiers."""
 
@@ -171,6 +194,8 @@ class Hold:
     ttl_s: float
     delay_estimate_s: float | None = None
     eta: float | None = None
+    worth_s: float | None = None
+    """Seconds of holding that cost as much as losing the KV; None: the policy does not know."""
 
 
 NO_HOLD = Hold(0.0)

@@ -10,14 +10,16 @@ import heapq
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, get_args
 
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.hints import Wishes
 from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
+from continuum_server.policy.tool_statistics import told
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: what the policy itself chose."""
@@ -121,6 +123,7 @@ class ProgramTable:
         self._sequence = 0
         self._acts_soon = False
         self._pins_of_client: Counter[str] = Counter()
+        self._wishes = Wishes()
 
     # ------------------------------------------------------------------------------------ turns
 
@@ -171,6 +174,7 @@ class ProgramTable:
         program.in_engine.append(turn)
         program.root.family_requests += 1
         program.last_prompt_tokens = turn.prompt_tokens
+        self._wishes.returned(program, now_s)
         program.mark = mark_of(turn.blocks, program.shared_blocks or 0)
         self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
@@ -248,9 +252,13 @@ class ProgramTable:
         if not turn.tagged:
             self._forget(program)
             return None
+        if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
+            tool = told(turn.tool_hint, program)
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
-        return self._allow(hold, blocks, turn.client)
+        if turn.ttl_wish_s is None or not self.policy.holds:
+            return self._allow(hold, blocks, turn.client)
+        return self._wished(turn, now_s, hold, blocks)
 
     def abort(self, turn: TurnState) -> None:
         """The turn was aborted or failed: it is no sample, and none of its KV is held."""
@@ -286,6 +294,7 @@ class ProgramTable:
         return program
 
     def _end_program(self, program: ProgramState) -> None:
+        self._wishes.ended(program)
         self._forget(program)
         self.policy.program_finished(program)
 
@@ -332,6 +341,19 @@ class ProgramTable:
 
     # ------------------------------------------------------------------------------------- pins
 
+    def _wished(
+        self, turn: TurnState, now_s: float, own: Hold, blocks: Callable[[], Sequence[Hashable]]
+    ) -> Hold | None:
+        """The hold that the turn's client asks for, as far as its wishes are believed, within the guards."""
+        hold = replace(own, ttl_s=self._wishes.hold_s(turn, own.ttl_s))
+        allowed = self._allow(hold, blocks, turn.client)
+        ttl_s = allowed.ttl_s if allowed is not None else 0.0
+        if ttl_s > own.ttl_s:
+            self._wishes.granted(turn.program, now_s, ttl_s, own.ttl_s, own.worth_s)
+        if ttl_s != own.ttl_s and (allowed is not None or hold.ttl_s < own.ttl_s):
+            self.policy.hold_changed(turn, ttl_s, now_s)
+        return allowed
+
     def _allow(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
         """The hold within the guards."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
@@ -342,7 +364,7 @@ class ProgramTable:
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:
             return None
-        return Hold(ttl_s, hold.delay_estimate_s, hold.eta)
+        return Hold(ttl_s, hold.delay_estimate_s, hold.eta, hold.worth_s)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
         """Record that the scheduler holds these blocks of the turn. The program must not have a pin."""

@@ -1,4 +1,4 @@
-"""Samples of tool times, of each tool and of all together; as JSON, and merged from several runs."""
+"""Samples of tool times, of each tool and of all together, and sizes of tasks; as JSON, merged from several runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
-from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.facts import ProgramState, TurnState
+from continuum_server.policy.tasks import Tasks, merge_tasks
 from continuum_server.policy.tool_times import ToolTimes
 
 SCHEMA, VERSION = "continuum-tool-statistics", 1
@@ -39,6 +40,9 @@ class ByTool(Generic[T]):
         self._values.move_to_end(tool)
         return value
 
+    def has_room(self, tool: str) -> bool:
+        return tool in self._values or len(self._values) < self._limit
+
     def get(self, tool: str) -> T | None:
         return self._values.get(tool)
 
@@ -50,12 +54,34 @@ class ToolSamples(ABC):
     """Where a policy records tool times: from a turn's finish to the arrival of its program's next turn."""
 
     @abstractmethod
-    def add(self, tool: str, seconds: float) -> None: ...
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
+        """A tool time. ``own_s``: what counts for this tool alone; None: the same."""
 
-    def note_return(self, program: ProgramState, now_s: float) -> None:
-        """A turn of the program arrived: record the tool time that ends with it, if there is one."""
-        if program.last_finish_s is not None:
-            self.add(program.last_tool or UNKNOWN_TOOL, now_s - program.last_finish_s)
+    @abstractmethod
+    def has_room(self, tool: str) -> bool:
+        """Whether the tool is remembered, or can be without another being forgotten."""
+
+    def note_return(self, turn: TurnState, now_s: float) -> None:
+        """A turn arrived: record the tool time that ends with it, if there is one.
+
+        The tool is the one that the output called. If the output called none, the server cannot see what the time was
+        spent on: then the client's word counts, ``ran`` and ``ran_s``, under a name of its own (``told``).
+        """
+        program = turn.program
+        if program.last_finish_s is None:
+            return
+        away_s = now_s - program.last_finish_s
+        if program.last_tool is not None or turn.ran is None:
+            self.add(program.last_tool or UNKNOWN_TOOL, away_s)
+            return
+        name = told(turn.ran, program)
+        ran_s = away_s if turn.ran_s is None else min(turn.ran_s, away_s)
+        self.add(name if self.has_room(name) else UNKNOWN_TOOL, away_s, ran_s)
+
+
+def told(tool: str, program: ProgramState) -> str:
+    """The key of a tool that only the program's client named: no other API key's tools have it, nor have outputs."""
+    return f"{tool} (told)" if program.namespace is None else f"{tool} (told by {program.namespace})"
 
 
 class ToolMoments(ToolSamples):
@@ -65,9 +91,12 @@ class ToolMoments(ToolSamples):
         self.all = Moments()
         self._by_tool = ByTool(Moments)
 
-    def add(self, tool: str, seconds: float) -> None:
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self.all.add(seconds)
-        self._by_tool.of(tool).add(seconds)
+        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
+
+    def has_room(self, tool: str) -> bool:
+        return self._by_tool.has_room(tool)
 
     def of(self, tool: str) -> Moments | None:
         """None: the tool has no samples."""
@@ -88,9 +117,12 @@ class ToolStatistics(ToolSamples):
         self._all = ToolTimes(window)
         self._by_tool = ByTool(lambda: ToolTimes(window), max_tools)
 
-    def add(self, tool: str, seconds: float) -> None:
+    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self._all.add(seconds)
-        self._by_tool.of(tool).add(seconds)
+        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
+
+    def has_room(self, tool: str) -> bool:
+        return self._by_tool.has_room(tool)
 
     @property
     def is_cold(self) -> bool:
@@ -168,6 +200,23 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
     memory.from_json(data.get("program_lengths", {}))
 
 
+def with_tasks(tasks: Tasks) -> dict[str, Any]:
+    """The statistics of a policy that learns the sizes of tasks, as JSON; empty if it has learned none."""
+    learned = tasks.to_json() if len(tasks) else None
+    return {} if learned is None else {**merge_statistics([]), "tasks": learned}
+
+
+def read_tasks(data: Mapping[str, Any], tasks: Tasks) -> None:
+    """Start from the sizes of tasks that were exported, if there are any.
+
+    Raises:
+        ValueError: of another form or version.
+    """
+    _check_version(data)
+    if "tasks" in data:
+        tasks.from_json(data["tasks"])
+
+
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of several runs as one. Recent times alternate between runs, so a window keeps some of each.
 
@@ -183,7 +232,15 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for run in runs:
         lengths.from_json(run.get("program_lengths", {}))
     merged = _merge_times(run["all"] for run in runs)
-    return {"schema": SCHEMA, "version": VERSION, "all": merged, "tools": tools, "program_lengths": lengths.to_json()}
+    of_tasks = [run["tasks"] for run in runs if "tasks" in run]
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "all": merged,
+        "tools": tools,
+        "program_lengths": lengths.to_json(),
+        **({"tasks": merge_tasks(of_tasks)} if of_tasks else {}),
+    }
 
 
 def _merge_times(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

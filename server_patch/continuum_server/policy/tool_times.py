@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Callable
 from itertools import accumulate
 from typing import ClassVar
 
@@ -43,6 +44,10 @@ class ToolTimes:
         best = max(values, default=0.0)
         return taus[values.index(best)] if best > 0.0 else 0.0
 
+    def cost(self, gain_s: float, ttl_s: float) -> float:
+        """The TTL, and what is expected to be lost if the tool takes longer. ``best_ttl`` has the least cost."""
+        return ttl_s + (1.0 - bisect_right(self._sorted, ttl_s) / max(1, len(self._sorted))) * gain_s
+
 
 class AwayTimes:
     """Seconds that programs recently stayed away between two turns, and how long to hold KV for the next return."""
@@ -80,6 +85,12 @@ class AwayTimes:
         tried += [(index + 1, self._sorted[index]) for index in range(step - 1, number, step)]
         _, tau_s = min(tried, key=lambda point: self._cost(point[0], point[1] + even_s))
         return min(even_s, tau_s * self.MARGIN)
+
+    def cost(self, even_s: float) -> Callable[[float], float] | None:
+        """E[min(away, tau)] + P(away > tau) * even_s as a function of tau; None: too few samples."""
+        if len(self._recent) < self.ENOUGH:
+            return None
+        return lambda tau_s: self._cost(bisect_right(self._sorted, tau_s), tau_s + even_s) / len(self._sorted)
 
     def _cost(self, within: int, beyond_s: float) -> float:
         """Cost over all samples: the shortest ``within`` are waited for, each of the others costs ``beyond_s``."""

@@ -17,10 +17,11 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
+from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
-from continuum_server.virtual.tokens import TokenContext
+from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
@@ -68,6 +69,8 @@ class Play:
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
+    alone_s: Sequence[float] = ()
+    """Seconds of each turn on an empty engine; computed when the first turn ends."""
 
     @property
     def over(self) -> bool:
@@ -85,15 +88,16 @@ class Play:
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
     """The plays of a run's jobs, in the order of the jobs, before their first arrival."""
-    prefixes: dict[str, int] = {}
     plays: list[Play] = []
     for number, job in enumerate(jobs):
         program, context = job.program, TokenContext(number, block_size)
         if program.shared_prefix_id is not None:
-            shared = prefixes.setdefault(program.shared_prefix_id, -1 - len(prefixes))
+            shared = shared_token(program.shared_prefix_id)
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
         # program ids may repeat; turn ids are request ids too and may not
-        conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format)
+        conversation = converse(
+            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints
+        )
         plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
 
@@ -349,6 +353,9 @@ class VirtualLoop:
         request: Any = play.request
         del self._plays[request.request_id]
         play.request = None
+        if not play.alone_s:
+            budget = self._scheduler.max_num_scheduled_tokens
+            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self._block_size)
         answered = Answered(
             sent_s=play.sent_s,
             finish_s=self.now_s,
@@ -356,6 +363,7 @@ class VirtualLoop:
             first_token_s=play.first_token_s,
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
+            alone_s=play.alone_s[play.index],
         )
         self.turns_done += 1
         self._go_on(play, answered)

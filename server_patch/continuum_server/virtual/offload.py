@@ -14,11 +14,12 @@ from continuum_server.step_times.catalog import find_gpu
 GB = 1e9
 """Bytes of a GB in capacities and bandwidths."""
 
-PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800")
-"""The papers' sizes, in GB per GPU. Other sizes in the same form work too."""
+PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800", "dram-100@pcie3", "dram-100@pcie4/8")
+"""The papers' sizes, in GB per GPU; and links other than the GPU's own. Other sizes in the same form work too."""
 
-PCIE4_GB_S, PCIE5_GB_S = 25.0, 50.0
-"""Pinned memory over 16 lanes, one direction. nvbandwidth measures 25.1 on an A100 and 52.8 on an H100."""
+PCIE_GB_S = {3: 12.5, 4: 25.0, 5: 50.0}
+"""Pinned memory over 16 lanes, one direction, by PCIe generation. nvbandwidth measures 25.1 on an A100 (PCIe 4) and
+52.8 on an H100 (PCIe 5); PCIe 3 is taken as half of PCIe 4."""
 NVME_READ_GB_S, NVME_WRITE_GB_S = 6.5, 3.5
 """Sequential access to one PCIe 4.0 x4 data-centre drive (data sheet of the Samsung PM9A3)."""
 DRAM_LATENCY_S, NVME_LATENCY_S = 50e-6, 200e-6
@@ -27,7 +28,8 @@ DRAM_LATENCY_S, NVME_LATENCY_S = 50e-6, 200e-6
 CHUNK_BLOCKS = 16
 """``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
-_PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?")
+_PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?(?:@pcie([345])(?:/([1-9]\d?))?)?")
+MOST_GB = 1e6
 _OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
@@ -75,24 +77,30 @@ class Offload:
 
     @property
     def name(self) -> str:
-        """The tiers in the form of a preset."""
+        """The tiers' sizes in the form of a preset."""
         return f"dram-{self.dram.gb:g}" + (f"+ssd-{self.ssd.gb:g}" if self.ssd is not None else "")
 
 
 def read_offload(preset: str, gpu: str) -> Offload:
-    """Tiers with the preset's sizes and the GPU's usual links.
+    """Tiers with the preset's sizes, and the GPU's usual links or the preset's.
+
+    ``@pcie3`` names another generation of PCIe. ``@pcie4/8`` is one link, and one SSD, for 8 GPUs: each GPU has an
+    eighth of the bandwidth at all times, as if the others were always busy.
 
     Raises:
-        OffloadError: the preset does not have the form ``dram-GB`` or ``dram-GB+ssd-GB``.
+        OffloadError: the preset does not have the form ``dram-GB+ssd-GB@pcie4/8``; all but the DRAM may be missing.
         UnknownPair: the GPU is unknown.
     """
     found = _PRESET.fullmatch(preset.strip().lower())
-    if found is None:
-        raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or other sizes in that form (GB per GPU)")
-    dram_gb, ssd_gb = float(found[1]), found[2]
-    link_gb_s = PCIE4_GB_S if find_gpu(gpu).name.startswith(_OLDER_LINK) else PCIE5_GB_S
+    if found is None or max(float(size or 0) for size in found.group(1, 2)) > MOST_GB:
+        raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or others in that form (GB per GPU)")
+    dram_gb, ssd_gb, generation, sharers = float(found[1]), found[2], found[3], int(found[4] or 1)
+    usual = 4 if find_gpu(gpu).name.startswith(_OLDER_LINK) else 5
+    link_gb_s = PCIE_GB_S[int(generation or usual)] / sharers
     dram = Tier(dram_gb, link_gb_s, link_gb_s, DRAM_LATENCY_S)
-    ssd = Tier(float(ssd_gb), NVME_READ_GB_S, NVME_WRITE_GB_S, NVME_LATENCY_S) if ssd_gb is not None else None
+    ssd = None
+    if ssd_gb is not None:
+        ssd = Tier(float(ssd_gb), NVME_READ_GB_S / sharers, NVME_WRITE_GB_S / sharers, NVME_LATENCY_S)
     return Offload(dram, ssd, CHUNK_BLOCKS)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from continuum_traces.conversation import Job
 
 from continuum_server.policy.facts import Machine
-from continuum_server.step_times.model import PrefillChunk, StepTimes
+from continuum_server.step_times.model import StepTimes
+from continuum_server.virtual.alone import prefill_s
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 
 
@@ -49,22 +50,13 @@ class TraceOracle:
         left_s = work_s = 0.0
         for index in reversed(range(len(turns))):
             turn, prompt, name = turns[index], prompts[index], f"{number}/{index}"
-            prefill_s = self._prefill_s(prompt, turn.new_input_tokens)
+            seconds = prefill_s(self._times, prompt, prompt - turn.new_input_tokens, self._max_num_batched_tokens)
             context = prompt + turn.output_tokens // 2
             self._work_after_s[name] = work_s
-            work_s += prefill_s + turn.output_tokens * context * self._token_s
-            left_s += prefill_s + turn.output_tokens * self._times.step_s((), 1, context)
+            work_s += seconds + turn.output_tokens * context * self._token_s
+            left_s += seconds + turn.output_tokens * self._times.step_s((), 1, context)
             self._work_s[name], self._remaining_s[name] = work_s, left_s
             self._tool_s[name] = turn.gap_s
-
-    def _prefill_s(self, prompt: int, new: int) -> float:
-        """Seconds to prefill the prompt's new tokens, in the engine's chunks."""
-        seconds, done = 0.0, prompt - new
-        while done < prompt:
-            chunk = min(self._max_num_batched_tokens, prompt - done)
-            seconds += self._times.step_s((PrefillChunk(chunk, done),), 0, 0)
-            done += chunk
-        return seconds
 
 
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from continuum_traces.schema import Turn
@@ -59,6 +60,11 @@ class TokenContext:
 
     def _id(self, index: int, kind: int) -> int:
         return 1 + ((self._number * _TURNS + index) << 2 | kind)
+
+
+def shared_token(prefix_id: str) -> int:
+    """The id of every token of a shared prefix: negative, and the same in every run."""
+    return -1 - int.from_bytes(blake2b(prefix_id.encode(), digest_size=6).digest(), "big")
 
 
 def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[bytes]:

@@ -75,6 +75,10 @@ class Metrics:
         if arrived_s is not None:
             self.queue_delay_s.add(event.t - arrived_s)
 
+    def longest_wait_s(self, now_s: float) -> float:
+        """Of the requests that wait for their first scheduling; 0 where none waits."""
+        return now_s - next(iter(self._arrived.values()), now_s)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -91,6 +95,8 @@ State = Mapping[str, Any]
 GAUGES = {
     "pinned_tokens": ("pinned_tokens", "KV tokens held by pins now"),
     "pinned_blocks": ("pinned_blocks", "KV blocks held by pins now"),
+    "pinned_share": ("pinned_share", "Share of the KV pool held by pins now"),
+    "longest_wait_s": ("longest_wait_seconds", "Longest time that a request has waited for its first scheduling, now"),
     "programs": ("programs_known", "Programs remembered"),
 }
 """By their key in the state: name and help."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
 
+from continuum_server.defaults import SERVER_NAME
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
@@ -242,10 +244,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _engine(scope: Scope) -> dict[str, Any]:
-    """What is emulated, if this server has no real GPU: measurements must say so."""
+    """The name that ``serve`` gave this server, and what is emulated without a real GPU: measurements must say so."""
     config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
-    return {"emulated": section}
+    return {"emulated": section, "server": os.environ.get(SERVER_NAME)}
 
 
 async def _reply(send: Send, status: int, content: dict[str, Any]) -> None:

@@ -143,6 +143,8 @@ class Online:
             ],
             "pinned_tokens": table.pinned_tokens,
             "pinned_blocks": table.pinned_tokens // scheduler.block_size,
+            "pinned_share": table.pinned_tokens / max(1, scheduler.kv_tokens),
+            "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "programs": table.program_count,
             "waiting": len(scheduler.waiting),

@@ -89,9 +89,13 @@ class ProgramSchedulerMixin(Scheduler):
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pool holds."""
+        return self.block_size * int(self.cache_config.num_gpu_blocks or 0)
+
     def _new_table(self) -> ProgramTable:
-        settings = self._settings
-        kv_tokens = self.block_size * int(self.cache_config.num_gpu_blocks or 0)
+        settings, kv_tokens = self._settings, self.kv_tokens
         machine = Machine(
             settings.prefill,
             kv_tokens,
@@ -232,7 +236,7 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         stopped = touch_points.is_aborted(request) and self.stop_string(request) is not None
         well = stopped or touch_points.ended_well(request)
-        tool = (self.output_tool(request) or turn.this_func_call or turn.tool_hint) if well else None
+        tool = (self.output_tool(request) or turn.this_func_call) if well else None
         self._emit(
             now_s,
             "finish",

@@ -95,6 +95,8 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None
     first = served.stdout.readline()
     assert first.startswith("ready: http://127.0.0.1:")
     assert "modelled" in first
+    url, name = first.split()[1].removesuffix("/v1,"), first.split("server ")[1].split()[0]
+    assert httpx.get(f"{url}/continuum/engine").json()["server"] == name
     assert 'OpenAI(base_url="http://127.0.0.1:' in served.stdout.readline()
     for _ in range(signals):  # the second does not wait for anything
         served.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.estimate import Footprints
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Span, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
@@ -26,13 +26,21 @@ class Gate:
         self.now_s = 0.0
 
     def arrive(
-        self, name: str, prompt: int = 300, last: bool = False, tagged: bool = True, parent: str = ""
+        self,
+        name: str,
+        prompt: int = 300,
+        last: bool = False,
+        tagged: bool = True,
+        parent: str = "",
+        task: str | None = None,
+        remaining: Span | None = None,
     ) -> TurnState:
         program = self.table.program_for(name, self.now_s, parent or None)
         number = self.table.next_sequence()
         turn = TurnState(
             program, program.turns_arrived, f"{name}/{number}", self.now_s, prompt, number, is_last=last, tagged=tagged
         )
+        turn.task, turn.remaining_turns = task, remaining
         self.table.arrive(turn, self.now_s)
         return turn
 
@@ -164,7 +172,7 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     assert gate.admitted() == []
     gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
     assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
-    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
+    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1, "tasks_known": 0}
 
 
 def test_aborted_requests_give_their_place_back() -> None:
@@ -185,22 +193,58 @@ def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     assert gate.waits(gate.arrive("d"))  # no way around the queue
 
 
-def test_with_tiers_the_room_is_theirs_and_what_they_hold_is_not_lost() -> None:
-    gate = Gate(machine=replace(MACHINE, swap_token_s=1e-6, tier_tokens=2000))
+TIERS = replace(MACHINE, swap_token_s=1e-3, tier_tokens=100_000)
+"""A reload of 300 tokens takes 0.3 s."""
+
+
+def test_with_tiers_the_room_is_the_gpus() -> None:
+    """What the tiers hold cannot be in the batch. KV that was brought back was lost to others too."""
+    gate, _ = full(machine=TIERS)
+    assert gate.waits(gate.arrive("d"))
+    gate = Gate(machine=TIERS, memory_worth=0.5)
     gate.finish(gate.arrive("done", prompt=1000, last=True), context=1000)
-    turns = [gate.arrive(name, prompt=300) for name in "abcdef"]
-    assert not any(gate.waits(turn) for turn in turns)  # 1,800 tokens
-    assert gate.waits(gate.arrive("g", prompt=300))
-    for turn in turns[1:]:
-        gate.table.abort(turn)
-    assert gate.admitted() == ["g"]
-    gate.finish(turns[0])
+    gate.finish(gate.arrive("a"))
+    gate.finish(gate.arrive("b"))
     back = gate.arrive("a")
-    gate.table.start(back, 0.0, hit_tokens=300, block_size=16, reloaded_tokens=300)
-    assert not gate.waits(gate.arrive("h"))  # brought back, not lost: no growth is forecast
-    gate.table.finish(back, 0.0, 300, 10, "ls")
-    gate.table.start(gate.arrive("a"), 0.0, hit_tokens=0, block_size=16)
-    assert gate.waits(gate.arrive("i"))  # three would grow to 1,000 each
+    gate.now_s = 9.0
+    gate.table.start(back, gate.now_s, hit_tokens=300, block_size=16, reloaded_tokens=300)
+    assert gate.waits(gate.arrive("c"))  # three would grow to 1,000 each
+
+
+@pytest.mark.parametrize(
+    ("stored", "loss_s"),
+    [
+        (None, 0.3),  # no tiers: the engine computes all
+        (Stored(0), 0.3),
+        (Stored(300), 0.3 * 0.5 * 0.3),  # memory for 0.3 s
+        (Stored(200), 0.3 * 0.5 * 0.2 + 0.1),
+        (Stored(300, 300), 0.3 * 0.5 * 1.2),  # from the SSD: 0.9 s more
+    ],
+)
+@pytest.mark.parametrize(("waited_s", "kept"), [(0.0, True), (0.1, True), (9.0, True), (0.1, False)])
+def test_a_hold_lasts_until_it_has_cost_as_much_as_a_loss(
+    stored: Stored | None, loss_s: float, waited_s: float, kept: bool
+) -> None:
+    """300 tokens are 0.3 of the pool. With tiers the wait for room counts too: two programs inside lose half of it.
+
+    If tiers did not keep what they had, all is computed again.
+    """
+    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), memory_worth=0.5, tool_times=0)
+    gate.finish(gate.arrive("b"))
+    back = gate.arrive("b")
+    gate.now_s += waited_s
+    reloaded = 300 if kept else 0
+    gate.table.start(back, gate.now_s, hit_tokens=reloaded, block_size=1, reloaded_tokens=reloaded)
+    expected_s = min(0.3, loss_s + waited_s / 2) if kept else 0.3
+    assert hold_after(gate, "a", stored) == pytest.approx(expected_s / (0.3 * 0.5))
+
+
+def hold_after(gate: Gate, name: str, stored: Stored | None) -> float:
+    """Seconds that the KV of a first turn of 300 tokens is held."""
+    turn = gate.arrive(name)
+    gate.table.start(turn, gate.now_s, 0, 16)
+    hold = gate.table.finish(turn, gate.now_s, 300, 10, "ls", stored)
+    return hold.ttl_s if hold is not None else 0.0
 
 
 def test_what_memory_is_worth_comes_from_decode_steps() -> None:
@@ -381,3 +425,79 @@ def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> Non
         assert not gate.waits(gate.arrive("a", prompt=100))
         # a turn takes a second, half of which is gained; rebuilding 350 tokens takes 0.35 or 7 s, a fifth of the time
         assert gate.waits(gate.arrive("b", prompt=100)) == waits
+
+
+def runs(gate: Gate, name: str, task: str, contexts: Sequence[int]) -> None:
+    """A whole program of that task, whose turns end with these contexts."""
+    for number, context in enumerate(contexts):
+        turn = gate.arrive(f"{task}/{name}", prompt=context - 10, last=number == len(contexts) - 1, task=task)
+        gate.finish(turn, context)
+
+
+def gate_that_knows(**options: object) -> Gate:
+    """It has seen two runs each of a short and of a long task."""
+    gate = Gate(**options)
+    for name in "12":
+        runs(gate, name, "short", [100])
+        runs(gate, name, "long", [200, 900])
+    gate.now_s = 10_000.0  # the lack of memory is over
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({}, ["short", "new", "long"]),
+        ({"objective": "makespan"}, ["long", "new", "short"]),
+        ({"tasks": 0}, ["long", "new", "short"]),
+        ({"overtaking": 0}, ["long", "new", "short"]),
+    ],
+)
+def test_tasks_that_were_run_before_stand_in_line_by_what_they_need(
+    options: dict[str, object], order: list[str]
+) -> None:
+    gate = gate_that_knows(**options)
+    for name in "abc":
+        gate.arrive(name)
+    turns = [gate.arrive(name, task=name) for name in ("long", "new", "short")]
+    assert all(gate.waits(turn) for turn in turns)
+    assert [program.name for program in gate.policy._outside] == order  # type: ignore[attr-defined]
+
+
+def test_a_program_that_is_expected_to_take_long_gives_way() -> None:
+    gate = gate_that_knows(overtaking=1000.0)
+    for name in "ab":
+        gate.arrive(name)
+    long = gate.arrive("L", 200, task="long")
+    short = gate.arrive("S", 300, task="short")
+    assert (gate.waits(long), gate.waits(short)) == (False, True)
+    gate.finish(long, context=210)
+    assert gate.admitted() == ["S"]
+    assert not gate.table.pins
+    assert gate.waits(gate.arrive("L", 220, task="long"))
+
+
+def test_what_a_client_says_remains_counts_until_it_proves_wrong() -> None:
+    gate = gate_that_knows()
+    for _ in range(3):
+        runs(gate, "x", "various", [100])
+        runs(gate, "y", "various", [200, 900])
+    usual = gate.arrive("usual", task="p")
+    few, many = (gate.arrive(f"says {n}", task=f"q{n}", remaining=Span(n, n)) for n in (0, 500))
+    assert place(few) < place(usual) < place(many)
+    for number in range(40):
+        turn = gate.arrive(f"liar {number}", prompt=100, last=True, remaining=Span(500, 500))
+        gate.finish(turn, 110)
+    believed = place(gate.arrive("later", task="r", remaining=Span(500, 500))) - gate.now_s
+    assert believed < (place(many) - usual.arrival_s) / 2
+
+
+def place(turn: TurnState) -> float:
+    return turn.program.policy_state.progress.place_s  # type: ignore[attr-defined, no-any-return]
+
+
+def test_sizes_of_tasks_are_kept_over_a_restart() -> None:
+    gate, again = gate_that_knows(), Gate()
+    again.policy.import_statistics(gate.policy.export_statistics())
+    assert again.policy.state()["tasks_known"] == 2
+    assert Gate().policy.export_statistics() == {}

@@ -28,12 +28,10 @@ def read_bfcl(path: Path) -> Iterator[Program]:
         except ValueError as error:
             raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
         row = record(path, line_number, data, "id", "input_token_count", "output_token_count")
-        program = _program(f"{path}:{line_number}", row)
-        if program is not None:
-            yield program
+        yield _program(f"{path}:{line_number}", row)
 
 
-def _program(where: str, row: dict[str, Any]) -> Program | None:
+def _program(where: str, row: dict[str, Any]) -> Program:
     prompts, outputs = _flat(row["input_token_count"]), _flat(row["output_token_count"])
     if len(prompts) != len(outputs):
         raise TraceError(f"{where}: output_token_count: {len(outputs)} steps, input_token_count has {len(prompts)}")
@@ -52,7 +50,7 @@ def _program(where: str, row: dict[str, Any]) -> Program | None:
         for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
     )
     turns = tuple(turns_from_usage(requests))
-    return Program(_identity(row), turns, "bfcl") if turns else None
+    return Program(_identity(row), turns, "bfcl")
 
 
 def _identity(row: dict[str, Any]) -> str:

@@ -34,20 +34,15 @@ _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTA
 Message = dict[str, Any]
 
 
-def read_mini_swe(path: Path) -> Iterator[Program]:
-    """The programs of a trajectory, of a folder of trajectories, or of an archive.
+def read_mini_swe(*paths: Path) -> Iterator[Program]:
+    """The programs of trajectories, of folders of trajectories, or of archives.
 
     Raises:
         TraceError: the message names the file and what it lacks.
     """
-    opened, found = [], 0
-    for name, text in _texts(path):
-        found += 1
-        one = _program(name, text)
-        if one is not None:
-            opened.append(one)
-    if not found:
-        raise TraceError(f"{path}: no trajectory (*.traj.json) in it")
+    opened = [_program(name, text) for path in paths for name, text in _texts(path)]
+    if not opened:
+        raise TraceError(f"{', '.join(map(str, paths))}: no trajectory (*.traj.json) in it")
     yield from with_shared_prefixes(opened)
 
 
@@ -72,7 +67,7 @@ def _members(path: Path) -> Iterator[tuple[str, str]]:
                 yield f"{path}:{member.name}", content.read().decode()
 
 
-def _program(name: str, text: str) -> Opened | None:
+def _program(name: str, text: str) -> Opened:
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -84,7 +79,7 @@ def _program(name: str, text: str) -> Opened | None:
     requests, estimated = _requests(name, messages)
     turns = tuple(turns_from_usage(requests))
     source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")
-    return Opened(Program(str(program_id), turns, source, _model(messages)), _opening(messages)) if turns else None
+    return Opened(Program(str(program_id), turns, source, _model(messages)), _opening(messages))
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, ...]:

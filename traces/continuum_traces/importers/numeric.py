@@ -38,10 +38,10 @@ def read_numeric(path: Path) -> Iterator[Program]:
         facts.setdefault(row["program_id"], row)
         rows.setdefault(row["program_id"], []).append(_usage(f"{path}:{line_number}", row))
     for program_id, requests in rows.items():
-        turns = tuple(turns_from_usage(requests))
-        if turns:
-            first = facts[program_id]
-            yield Program(program_id, turns, str(first.get("src", "numeric")), first.get("model"))
+        first = facts[program_id]
+        yield Program(
+            program_id, tuple(turns_from_usage(requests)), str(first.get("src", "numeric")), first.get("model")
+        )
 
 
 def _row(path: Path, line_number: int, line: str) -> Row:

@@ -8,7 +8,6 @@ the SDK the actions of a response run one after the other, and all have timestam
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,43 +26,31 @@ _SHELLS = ("terminal", "execute_bash", "bash")
 """The SDK's names of the terminal tool."""
 
 
-def read_openhands(path: Path) -> Iterator[Program]:
-    """The programs of a log, which may be gzipped or xz-compressed.
+def read_openhands(*paths: Path) -> Iterator[Program]:
+    """The programs of logs.
 
     Raises:
         TraceError: naming file, line and field.
     """
-    yield from with_shared_prefixes(_opened(path))
+    yield from with_shared_prefixes(one for path in paths for one in _opened(path))
 
 
 def _opened(path: Path) -> Iterator[Opened]:
-    for line_number, line in _lines(path):
+    for line_number, line in text_lines(path):
         try:
             run = json.loads(line)
         except ValueError as error:
             raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
         if not isinstance(run, dict) or not isinstance(run.get("history"), list):
             raise TraceError(f"{path}:{line_number}: history: missing")
-        program = _program(run)
-        if program is not None:
-            yield Opened(program, tuple(_opening([event for event in run["history"] if isinstance(event, dict)])))
+        yield Opened(_program(run), tuple(_opening([event for event in run["history"] if isinstance(event, dict)])))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    if path.suffix != ".xz":
-        yield from text_lines(path)
-        return
-    try:
-        with lzma.open(path, "rt", encoding="utf-8") as lines:
-            yield from enumerate(lines, 1)
-    except (OSError, lzma.LZMAError, EOFError) as error:
-        raise TraceError(f"{path}: cannot read: {error}") from error
-
-
-def _program(run: Mapping[str, Any]) -> Program | None:
+def _program(run: Mapping[str, Any]) -> Program:
     events = [event for event in run["history"] if isinstance(event, dict)]
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     latencies = {row.get("response_id"): row.get("latency") for row in _metrics(run, "response_latencies")}
+    usages = _metrics(run, "token_usages") or list(_usages(events))
     requests = [
         RequestUsage(
             prompt_tokens=int(row.get("prompt_tokens") or 0),
@@ -73,11 +60,27 @@ def _program(run: Mapping[str, Any]) -> Program | None:
             cached_tokens=row.get("cache_read_tokens"),
             llm_s=latencies.get(row.get("response_id")),
         )
-        for row in _metrics(run, "token_usages")
+        for row in usages
     ]
     turns = tuple(turns_from_usage(requests))
-    model = next((str(row["model"]) for row in _metrics(run, "token_usages") if row.get("model")), None)
-    return Program(str(run.get("instance_id", "run")), turns, "openhands", model) if turns else None
+    model = next((str(row["model"]) for row in usages if row.get("model")), None)
+    return Program(str(run.get("instance_id", "run")), turns, "openhands", model)
+
+
+def _usages(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+    """The token counts of older logs, in the form of the newer ones: each stands in the answer itself, which every
+    action of that answer repeats."""
+    answers = {str(answer["id"]): answer for event in events if (answer := _answer(event)).get("id")}
+    for response_id, answer in answers.items():
+        usage = answer.get("usage") or {}
+        yield {
+            "response_id": response_id,
+            "model": answer.get("model"),
+            "prompt_tokens": usage.get("prompt_tokens"),
+            "completion_tokens": usage.get("completion_tokens"),
+            "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
+            "cache_read_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        }
 
 
 def _opening(events: Sequence[Event]) -> Iterator[str]:
@@ -145,9 +148,14 @@ def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _response_id(event: Event) -> str | None:
-    response = (event.get("tool_call_metadata") or {}).get("model_response") or {}
-    found = response.get("id") if isinstance(response, dict) else None
+    found = _answer(event).get("id")
     return str(found) if found else None
+
+
+def _answer(event: Event) -> dict[str, Any]:
+    """The model's answer that asked for this action; empty if there is none."""
+    found = (event.get("tool_call_metadata") or {}).get("model_response")
+    return found if isinstance(found, dict) else {}
 
 
 def _call(event: Event, observation: Event | None) -> ToolCall:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import lzma
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from continuum_traces.importers.bfcl import read_bfcl
@@ -20,7 +23,7 @@ from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
 
-READERS: dict[str, Callable[[Path], Iterator[Program]]] = {
+READERS: dict[str, Callable[..., Iterator[Program]]] = {
     OWN: read_programs,
     "numeric": read_numeric,
     "mini-swe-agent": read_mini_swe,
@@ -32,7 +35,7 @@ READERS: dict[str, Callable[[Path], Iterator[Program]]] = {
     "weka": read_weka,
     "mlperf-agentic": read_mlperf_agentic,
 }
-"""Format name to reader."""
+"""Format name to reader of a file; those of ``OF_MANY`` take several."""
 
 _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
@@ -49,20 +52,79 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
 """Fields by which a format is recognised, the most specific first."""
 
 
-def read_any(path: Path, form: str | None = None) -> Iterator[Program]:
-    """The programs of a file in any known format.
+OF_FOLDERS = ("mini-swe-agent", "terminal-bench")
+"""Formats whose reader finds its files in a folder by their names."""
+OF_MANY = ("mini-swe-agent", "openhands", "terminal-bench")
+"""Formats whose reader takes many files and compares their first prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A program, or files of a folder, that a reader leaves out."""
+
+    where: str
+    reason: str
+    program_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+OnSkip = Callable[[LeftOut], None]
+
+
+def _ignore(left_out: LeftOut) -> None:
+    """Nobody asked what was left out."""
+
+
+def read_any(path: Path, form: str | None = None, on_skip: OnSkip = _ignore) -> Iterator[Program]:
+    """The programs of a file in any known format, or of all such files in a folder.
 
     Args:
-        path: the file or directory.
-        form: a key of ``READERS``; None: recognise it.
+        path: the file or folder.
+        form: a key of ``READERS``; None: recognise it, for each file of a folder.
+        on_skip: called with what is left out: each program, and the files that are no traces.
 
     Raises:
-        TraceError: unknown or unrecognised format, or a fault in the file.
+        TraceError: unknown or unrecognised format, or a fault in a file.
     """
-    name = form or detect(path)
-    if name not in READERS:
-        raise TraceError(f"{path}: unknown format {name!r}; there are: {', '.join(READERS)}")
-    return READERS[name](path)
+    if form is not None and form not in READERS:
+        raise TraceError(f"{path}: unknown format {form!r}; there are: {', '.join(READERS)}")
+    times: Counter[str] = Counter()
+    for name, files in _sources(path, form, on_skip):
+        for program in READERS[name](*files):
+            program_id = program.program_id
+            times[program_id] += 1
+            if not program.turns:
+                on_skip(LeftOut(f"{path}: program {program_id!r}", "no answer has token counts", program_id))
+            elif times[program_id] > 1 and name != OWN:  # a task that was run several times
+                yield replace(program, program_id=f"{program_id}#{times[program_id]}")
+            else:
+                yield program
+
+
+def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[str, list[Path]]]:
+    """The files that are read together, and their format."""
+    if not path.is_dir() or form in OF_FOLDERS:
+        yield form or detect(path), [path]
+        return
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    forms = {file: name for file in files if (name := _recognised(file)) and form in (None, name)}
+    if not forms:
+        raise TraceError(f"{path}: no file in a known format in it; there are: {form or ', '.join(READERS)}")
+    if len(forms) < len(files):
+        others = ", ".join(str(file.relative_to(path)) for file in files if file not in forms)
+        on_skip(LeftOut(f"{path}: {len(files) - len(forms)} files", f"no traces: {shorten(others, 200)}"))
+    for name in dict.fromkeys(forms.values()):
+        own = [file for file, each in forms.items() if each == name]
+        yield from [(name, own)] if name in OF_MANY else [(name, [file]) for file in own]
+
+
+def _recognised(file: Path) -> str | None:
+    try:
+        return detect(file)
+    except TraceError:
+        return "mini-swe-agent" if file.name.endswith(".traj.json") else None
 
 
 def detect(path: Path) -> str:
@@ -71,10 +133,8 @@ def detect(path: Path) -> str:
     Raises:
         TraceError: no format fits.
     """
-    if path.is_dir() or (path.is_file() and _is_archive(path)):
+    if path.is_file() and _is_archive(path):
         return "mini-swe-agent"
-    if path.suffix == ".xz":
-        return "openhands"
     name = _by_fields(_first_object(path))
     if name is None:
         raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")

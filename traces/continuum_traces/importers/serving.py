@@ -82,10 +82,9 @@ def read_weka(path: Path) -> Iterator[Program]:
             )
             for request, gap in zip(requests, thinking, strict=True)
         ]
-        turns = tuple(turns_from_usage(usage))
-        if turns:
-            name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line_number}")
-            yield Program(name, turns, "weka", requests[0].get("model"))
+        name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line_number}")
+        model = requests[0].get("model") if requests else None
+        yield Program(name, tuple(turns_from_usage(usage)), "weka", model)
 
 
 def read_mlperf_agentic(path: Path, count_tokens: CountTokens = estimate_tokens) -> Iterator[Program]:
@@ -110,9 +109,8 @@ def _mlperf_opened(path: Path, count_tokens: CountTokens) -> Iterator[Opened]:
                 requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
             prompt += size
         turns = tuple(turns_from_usage(requests))
-        if turns:
-            asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
-            yield Opened(Program(name, turns, f"mlperf-agentic{note}"), tuple(map(_message_text, asked)))
+        asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
+        yield Opened(Program(name, turns, f"mlperf-agentic{note}"), tuple(map(_message_text, asked)))
 
 
 def _message_text(message: Row) -> str:

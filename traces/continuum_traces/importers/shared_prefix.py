@@ -30,14 +30,15 @@ def with_shared_prefixes(opened: Iterable[Opened]) -> Iterator[Program]:
     of the prompt is estimated, and ``source`` says so.
     """
     kept = list(opened)
-    alike = Counter(_first(one) for one in kept)
+    alike = Counter(_first(one) for one in kept if one.program.turns)
     keys = [_first(one) if alike[_first(one)] > 1 else _first(one)[:HEAD_CHARS] for one in kept]
     groups: dict[str, list[Opened]] = {}
     for key, one in zip(keys, kept, strict=True):
-        groups.setdefault(key, []).append(one)
+        if one.program.turns:
+            groups.setdefault(key, []).append(one)
     prefixes = {key: _common(group) for key, group in groups.items() if len(group) > 1 and len(key) > 0}
     for key, one in zip(keys, kept, strict=True):
-        yield _behind(one.program, prefixes.get(key))
+        yield _behind(one.program, prefixes.get(key) if one.program.turns else None)
 
 
 @dataclass(frozen=True, slots=True)

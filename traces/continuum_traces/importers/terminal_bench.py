@@ -26,20 +26,20 @@ MAX_WAIT_S = 60.0
 Object = Mapping[str, Any]
 
 
-def read_terminal_bench(path: Path) -> Iterator[Program]:
-    """The programs of a trajectory, or of a folder of trajectories.
+def read_terminal_bench(*paths: Path) -> Iterator[Program]:
+    """The programs of trajectories, or of folders of trajectories.
 
     Raises:
         TraceError: naming file and field.
     """
-    files = sorted(path.rglob("trajectory.json")) if path.is_dir() else [path]
+    given = (sorted(path.rglob("trajectory.json")) if path.is_dir() else [path] for path in paths)
+    files = [file for each in given for file in each]
     if not files:
-        raise TraceError(f"{path}: no trajectory.json in it")
-    opened = (_program(file) for file in files)
-    yield from with_shared_prefixes(one for one in opened if one is not None)
+        raise TraceError(f"{', '.join(map(str, paths))}: no trajectory.json in it")
+    yield from with_shared_prefixes(map(_program, files))
 
 
-def _program(file: Path) -> Opened | None:
+def _program(file: Path) -> Opened:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -52,7 +52,7 @@ def _program(file: Path) -> Opened | None:
     turns = tuple(turns_from_usage(_requests(file, steps)))
     model = (data.get("agent") or {}).get("model_name")
     name = data.get("session_id") or data.get("trajectory_id") or file.parent.name
-    return Opened(Program(str(name), turns, "terminal-bench", model), _opening(steps)) if turns else None
+    return Opened(Program(str(name), turns, "terminal-bench", model), _opening(steps))
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from continuum_server.policy.base import Options
-from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_cost, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
+from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Count, Range, Window
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 from continuum_server.policy.tool_statistics import UNKNOWN_TOOL, ToolStatistics, export_statistics, import_statistics
@@ -44,6 +46,7 @@ class Continuum(ProgramFcfs):
         "delay_estimate_seconds": "T: mean queueing delay of returning turns whose KV was evicted",
         "eta": "Memoryfulness of program lengths",
     }
+    holds: ClassVar[bool] = True
     options: ContinuumOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -51,9 +54,11 @@ class Continuum(ProgramFcfs):
         self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window, self.options.max_tools)
         self.delay = QueueDelay(self.options.delay_window)
         self.memory = Memoryfulness()
+        self.predictions = Predictions()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        self.tools.note_return(turn.program, now_s)
+        self.tools.note_return(turn, now_s)
+        self.predictions.returned(turn, now_s)
 
     def turn_started(self, start: TurnStart) -> None:
         if start.kv_was_lost if self.options.delay_of == "lost" else start.kv_was_evicted:
@@ -63,10 +68,15 @@ class Continuum(ProgramFcfs):
         delay_s = self.delay.mean_s
         rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         if self.tools.is_cold:
-            return Hold(cold_start_ttl(delay_s + rebuild_s), delay_s, 1.0)
-        eta = self.memory.eta
-        times = self.tools.times_for(finish.tool or UNKNOWN_TOOL)
-        return Hold(times.best_ttl(delay_s * eta + rebuild_s), delay_s, eta)
+            eta, gain_s = 1.0, delay_s + rebuild_s
+            ttl_s, cost = cold_start_ttl(gain_s), partial(cold_start_cost, gain_s)
+        else:
+            eta = self.memory.eta
+            gain_s = delay_s * eta + rebuild_s
+            times = self.tools.times_for(finish.tool or UNKNOWN_TOOL)
+            ttl_s, cost = times.best_ttl(gain_s), partial(times.cost, gain_s)
+        ttl_s = self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s, cost)
+        return Hold(ttl_s, delay_s, eta, gain_s)
 
     def program_finished(self, program: ProgramState) -> None:
         self.memory.add(program.turns_finished)

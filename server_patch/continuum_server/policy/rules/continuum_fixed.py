@@ -28,6 +28,7 @@ class ContinuumFixed(ProgramFcfs):
 
     name: ClassVar[str] = "continuum-fixed"
     options_type: ClassVar[type] = ContinuumFixedOptions
+    holds: ClassVar[bool] = True
     options: ContinuumFixedOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -35,7 +36,7 @@ class ContinuumFixed(ProgramFcfs):
         self.tools = ToolMoments()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        self.tools.note_return(turn.program, now_s)
+        self.tools.note_return(turn, now_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         if finish.tool is None:

@@ -38,6 +38,7 @@ class ContinuumV1(ProgramFcfs):
     name: ClassVar[str] = "continuum-v1"
     options_type: ClassVar[type] = ContinuumV1Options
     test_options: ClassVar[Mapping[str, Any]] = {"min_samples": 2}
+    holds: ClassVar[bool] = True
     options: ContinuumV1Options
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -46,7 +47,7 @@ class ContinuumV1(ProgramFcfs):
         self.turns_of_programs = Moments()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        self.tools.note_return(turn.program, now_s)
+        self.tools.note_return(turn, now_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         options, bound_s = self.options, self.bound_s(finish.tool or UNKNOWN_TOOL)

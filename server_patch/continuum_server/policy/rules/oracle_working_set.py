@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, cast
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
+from continuum_server.policy.forecasts import Forecasts
 from continuum_server.policy.rules.working_set import Member, WorkingSet
 
 
@@ -15,9 +16,11 @@ class OracleWorkingSet(WorkingSet):
 
     name: ClassVar[str] = "oracle-working-set"
     label: ClassVar[Literal["policy", "bound"]] = "bound"
+    holds: ClassVar[bool] = False
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
+        self.forecasts = Forecasts(self.machine, 0, "mean", 0.0)
         self._left_s: dict[str, float] = {}
         """Engine seconds each program still took when its last turn arrived."""
 

@@ -25,11 +25,12 @@ class StaticTtlOptions(Options):
 
 class StaticTtl(ProgramFcfs):
     """Programs with a pin run first, then programs in order of arrival. Every turn's KV is held equally long, whatever
-    tool it called, or for as long as its client asks."""
+    tool it called."""
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions
     test_options: ClassVar[Mapping[str, Any]] = {"ttl_s": 2.0}
+    holds: ClassVar[bool] = True
     options: StaticTtlOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -41,8 +42,7 @@ class StaticTtl(ProgramFcfs):
             self.delay.add(start.queued_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        wish_s = finish.turn.ttl_wish_s
-        if wish_s is not None or self.options.ttl_s is not None:
-            return Hold(wish_s if wish_s is not None else self.options.ttl_s or 0.0)
+        if self.options.ttl_s is not None:
+            return Hold(self.options.ttl_s)
         rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)

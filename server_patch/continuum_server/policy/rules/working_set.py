@@ -6,12 +6,14 @@ program that returns later than that is treated as new.
 
 Both decisions weigh seconds of the engine. Memory has a *worth*: the relative gain in the engine's speed per relative
 gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds; recomputing costs a prefill.
+Where a tier below GPU memory has the KV, a loss costs memory during the reload, and the program's wait for room.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +24,7 @@ from continuum_server.policy.base import Options, Rank, Yielding
 from continuum_server.policy.blocks import Contexts
 from continuum_server.policy.estimate import Footprints, RecentMean
 from continuum_server.policy.facts import (
+    NO_HOLD,
     NO_ORDERS,
     Hold,
     Machine,
@@ -29,12 +32,16 @@ from continuum_server.policy.facts import (
     PrefillCurve,
     ProgramState,
     Step,
+    Stored,
     TurnFinish,
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.forecasts import Forecasts, Objective, Progress
+from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Range, Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
+from continuum_server.policy.tool_statistics import read_tasks, with_tasks
 from continuum_server.policy.tool_times import AwayTimes
 
 
@@ -53,6 +60,16 @@ class WorkingSetOptions(Options):
     """Most recently finished programs from whose final contexts growth is forecast."""
     tool_times: Annotated[int, Range(0, 1_000_000)] = 1024
     """Most recent times between turns from which a hold is shortened; 0: nothing is learned from tool times."""
+    tasks: Annotated[int, Range(0, 1_000_000)] = 4096
+    """Tasks whose sizes are remembered, by the ``task`` hint or by the first prompt; 0: nothing is learned of tasks."""
+    objective: Objective = "mean"
+    """What the order of programs with known tasks serves: mean (mean JCT: the least expected work first) or makespan
+    (the end of the last of them: the most expected work first)."""
+    overtaking: Annotated[float, Range(0.0, 1e6)] = 50.0
+    """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
+    the average program, and back for each second more; 0: order of arrival."""
+    statistics: str | None = None
+    """Files of statistics from earlier runs to start from, separated by commas."""
 
 
 USUAL_WORTH = 0.27
@@ -75,6 +92,8 @@ class Member:
 
     tokens: int
     """Context in tokens: the last prompt, plus its output once the turn ended."""
+    progress: Progress
+    """What it did so far, and its place in line."""
     blocks: Sequence[Hashable] | None = None
     """Block hashes of the prompt in the engine; None: unknown, or no request is there because a tool runs."""
     held: list[TurnState] | None = field(default_factory=list)
@@ -83,8 +102,10 @@ class Member:
     """When its last turn ended; inf while a request of it is in the engine."""
     until_s: float = math.inf
     """When it loses its place unless it returns."""
+    gave_way: bool = False
+    """It lost its place to a program outside: when it returns, it waits to be admitted again."""
     gone_s: float = math.inf
-    """When it counts as finished unless it returns."""
+    """When it counts as finished unless it returns; -inf: it counts as finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,12 @@ def _member(program: ProgramState) -> Member | None:
     return cast("Member | None", program.policy_state)
 
 
+def _place(program: ProgramState) -> Rank:
+    """Where the program stands in line: the smallest comes first. Without a forecast it is where it arrived."""
+    member = _member(program)
+    return (program.arrival_s if member is None else member.progress.place_s, program.sequence)
+
+
 class WorkingSet(ProgramFcfs):
     """Order as ``static-ttl``. A new program is admitted when the throughput it adds is at least the recomputation it
     is expected to cause. KV is held until holding it has cost as much as recomputing it would; a program whose next
@@ -111,8 +138,10 @@ class WorkingSet(ProgramFcfs):
     gauges: ClassVar[Mapping[str, str]] = {
         "programs_inside": "Programs that the policy has admitted",
         "programs_outside": "Programs that wait to be admitted",
+        "tasks_known": "Tasks whose sizes the policy remembers",
     }
     steps: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     pins_yield_to: ClassVar[Yielding] = "waiting"
     options: WorkingSetOptions
 
@@ -121,16 +150,20 @@ class WorkingSet(ProgramFcfs):
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
+        self.predictions = Predictions()
+        self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
-        self._limit_tokens = self.options.share * max(machine.kv_tokens, machine.tier_tokens)
-        """More context than this does not fit; with tiers, what leaves the GPU is kept there."""
+        self._limit_tokens = self.options.share * machine.kv_tokens
+        """More context than this cannot be in the batch, even if tiers keep what leaves the GPU."""
+        self._back_s, self._kept = RecentMean(RECENT), RecentMean(RECENT)
+        """Of returns to KV that had left the GPU: seconds until the turn started, and the share that tiers had kept."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, Member] = {}
         self._contexts = Contexts()
         """Of programs inside."""
         self._outside: deque[ProgramState] = deque()
-        """In order of arrival."""
+        """In the order of their places."""
         self._ends: list[tuple[float, int, ProgramState]] = []
         """Instants at which programs lose their places, as a heap; entries of programs that returned are skipped."""
         self._ties = count()
@@ -147,14 +180,17 @@ class WorkingSet(ProgramFcfs):
         program, self._changed = turn.program, True
         had_place = program.program_id in self._inside
         turn.policy_state = _Arrival(had_place)
+        self.predictions.returned(turn, now_s)
         member = _member(program)
-        if member is None:
-            member = program.policy_state = Member(turn.prompt_tokens, turn.blocks)
+        if member is None or member.gave_way:
+            member = program.policy_state = self._newcomer(turn, member, now_s)
             if self._passes(turn) or (not self._outside and self._fits(member, now_s)):
                 member.held = None
             else:
                 self._first_since_s = self._first_since_s if self._outside else now_s
-                self._outside.append(program)
+                insort(self._outside, program, key=_place)
+        elif member.held is None:
+            self.forecasts.turn_arrived(member.progress, turn)
         if member.since_s <= now_s:
             self.away_times.add(now_s - member.since_s)
             if had_place:
@@ -165,6 +201,14 @@ class WorkingSet(ProgramFcfs):
             member.held.append(turn)
         elif turn.tagged:
             self._enter(program, member)
+
+    def _newcomer(self, turn: TurnState, before: Member | None, now_s: float) -> Member:
+        """A program that is new, or that is back after it gave way."""
+        if before is None:
+            return Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
+        self.away_times.add(now_s - before.since_s)
+        self.forecasts.turn_arrived(before.progress, turn)
+        return Member(turn.prompt_tokens, before.progress, turn.blocks)
 
     def _passes(self, turn: TurnState) -> bool:
         """Whether the turn is never held back: it names no program, or a program inside waits for it (a sub-agent).
@@ -185,8 +229,11 @@ class WorkingSet(ProgramFcfs):
 
     def turn_started(self, start: TurnStart) -> None:
         program = start.turn.program
-        if start.kv_was_lost and start.turn.policy_state == _Arrival(had_place=True):
-            self._lost_s = start.now_s
+        if start.kv_was_evicted:
+            self._back_s.add(start.now_s - start.turn.arrival_s)
+            self._kept.add(float(not start.kv_was_lost))
+            if start.turn.policy_state == _Arrival(had_place=True):
+                self._lost_s = start.now_s
         member = _member(program)
         if member is not None and member.held is not None:  # overdue: admitted even if memory is full
             self._outside.remove(program)
@@ -201,43 +248,80 @@ class WorkingSet(ProgramFcfs):
         program = finish.turn.program
         member = cast(Member, program.policy_state)
         member.tokens, member.blocks, self._changed = finish.context_tokens, None, True
+        self.forecasts.turn_ended(member.progress, finish.turn.prompt_tokens, finish.context_tokens)
         if program.program_id in self._inside and finish.turn.blocks is not None:
             self._contexts.put(program.program_id, finish.turn.blocks)
-        even_s = self._break_even_s(finish.context_tokens, self._shared_tokens(program.program_id))
+        shared_tokens = self._shared_tokens(program.program_id)
+        even_s = self._break_even_s(finish.context_tokens, shared_tokens, finish.stored)
         ttl_s = self._hold_s(finish, even_s)
         if program.requests_in_engine == 0:
+            gone_s = max(even_s, self._break_even_s(finish.context_tokens, shared_tokens))
             member.since_s = finish.now_s
-            member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + even_s
+            member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + gone_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
-        return Hold(min(ttl_s, self._reload_even_s(finish)))
+        return NO_HOLD if self._gives_way(finish) else Hold(ttl_s, worth_s=even_s)
+
+    def _gives_way(self, finish: TurnFinish) -> bool:
+        """The program loses its place if one outside stands so far before it that the rebuild is worth it.
+
+        Only a program that is expected to do more or less than the average moves in line, so no other gives way.
+        """
+        program = finish.turn.program
+        member = cast(Member, program.policy_state)
+        if not self._outside or program.requests_in_engine > 0 or program.program_id not in self._inside:
+            return False
+        rebuild_s = self.machine.prefill.marginal_prefill_s(finish.context_tokens)
+        if not self.forecasts.passes(_place(self._outside[0])[0], member.progress, rebuild_s):
+            return False
+        if self._fits(cast(Member, self._outside[0].policy_state), finish.now_s):
+            return False
+        self._leave(program)
+        member.gave_way = True
+        return True
+
+    def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
+        """The program keeps its place for as long as its KV is held."""
+        member = _member(turn.program)
+        if member is not None and turn.program.requests_in_engine == 0:
+            member.until_s = now_s + hold_s
+            member.gone_s = max(member.gone_s, member.until_s)
+            heapq.heappush(self._ends, (member.until_s, next(self._ties), turn.program))
 
     def _shared_tokens(self, program_id: str) -> int:
         """Leading tokens of a program's context that another program inside has too."""
         return self._contexts.shared(program_id) * self.machine.block_size
 
     def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
-        return self.away_times.best_hold_s(even_s)
+        learned_s = self.away_times.best_hold_s(even_s)
+        if finish.turn.tool_hint_s is None:
+            return learned_s
+        cost = self.away_times.cost(even_s)
+        return self.predictions.hold_s(finish.turn, finish.now_s, even_s, learned_s, cost)
 
-    def _reload_even_s(self, finish: TurnFinish) -> float:
-        """When holding has cost as much as a reload: waiting for the tier takes memory, computing the rest the engine.
-
-        Infinite if no tier holds any of the KV.
-        """
-        stored, tokens = finish.stored, finish.context_tokens
-        if stored is None or stored.tokens <= 0:
-            return math.inf
-        worth = tokens / self.machine.kv_tokens * self._worth_now()
-        return self.machine.reload_s(stored) + self.machine.rest_s(tokens, stored) / worth
-
-    def _break_even_s(self, tokens: int, shared_tokens: int = 0) -> float:
-        """When holding has cost as much engine time as recomputing would.
+    def _break_even_s(self, tokens: int, shared_tokens: int = 0, stored: Stored | None = None) -> float:
+        """When holding has cost as much engine time as losing the KV would.
 
         Tokens that other programs inside share count for neither: those programs keep them in memory anyway.
         """
         own = max(tokens - shared_tokens, self.machine.block_size)
+        return self._loss_s(tokens, own, stored) / (own / self.machine.kv_tokens * self._worth_now())
+
+    def _loss_s(self, tokens: int, own: int, stored: Stored | None) -> float:
+        """Engine seconds that it costs to lose the last ``own`` tokens of a context.
+
+        What is in no tier at the return is computed again. A reload takes memory, but not the engine; and its program
+        waits until there is room and the KV is back. Of n programs inside, each loses 1/n of the engine by waiting.
+        """
         prefill = self.machine.prefill
         rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
-        return rebuild_s / (own / self.machine.kv_tokens * self._worth_now())
+        if stored is None:
+            return rebuild_s
+        there = min(max(stored.tokens, tokens - own), tokens)
+        rest_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(there)
+        load_s = self.machine.reload_s(stored) if stored.tokens > 0 else 0.0
+        reload_s = own / self.machine.kv_tokens * self._worth_now() * load_s + rest_s
+        wait_s = self._back_s.value / max(1, len(self._inside))
+        return rebuild_s - self._kept.value * max(0.0, rebuild_s - reload_s - wait_s)
 
     def _worth_now(self) -> float:
         """Worth of memory: faster decoding, plus room for programs that run while others wait for their tools.
@@ -257,18 +341,45 @@ class WorkingSet(ProgramFcfs):
             self._leave(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
-        if program.context_tokens > 0:
-            self.footprints.add(program.context_tokens)
-        self._leave(program)
-        self._changed = True
+        self._learn(program)
+        self._count_finished(program)
         member = _member(program)
         if member is not None:
             member.until_s = member.gone_s = math.inf
 
+    def _count_finished(self, program: ProgramState) -> None:
+        if program.context_tokens > 0:
+            self.footprints.add(program.context_tokens)
+        self._leave(program)
+        self._changed = True
+
+    def _learn(self, program: ProgramState) -> None:
+        """The program ended: its size is the size of a run of its task. Its last turn has no ``turn_finished``."""
+        member = _member(program)
+        if member is None:
+            return
+        if member.progress.turns < program.turns_finished:
+            self.forecasts.turn_ended(member.progress, program.prompt_tokens, program.context_tokens)
+        self.forecasts.program_ended(member.progress)
+        self._place_again(member.progress.task)
+
+    def _place_again(self, task: str | None) -> None:
+        """More is known of the task: programs outside that run it too move to their new places."""
+        again = [program for program in self._outside if cast(Member, program.policy_state).progress.task == task]
+        if task is None or not again:
+            return
+        for program in again:
+            self.forecasts.place(cast(Member, program.policy_state).progress)
+        self._outside = deque(sorted(self._outside, key=_place))
+
     # ---------------------------------------------------------------------------------- admission
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return super().rank(turn) if cast(Member, turn.program.policy_state).held is None else None
+        member = cast(Member, turn.program.policy_state)
+        return (*_place(turn.program), turn.sequence) if member.held is None else None
+
+    def victim_rank(self, program: ProgramState) -> Rank:
+        return tuple(-part for part in _place(program))
 
     def step(self, step: Step) -> Orders:
         while self._ends and self._ends[0][0] < step.now_s:
@@ -281,7 +392,8 @@ class WorkingSet(ProgramFcfs):
     def _end_place(self, program: ProgramState, now_s: float) -> None:
         """Take the place of a program that did not return in time.
 
-        If it stays away even longer, it counts as finished: many clients never say which turn is the last.
+        If it stays away even longer, it counts as finished: many clients never say which turn is the last. Its size is
+        that of a run of its task if it stays away for ``patience_s``.
         """
         member = _member(program)
         if member is None or member.until_s >= now_s:
@@ -290,14 +402,21 @@ class WorkingSet(ProgramFcfs):
             self._leave(program)
             self._held_s.add(member.until_s - member.since_s)
             self._changed = True
-        if member.gone_s < now_s:
-            self.program_finished(program)
+        if member.gone_s >= now_s:
+            self._look_again(program, member, member.gone_s)
+        elif member.gone_s > -math.inf:
+            self._count_finished(program)
+            self._look_again(program, member, max(now_s, member.since_s + self.options.patience_s))
+            member.gone_s = -math.inf
         else:
-            member.until_s = member.gone_s
-            heapq.heappush(self._ends, (member.gone_s, next(self._ties), program))
+            self._learn(program)
+
+    def _look_again(self, program: ProgramState, member: Member, instant_s: float) -> None:
+        member.until_s = instant_s
+        heapq.heappush(self._ends, (instant_s, next(self._ties), program))
 
     def _admit(self, now_s: float) -> list[TurnState]:
-        """Admit programs in order of arrival while they fit; returns their requests."""
+        """Admit programs in the order of their places while they fit; returns their requests."""
         turns: list[TurnState] = []
         while self._outside:
             program = self._outside[0]
@@ -336,10 +455,18 @@ class WorkingSet(ProgramFcfs):
             return together <= self._limit_tokens
         own = [member.tokens - self._shared_tokens(name) for name, member in self._inside.items()]
         own.append(newcomer.tokens - shared)
-        middle = int(newcomer.tokens + self.footprints.final_tokens(newcomer.tokens)) // 2
-        rebuild_s = self.machine.prefill.marginal_prefill_s(middle) - self.machine.prefill.marginal_prefill_s(shared)
+        finals = [*(self._final_tokens(member) for member in self._inside.values()), self._final_tokens(newcomer)]
+        middle = int(newcomer.tokens + finals[-1]) // 2
+        stored = Stored(middle) if self.machine.swap_token_s is not None else None
+        rebuild_s = self._loss_s(middle, middle - shared, stored)
         gain_s = self._worth_now() * self._served_s.value / len(contexts)
-        return self.footprints.overflow_share(contexts, self._limit_tokens, own, together) * rebuild_s <= gain_s
+        over = self.footprints.overflow_share(contexts, self._limit_tokens, own, together, finals)
+        return over * rebuild_s <= gain_s
+
+    def _final_tokens(self, member: Member) -> float:
+        """Expected final context of a program: by its task, or else by everybody's contexts."""
+        known = self.forecasts.final_tokens(member.progress, member.tokens)
+        return self.footprints.final_tokens(member.tokens) if known is None else known
 
     def next_event_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []
@@ -348,4 +475,14 @@ class WorkingSet(ProgramFcfs):
         return min(instants) if instants else None
 
     def state(self) -> dict[str, Any]:
-        return {"programs_inside": len(self._inside), "programs_outside": len(self._outside)}
+        return {
+            "programs_inside": len(self._inside),
+            "programs_outside": len(self._outside),
+            "tasks_known": len(self.forecasts.tasks),
+        }
+
+    def export_statistics(self) -> dict[str, Any]:
+        return with_tasks(self.forecasts.tasks)
+
+    def import_statistics(self, statistics: dict[str, Any]) -> None:
+        read_tasks(statistics, self.forecasts.tasks)

@@ -1,0 +1,191 @@
+"""Conditions on which a comparison fails, such as ``jct_mean_ratio > 1.05 or programs_failed > 0``.
+
+A name is a metric's mean over seeds. ``METRIC_ratio`` is that metric over the baseline's, paired by seed; the unit at
+the end of the metric's name may be left out. Both have 95% intervals, and a comparison holds only if the end of the
+interval that is nearer to the limit is beyond it too. ``mean(NAME)`` takes the estimate alone, ``min(METRIC)`` and
+``max(METRIC)`` the lowest and highest seed.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.summary import compare_to
+from continuum_analysis.metrics import is_share
+from continuum_analysis.records.timeline import AnalysisError
+
+RATIO = "_ratio"
+UNITS = ("_s", "_bytes")
+JCT_MEAN = "jct_mean_s"
+_OPERATORS: Mapping[type[ast.cmpop], tuple[str, Callable[[float, float], bool]]] = {
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+}
+_OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a condition is about: the runs of an arm, and those of what it is compared with."""
+
+    name: str
+    runs: Sequence[Run]
+    base_name: str
+    base: Sequence[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A condition applied to a pair."""
+
+    condition: str
+    pair: Pair
+    failed: bool
+    """The condition holds."""
+    found: str
+    """The values that it is about, with their intervals."""
+
+    @property
+    def text(self) -> str:
+        return f"{'FAILED' if self.failed else 'ok'}: {self.pair.name}: {self.condition}: {self.found}"
+
+
+class Condition:
+    """A condition, read and checked.
+
+    Args:
+        text: a Python expression of comparisons, ``and``, ``or`` and brackets. ``ARM: EXPRESSION`` is about one arm.
+        only_estimates: compare estimates and leave their intervals out.
+
+    Raises:
+        AnalysisError: anything else.
+    """
+
+    def __init__(self, text: str, only_estimates: bool = False) -> None:
+        self.text = text
+        self._only_estimates = only_estimates
+        arm, colon, rest = text.partition(":")
+        self.arm = arm.strip() if colon else None
+        self.expression = (rest if colon else text).strip()
+        try:
+            self._tree = ast.parse(self.expression, mode="eval").body
+        except SyntaxError as error:
+            raise AnalysisError(f"--fail-if {text}: not an expression such as 'jct_mean_ratio > 1.05'") from error
+        self._check(self._tree)
+
+    def _check(self, node: ast.expr) -> None:
+        if isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self._check(value)
+        elif not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _OPERATORS:
+            raise self._error(node, "expected a comparison with <, <=, > or >=, and, or")
+        elif isinstance(_number(node.left), float) == isinstance(_number(node.comparators[0]), float):
+            raise self._error(node, "expected a metric on one side and a number on the other")
+
+    def _error(self, node: ast.expr, why: str) -> AnalysisError:
+        return AnalysisError(f"--fail-if {self.text}: {ast.unparse(node)}: {why}")
+
+    def apply(self, pair: Pair) -> Outcome:
+        """Raises:
+        AnalysisError: a metric that does not exist, has no value in these runs, or has no interval.
+        """
+        found: dict[str, str] = {}
+        failed = self._holds(self._tree, pair, found)
+        return Outcome(self.expression, pair, failed, ", ".join(f"{name} {value}" for name, value in found.items()))
+
+    def _holds(self, node: Any, pair: Pair, found: dict[str, str]) -> bool:
+        if isinstance(node, ast.BoolOp):
+            each = [self._holds(value, pair, found) for value in node.values]  # all, so that ``found`` has all values
+            return any(each) if isinstance(node.op, ast.Or) else all(each)
+        symbol, compare = _OPERATORS[type(node.ops[0])]
+        left, right = _number(node.left), _number(node.comparators[0])
+        limit, term = (right, node.left) if right is not None else (left, node.comparators[0])
+        value = self._value(term, pair)
+        found[ast.unparse(term)] = value.text("{:.6g}".format)
+        metric_left, nearest = right is not None, _nearest(value, (">" in symbol) == (right is not None))
+        assert limit is not None
+        return compare(nearest, limit) if metric_left else compare(limit, nearest)
+
+    def _value(self, term: ast.expr, pair: Pair) -> Interval:
+        if isinstance(term, ast.Name):
+            value = _interval(term.id, pair)
+            if value is None:
+                raise self._error(term, f"no such metric, or no value of it for {pair.name}")
+            if value.bounds is None and not self._only_estimates:
+                raise self._error(
+                    term, f"no interval for {pair.name} (one seed): give runs of --seeds 3 or more, or --point-estimate"
+                )
+            return Interval(value.mean) if self._only_estimates else value
+        return self._reduced(term, pair)
+
+    def _reduced(self, term: ast.expr, pair: Pair) -> Interval:
+        if not (isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and len(term.args) == 1):
+            raise self._error(term, "expected a metric")
+        (inner,), reduce = term.args, term.func.id
+        if not isinstance(inner, ast.Name) or reduce not in ("mean", *_OVER_SEEDS):
+            raise self._error(term, "expected mean(METRIC), min(METRIC) or max(METRIC)")
+        if reduce == "mean":
+            value = _interval(inner.id, pair)
+            estimate = None if value is None else value.mean
+        else:
+            seeds = _by_seed(inner.id, pair.runs)
+            estimate = _OVER_SEEDS[reduce](list(seeds.values())) if seeds else None
+        if estimate is None:
+            raise self._error(term, f"no such metric, or no value of it for {pair.name}")
+        return Interval(estimate)
+
+
+def _number(node: ast.expr) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
+        return None
+    return float(node.value) if isinstance(node.value, (int, float)) else None
+
+
+def _nearest(value: Interval, above: bool) -> float:
+    """The end of the interval that is the last to go beyond a limit: the low one for ``above`` it."""
+    return value.mean if value.bounds is None else value.bounds[0 if above else 1]
+
+
+def _interval(name: str, pair: Pair) -> Interval | None:
+    if not name.endswith(RATIO) or _metric(name, pair.runs) is not None:
+        seeds = _by_seed(name, pair.runs)
+        top = 1.0 if is_share(_metric(name, pair.runs) or name) else float("inf")
+        return mean_interval(list(seeds.values())).within(0.0, top) if seeds else None
+    return _ratio(name.removesuffix(RATIO), pair)
+
+
+def _ratio(name: str, pair: Pair) -> Interval | None:
+    """This arm's metric / the baseline's. The mean JCT's ratio is over the programs that finished under both."""
+    if _metric(name, pair.runs) == JCT_MEAN:
+        comparison = compare_to(pair.base, pair.runs)
+        if comparison is None:
+            return None
+        found = comparison.ratio
+        bounds = found.bounds
+        return Interval(1 / found.mean, 1 / bounds[1], 1 / bounds[0]) if bounds else Interval(1 / found.mean)
+    ours, theirs = _by_seed(name, pair.runs), _by_seed(name, pair.base)
+    seeds = [seed for seed in ours if seed in theirs]
+    over, under = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+    return ratio_interval(over, under) if seeds and sum(under) > 0 and sum(over) > 0 else None
+
+
+def _metric(name: str, runs: Sequence[Run]) -> str | None:
+    """The metric's whole name, where its unit may be left out."""
+    return next((full for full in (name, *(name + unit for unit in UNITS)) if full in runs[0].metrics.values), None)
+
+
+def _by_seed(name: str, runs: Sequence[Run]) -> dict[int, float]:
+    full = _metric(name, runs)
+    values = {run.manifest.seed: run.metrics.values[full] for run in runs if full is not None}
+    return {seed: float(value) for seed, value in values.items() if value is not None}

@@ -1,0 +1,88 @@
+"""A sweep in two sentences: the policy that did best over all points of the grid, and at how many of them for sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from continuum_analysis.compare.intervals import Interval
+from continuum_analysis.compare.words import SAME_TO_THE_EYE
+from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One policy beside the baseline, point by point."""
+
+    policy: str
+    points: Sequence[tuple[str, Interval]]
+    """Each point in words, with the ratio of the baseline's mean JCT to this policy's there."""
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the ratios."""
+        return geometric_mean(ratio.mean for _, ratio in self.points)
+
+    def sure(self, faster: bool) -> int:
+        """Points where the interval lies on that side of 1, and not within 1% of it."""
+        known = [ratio.bounds for _, ratio in self.points if ratio.bounds is not None]
+        far = [bounds for bounds in known if max(abs(each - 1) for each in bounds) >= SAME_TO_THE_EYE]
+        return sum(low > 1 if faster else high < 1 for low, high in far)
+
+
+def records_of(sweep: Sweep) -> list[Record]:
+    """Every policy but the baselines that has a ratio somewhere."""
+    axes = sweep.varying() or ["jps"]
+    found: dict[str, list[tuple[str, Interval]]] = {}
+    for group in sweep.groups:
+        for name, arm in group.policies.items():
+            if group.summary is not None and name != group.summary.baseline and arm.ratio is not None:
+                found.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
+    return [Record(policy, points) for policy, points in found.items()]
+
+
+def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
+    """The best policy on average, among those with the most points; then how sure that is, and where it gained most."""
+    records = records_of(sweep)
+    if not records:
+        return "No comparison: no point has two policies on the same arrivals.", ""
+    most = max(len(record.points) for record in records)
+    best = max((record for record in records if len(record.points) == most), key=lambda record: record.mean)
+    ratios = [ratio.mean for _, ratio in best.points]
+    spread = f", {min(ratios):.2f}x to {max(ratios):.2f}x" if most > 1 else ""
+    facts = f"{best.mean:.2f}x {sweep.baseline}'s speed over {most} {_plural('point', most)} (geometric mean{spread})"
+    if best.mean >= 1 + SAME_TO_THE_EYE:
+        first = f"{best.policy} was the fastest on average: {facts}."
+    else:
+        first = f"No policy was faster than {sweep.baseline} on average; the best, {best.policy}, had {facts}."
+    return first, f"{_how_sure(best)} {_where(best)}".strip()
+
+
+def _how_sure(record: Record) -> str:
+    known = sum(ratio.bounds is not None for _, ratio in record.points)
+    if known == 0:
+        return "No point has several seeds, so that nothing is proved; use --seeds 5."
+    faster, slower = record.sure(faster=True), record.sure(faster=False)
+    rest = known - faster - slower
+    said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
+    return said if known == len(record.points) else f"{said} The others have no interval."
+
+
+def _where(record: Record) -> str:
+    if len(record.points) < 2:
+        return ""
+    ranked = sorted(record.points, key=lambda point: point[1].mean)
+    return f"It gained most at {ranked[-1][0]}, least at {ranked[0][0]}."
+
+
+def sweep_trust(sweep: Sweep) -> str:
+    """One line: seeds, and what is modelled."""
+    seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
+    number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
+    said = f"{number} {_plural('seed', seeds[-1] if seeds else 0)} at each point; engine {sweep.engine}"
+    return f"{said}: {MODELLED[sweep.engine]}." if sweep.engine in MODELLED else f"{said}."
+
+
+def _plural(word: str, number: int) -> str:
+    return word if number == 1 else f"{word}s"

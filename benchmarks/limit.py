@@ -1,0 +1,435 @@
+"""How near a policy is to the limit: lower bounds on mean JCT and wall time, from step times and pool size alone.
+
+    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--slowed] [--unlimited F] [--runs F ...]
+
+For each cell (of ``own_policy.py``) and seed:
+
+``limit``      No schedule has a lower mean JCT. Each new token is prefilled once, and a decode step costs what it costs
+               in the fullest batch that the pool allows. The engine then has a fixed amount of work for each program,
+               and no order of that work completes more programs by any instant than the shortest remaining work first
+               (SRPT). No program is faster than alone.
+``in order``   An ideal engine in order of arrival: the earliest programs that fit the pool together run in one batch,
+               at the least time of such a step; no KV is ever lost. Its schedule is no bound for others: one that lets
+               short programs overtake may be better.
+``wall``       No schedule finishes the last program earlier.
+
+``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows
+of ``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
+what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy. ``again``: the
+share of the additional busy time in which prompt tokens were computed again, estimated.
+``docs/results/own-policy.md`` derives the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from continuum_server.step_times.table import TableStepTimes, attended_pairs
+from continuum_server.virtual.config import EngineShape, shape_of, times_of
+from continuum_traces.conversation import Job
+from own_policy import engine_of, jobs_of, play, read_cells
+
+Piece = tuple[float, float]
+"""Part of a program: seconds that it takes at least, and seconds of the engine's work in it (0 between turns)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Every step with n tokens, d decodes over c tokens of context and p attended pairs of prompt chunks takes at least
+    ``step_s + n * token_s + d * request_s + c * context_s + p * pair_s``."""
+
+    step_s: float
+    token_s: float
+    request_s: float
+    context_s: float
+    pair_s: float
+
+
+class Machine:
+    """Lower bounds on what a GPU and its pool need for a turn.
+
+    Args:
+        times: step times from a table.
+        shape: the engine.
+    """
+
+    def __init__(self, times: TableStepTimes, shape: EngineShape) -> None:
+        table, mixed = times._table, times._mixed
+        self.pool_tokens = (shape.num_blocks - 1) * shape.block_size
+        self.chunk_tokens, self.most = shape.max_num_batched_tokens, shape.max_num_seqs
+        overhead_s, request_s = times.provenance.step_overhead_ms / 1e3, times.provenance.request_overhead_ms / 1e3
+        batches, means = np.array(table.decode_batch), np.array(table.decode_context_tokens)
+        decode_s = np.array(table.decode_attention_ms) / 1e3
+        # bilinear between grid points, as batch * mean is: what holds at the grid's points holds between them
+        context_s = float((decode_s / (batches[:, None] * means)).min())
+        pair_s = 0.0  # FlashAttention-2 overlaps prompts with the reading of decodes, which may hide either
+        if mixed is None:
+            pairs = [[attended_pairs(n, prefix) for prefix in table.chunk_prefix_tokens] for n in table.chunk_tokens]
+            pair_s = float((np.array(table.chunk_attention_ms) / 1e3 / np.array(pairs)).min())
+        self.lines = [
+            Line(overhead_s + fixed_s, token_s, request_s, context_s, pair_s)
+            for fixed_s, token_s in _lines_below(*_steps_up_to(table, self.chunk_tokens))
+        ]
+        least_s = min(_steps_up_to(table, self.chunk_tokens)[1])
+        self._decode_s = overhead_s + request_s + least_s
+        self._grid = np.unique(np.geomspace(1, means[-1], 2000).astype(int))
+        self._least_attention_s = _least_attention(batches, means, decode_s, self._grid, shape.max_num_seqs)
+
+    def pieces(self, job: Job, line: Line) -> Iterator[Piece]:
+        """The program as pieces: for each turn its prefill, its decode steps, and the gap after it."""
+        program = job.program
+        turns = zip(program.turns, program.prompt_tokens(), program.reusable_tokens(), strict=True)
+        for index, (turn, prompt, reusable) in enumerate(turns):
+            prefix = min(reusable, prompt - 1)
+            yield self._prefill(prompt - prefix, prefix, line)
+            if turn.output_tokens > 1:
+                contexts = np.arange(prompt + 1, prompt + turn.output_tokens)
+                yield self._decodes(contexts, program.shared_prefix_tokens, line)
+            if index < len(program.turns) - 1:
+                yield turn.gap_s, 0.0
+
+    def step_s(self, decodes: Sequence[int], left: Sequence[list[_Turn]], tokens: int, prefix: float) -> float:
+        """Least seconds of a step with these decodes and a chunk of so many tokens behind so many."""
+        together = len(decodes) + tokens
+        context = sum(left[number][-1].context for number in decodes)
+        line = self.lines[0]
+        fixed_s = max(each.step_s + each.token_s * together for each in self.lines)
+        rest_s = line.request_s * len(decodes) + line.context_s * context
+        return fixed_s + rest_s + line.pair_s * attended_pairs(tokens, int(prefix))
+
+    def _prefill(self, tokens: int, prefix: int, line: Line) -> Piece:
+        pairs, steps = attended_pairs(tokens, prefix), math.ceil(tokens / self.chunk_tokens)
+        seconds = max(steps * each.step_s + tokens * each.token_s + pairs * each.pair_s for each in self.lines)
+        return seconds, tokens * line.token_s + pairs * line.pair_s
+
+    def _decodes(self, contexts: np.ndarray[Any, Any], shared: int, line: Line) -> Piece:
+        """The fixed part of a step is charged to its requests by the memory that each has for itself."""
+        number, total = len(contexts), float(contexts.sum())
+        fixed_s = line.step_s * (total - number * shared) / self.pool_tokens
+        work_s = fixed_s + number * (line.token_s + line.request_s) + total * line.context_s
+        attention_s = self._least_attention_s[np.searchsorted(self._grid, contexts, side="right") - 1]
+        return number * self._decode_s + float(attention_s.sum()), work_s
+
+
+def _steps_up_to(table: Any, tokens: int) -> tuple[list[int], list[float]]:
+    """The grid of a step's tokens up to the point that follows ``tokens``, and its seconds without attention."""
+    end = min(bisect_right(table.shared_tokens, tokens), len(table.shared_tokens) - 1) + 1
+    return list(table.shared_tokens[:end]), [ms / 1e3 for ms in table.shared_ms[:end]]
+
+
+def _lines_below(tokens: Sequence[int], seconds: Sequence[float]) -> list[tuple[float, float]]:
+    """(at 0 tokens, per token) of lines below all points: edges of the lower convex hull, and one through 0."""
+    hull: list[tuple[float, float]] = []
+    for x, y in zip(tokens, seconds, strict=True):
+        while len(hull) > 1 and _turns_down(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    edges = [((y2 - y1) / (x2 - x1), x1, y1) for (x1, y1), (x2, y2) in pairwise(hull)]
+    lines = [(y - slope * x, slope) for slope, x, y in edges if slope >= 0 and y >= slope * x]
+    return [*lines, (0.0, min(y / x for x, y in hull))]
+
+
+def _turns_down(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _least_attention(
+    batches: np.ndarray[Any, Any],
+    means: np.ndarray[Any, Any],
+    decode_s: np.ndarray[Any, Any],
+    contexts: np.ndarray[Any, Any],
+    most: int,
+) -> np.ndarray[Any, Any]:
+    """Least seconds of decode attention in a step whose decodes have at least so many tokens of context together."""
+    least = np.full(len(contexts), np.inf)
+    for batch in range(1, most + 1):
+        rows = [np.interp(batch, batches, column) for column in decode_s.T]
+        later = np.minimum.accumulate(np.array(rows)[::-1])[::-1]  # the least from each grid point on
+        mean = np.clip(contexts / batch, 1, means[-1])
+        here, following = np.interp(mean, means, rows), later[np.clip(np.searchsorted(means, mean), 0, len(means) - 1)]
+        least = np.minimum(least, np.minimum(here, following))
+    return np.asarray(np.minimum.accumulate(least[::-1])[::-1])
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. ``jct``, ``wall`` and ``work`` are lower bounds; ``in_order`` is the ideal engine's mean JCT."""
+
+    jct: float
+    in_order: float
+    wall: float
+    work: float
+    alone: float
+    """Mean JCT if nobody waited."""
+    busy: float
+    """Of the ideal engine."""
+    end: float
+    """When the ideal engine's last program ends."""
+    jobs: Sequence[Job]
+    machine: Machine
+
+    def again(self, run: dict[str, Any]) -> float:
+        """Share of the additional busy time that prompt tokens took when they were computed again."""
+        prompts = [prompt for job in self.jobs for prompt in job.program.prompt_tokens()]
+        known = [reusable for job in self.jobs for reusable in job.program.reusable_tokens()]
+        fresh = sum(prompt - min(reusable, prompt - 1) for prompt, reusable in zip(prompts, known, strict=True))
+        line = self.machine.lines[-1]
+        token_s = line.token_s + line.pair_s * float(np.mean(prompts)) / 2
+        return (run["prefill_M"] * 1e6 - fresh) * token_s / (run["busy"] - self.busy)
+
+    def slowed(self, busy_s: float) -> float:
+        """Mean JCT of the ideal engine with steps that take as much longer."""
+        ends, _ = in_order(self.jobs, self.machine, busy_s / self.busy)
+        return float(np.mean(ends)) - float(np.mean([job.arrival_s for job in self.jobs]))
+
+
+def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
+    """The limits of one arrival sequence; ``jobs`` in order of arrival."""
+    line = max(machine.lines, key=lambda each: sum(work for job in jobs for _, work in machine.pieces(job, each)))
+    programs = [(job.arrival_s, list(machine.pieces(job, line))) for job in jobs]
+    alone = [(arrival_s, sum(seconds for seconds, _ in pieces)) for arrival_s, pieces in programs]
+    work = [(arrival_s, sum(work for _, work in pieces)) for arrival_s, pieces in programs]
+    ends = sorted(arrival_s + seconds for arrival_s, seconds in alone)
+    served = shortest_first(work)
+    arrivals = float(np.mean([arrival_s for arrival_s, _ in work]))
+    ideal, busy_s = in_order(jobs, machine)
+    return Limits(
+        jct=float(np.mean([max(pair) for pair in zip(ends, served, strict=True)])) - arrivals,
+        in_order=float(np.mean(ideal)) - arrivals,
+        wall=max(ends[-1], served[-1]),
+        work=sum(seconds for _, seconds in work),
+        alone=float(np.mean([seconds for _, seconds in alone])),
+        busy=busy_s,
+        end=max(ideal),
+        jobs=jobs,
+        machine=machine,
+    )
+
+
+def shortest_first(work: Sequence[tuple[float, float]]) -> list[float]:
+    """When programs of (arrival, work) end on one machine that always does the shortest remaining work; in order."""
+    arrivals, now_s = sorted(work), 0.0
+    waiting: list[float] = []
+    ends: list[float] = []
+    while arrivals or waiting:
+        if not waiting:
+            now_s = max(now_s, arrivals[0][0])
+        while arrivals and arrivals[0][0] <= now_s:
+            heapq.heappush(waiting, arrivals.pop(0)[1])
+        left_s = heapq.heappop(waiting)
+        until_s = min(now_s + left_s, arrivals[0][0] if arrivals else math.inf)
+        if until_s >= now_s + left_s:
+            ends.append(now_s + left_s)
+        else:
+            heapq.heappush(waiting, left_s - (until_s - now_s))
+        now_s = until_s
+    return ends
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What is left of a turn."""
+
+    prefill: float
+    """Prompt tokens to compute, behind ``context`` tokens."""
+    decode: float
+    """Tokens to generate after the first one."""
+    context: float
+    gap_s: float
+
+
+def in_order(jobs: Sequence[Job], machine: Machine, slower: float = 1.0) -> tuple[list[float], float]:
+    """When programs end on an ideal engine that serves the earliest first, and how long it is busy.
+
+    All programs whose contexts fit the pool together run in one batch, the earliest first, at the least time of such a
+    step. The tokens of one chunk are computed beside them. KV is never lost, and takes memory only while its program
+    runs.
+
+    Args:
+        slower: every step takes this many times as long.
+    """
+    left = [_turns(job) for job in jobs]
+    ends, now_s, busy_s, begun = [0.0] * len(jobs), 0.0, 0.0, 0
+    inside: list[int] = []
+    while begun < len(jobs) or inside:
+        while begun < len(jobs) and jobs[begun].arrival_s <= now_s:
+            inside.append(begun)
+            begun += 1
+        batch = _batch(inside, left, jobs, machine)
+        chunk = next((number for number in batch if left[number][-1].prefill > 0), None)
+        decodes = [number for number in batch if left[number][-1].prefill <= 0]
+        tokens = machine.chunk_tokens - len(decodes) if chunk is not None else 0
+        step_s = slower * machine.step_s(decodes, left, tokens, left[chunk][-1].context if chunk is not None else 0.0)
+        steps = min((left[number][-1].decode for number in decodes), default=math.inf)
+        if chunk is not None:
+            steps = min(steps, 1.0, left[chunk][-1].prefill / tokens)
+        away = [number for number in inside if left[number][-1].prefill <= 0 and left[number][-1].decode <= 0]
+        until_s = min(
+            jobs[begun].arrival_s if begun < len(jobs) else math.inf,
+            now_s + steps * step_s if batch else math.inf,
+            *(now_s + left[number][-1].gap_s for number in away),
+        )
+        done = (until_s - now_s) / step_s if batch else 0.0
+        busy_s += until_s - now_s if batch else 0.0
+        for number in decodes:
+            left[number][-1].decode = _less(left[number][-1].decode, done)
+            left[number][-1].context += done
+        if chunk is not None:
+            left[chunk][-1].context += done * tokens
+            left[chunk][-1].prefill = _less(left[chunk][-1].prefill, done * tokens)
+        for number in away:
+            left[number][-1].gap_s = _less(left[number][-1].gap_s, until_s - now_s)
+        now_s = until_s
+        for number in inside:
+            _leave_turns(number, left[number], ends, now_s)
+        inside = [number for number in inside if left[number]]
+    return ends, busy_s
+
+
+def _turns(job: Job) -> list[_Turn]:
+    """The last one first."""
+    program = job.program
+    found = []
+    for turn, prompt, reusable in zip(program.turns, program.prompt_tokens(), program.reusable_tokens(), strict=True):
+        prefix = min(reusable, prompt - 1)
+        found.append(_Turn(prompt - prefix, turn.output_tokens - 1, prefix, turn.gap_s))
+    found[-1].gap_s = 0.0
+    return found[::-1]
+
+
+def _leave_turns(number: int, turns: list[_Turn], ends: list[float], now_s: float) -> None:
+    while turns and turns[-1].prefill <= 0 and turns[-1].decode <= 0:
+        if len(turns) == 1:
+            ends[number] = now_s
+        elif turns[-1].gap_s > 0:
+            return
+        turns.pop()
+
+
+def _batch(inside: Sequence[int], left: Sequence[list[_Turn]], jobs: Sequence[Job], machine: Machine) -> list[int]:
+    """The earliest programs that have work and fit the pool together; at least one."""
+    batch: list[int] = []
+    free = float(machine.pool_tokens)
+    for number in inside:
+        turn = left[number][-1]
+        if turn.prefill <= 0 and turn.decode <= 0:
+            continue
+        free -= turn.context + turn.prefill - jobs[number].program.shared_prefix_tokens
+        if batch and (free < 0 or len(batch) == machine.most):
+            break
+        batch.append(number)
+    return batch
+
+
+def _less(amount: float, by: float) -> float:
+    rest = amount - by
+    return rest if rest > 1e-7 else 0.0
+
+
+# ------------------------------------------------------------------------------------------------- table
+
+
+def machine_of(cell: dict[str, Any]) -> Machine:
+    config = engine_of(cell, "vllm")
+    times = times_of(config)
+    assert isinstance(times, TableStepTimes)
+    return Machine(times, shape_of(config))
+
+
+def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[str, Any]:
+    """A run of stock vLLM in which every context that ever was fits the pool, or its row in the file."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    known: dict[str, Any] | None = next(
+        (row for row in map(json.loads, lines) if (row["cell"], row["seed"]) == (name, seed)), None
+    )
+    if known is not None:
+        return known
+    tokens = sum(job.program.final_context_tokens + 32 * len(job.program.turns) for job in jobs_of(cell, seed))
+    row: dict[str, Any] = play((name, {**cell, "kv_blocks": 2 * tokens // 16}, UNLIMITED, ["vllm", {}], seed))
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    return row
+
+
+FAR = ("to limit", "to in order")
+UNLIMITED = "unlimited pool"
+
+
+def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]], slowed: bool) -> Iterator[str]:
+    """For each cell its limits, and the distance of each arm: means over the seeds that both have."""
+    head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again", "slowed alike")
+    yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
+    for name, limits in found.items():
+        of_cell = [run for run in runs if run["cell"] == name and run["seed"] in limits]
+        jct, order, wall, end = (_mean(limits, key) for key in ("jct", "in_order", "wall", "end"))
+        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | | |"
+        far = f"{order / jct - 1:+.0%} | | {end:.0f} | {end / wall - 1:+.0%}"
+        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | | |"
+        for arm in dict.fromkeys(run["arm"] for run in of_cell):
+            group = [run for run in of_cell if run["arm"] == arm]
+            yield _row(name, arm, [(run, limits[run["seed"]]) for run in group], slowed)
+
+
+def _mean(limits: dict[int, Limits], key: str) -> float:
+    return float(np.mean([getattr(each, key) for each in limits.values()]))
+
+
+def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], slowed: bool) -> str:
+    for run, limit in pairs:
+        if arm != UNLIMITED and (run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1):
+            raise RuntimeError(f"{cell}, {arm}, seed {run['seed']} is below the limit: {run}, {limit}")
+    jct, wall = (float(np.mean([run[key] for run, _ in pairs])) for key in ("jct", "wall"))
+    far = [
+        _far([(run["jct"], limit.jct) for run, limit in pairs]),
+        _far([(run["jct"], limit.in_order) for run, limit in pairs]),
+        _far([(run["wall"], limit.wall) for run, limit in pairs]),
+        _far([(run["wall"], limit.end) for run, limit in pairs]),
+        _far([(run["busy"], limit.busy) for run, limit in pairs]),
+        f"{np.mean([limit.again(run) for run, limit in pairs]):.0%}" if arm != UNLIMITED else "",
+        _far([(limit.slowed(run["busy"]), limit.in_order) for run, limit in pairs]) if slowed else "",
+    ]
+    return f"| {cell} | {arm} | {len(pairs)} | {jct:.0f} | {' | '.join(far[:2])} | {wall:.0f} | {' | '.join(far[2:])} |"
+
+
+def _far(pairs: Sequence[tuple[float, float]]) -> str:
+    """How much longer the first is than the second: geometric mean over seeds."""
+    return f"{math.exp(float(np.mean([math.log(time / limit) for time, limit in pairs]))) - 1:+.0%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", type=Path, nargs="+")
+    parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--unlimited", type=Path, help="also play cells in an unlimited pool; where the rows are kept")
+    parser.add_argument("--slowed", action="store_true", help="also the column `slowed alike`")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[])
+    given = parser.parse_args()
+    runs = [json.loads(line) for file in given.runs for line in file.read_text(encoding="utf-8").splitlines()]
+    found: dict[str, dict[int, Limits]] = {}
+    for file in given.cells:
+        for name, cell in read_cells(file, given.only, given.traces).items():
+            machine = machine_of(cell)
+            found[name] = {seed: limits_of(jobs_of(cell, seed), machine) for seed in range(given.seeds)}
+            if given.unlimited is not None:
+                runs += [unlimited(name, cell, seed, given.unlimited) for seed in range(given.seeds)]
+    for line in rows(found, runs, given.slowed):
+        print(line)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""``compare --fail-if``: conditions that a comparison must not meet, for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from continuum_analysis.compare.conditions import Condition, Outcome, Pair
+from continuum_analysis.compare.junit import write_junit
+from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
+from continuum_analysis.records.timeline import AnalysisError
+
+from continuum_bench.options.declare import OptionError
+from continuum_bench.options.gate import GateOptions
+from continuum_bench.show import print_notice
+
+FAILED = 3
+"""The exit code where a condition holds."""
+Directories = Mapping[Path, Sequence[Run]]
+
+
+def side_by_side(directories: Directories) -> bool:
+    """Whether two directories hold the same arm and seed, so that they are two versions of one experiment."""
+    seen = [
+        {(run.arm, run.manifest.seed, run.manifest.workload.get("jps")) for run in runs}
+        for runs in directories.values()
+    ]
+    return sum(map(len, seen)) > len(set().union(*seen))
+
+
+def apply_conditions(directories: Directories, options: GateOptions, baseline: str | None) -> int:
+    """Print what each condition found, and write it. Returns 0, or ``FAILED`` where a condition holds."""
+    if not options.fail_if:
+        if options.junit is not None or options.point_estimate:
+            raise OptionError("--junit and --point-estimate: need --fail-if")
+        return 0
+    conditions = [Condition(text, options.point_estimate) for text in options.fail_if]
+    pairs = list(_versions(directories) if side_by_side(directories) else _arms(directories, baseline))
+    outcomes = [outcome for condition in conditions for outcome in _applied(condition, pairs)]
+    for outcome in outcomes:
+        print_notice(outcome.text)
+    if options.junit is not None:
+        write_junit(outcomes, options.junit)
+    return FAILED if any(outcome.failed for outcome in outcomes) else 0
+
+
+def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
+    chosen = [pair for pair in pairs if condition.arm in (None, pair.runs[0].arm)]
+    if condition.arm is None:
+        judged = [pair for pair in chosen if pair.runs is not pair.base]
+        chosen = judged or chosen
+    if not chosen:
+        names = ", ".join(dict.fromkeys(pair.runs[0].arm for pair in pairs))
+        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; there are {names}")
+    return [condition.apply(pair) for pair in chosen]
+
+
+def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
+    """Each arm beside the baseline, at each load and at each end of the step times; the baseline beside itself."""
+    loads = by_load([run for runs in directories.values() for run in runs])
+    for jps, band, runs in ((jps, *each) for jps, played in loads.items() for each in by_band(played).items()):
+        arms = _by_arm(runs)
+        base = baseline_of(arms, baseline)
+        at = f" at {band} step times" if band else ""
+        for arm, group in arms.items():
+            yield Pair(_name(arm, jps, loads) + at, group, base, arms[base])
+
+
+def _versions(directories: Directories) -> Iterator[Pair]:
+    """Each arm of the later directories beside the same arm of the first one."""
+    (first, *later) = directories
+    loads = by_load([run for runs in directories.values() for run in runs])
+    for path in later:
+        for jps in loads:
+            theirs, ours = (_by_arm(_at(directories[each], jps)) for each in (first, path))
+            for arm, group in ours.items():
+                if arm not in theirs:
+                    raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
+                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, f"{arm} in {first}", theirs[arm])
+
+
+def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
+    found = by_load(runs).get(jps, [])
+    return main_band(found) if found else []
+
+
+def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        arms.setdefault(run.arm, []).append(run)
+    return arms
+
+
+def _name(arm: str, jps: float | None, loads: Mapping[float | None, object]) -> str:
+    return arm if len(loads) == 1 else f"{arm} at {jps:g} programs/s"

@@ -1,0 +1,36 @@
+"""One command at a time writes into a directory of runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from continuum_traces.run_dir import RunDirError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock ``folder`` against other commands; the folder is made if it is missing. A killed process loses its lock.
+
+    Raises:
+        RunDirError: another run writes there, or nothing can be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunDirError(f"{folder}: cannot create: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise RunDirError(f"{folder}: another run is writing there; choose another --out") from error
+    try:
+        yield
+    finally:
+        os.close(handle)

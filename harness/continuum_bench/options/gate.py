@@ -1,0 +1,39 @@
+"""Options of ``compare`` and ``analyze`` that judge runs: an SLO, and conditions on which a comparison fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from continuum_bench.options.declare import Options
+
+SLO = "SLO"
+GATE = "For CI"
+
+
+@dataclass(frozen=True)
+class SloOptions(Options):
+    """A service level objective."""
+
+    panel = SLO
+
+    slo: str | None = None
+    """Limits on a request's TTFT and TPOT and on a program's JCT, such as ttft=2s,tpot=50ms,jct=300s. jct=10x is ten
+    times the program's JCT alone on the machine. Adds how many requests and programs keep them."""
+    unloaded: Path | None = None
+    """For jct=10x: a run of the same programs in which each is alone (--policy vllm --jps 0.00001)."""
+
+
+@dataclass(frozen=True)
+class GateOptions(Options):
+    """Conditions on which the comparison fails."""
+
+    panel = GATE
+
+    fail_if: list[str] | None = None
+    """Exit with code 3 if this holds, such as "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric over the
+    baseline's. A condition holds only if the metric's whole 95% interval is beyond the limit. Repeatable."""
+    point_estimate: bool = False
+    """Compare estimates in --fail-if, without their intervals."""
+    junit: Path | None = None
+    """Write the conditions of --fail-if as JUnit XML: one test for each condition and arm."""

@@ -1,0 +1,187 @@
+"""What the programs of a workload tell the server about what comes next: ``--hints``, and how wrong it is:
+``--hint-error``. Seeded.
+
+Hints are part of the workload. They depend only on the programs, the order of their arrival and the seed, so they are
+the same for every policy, in the virtual engine and on a server. A kind of hint is a function in ``KINDS``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from continuum_traces.conversation import Job
+from continuum_traces.schema import Program, Tags
+from continuum_traces.wire import MAX_HINT_S
+
+from continuum_bench.errors import BenchError
+
+NONE, ADVERSARIAL, SILENT = "none", "adversarial", "silent"
+ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share from 0 to 1"
+
+
+class Errors(Protocol):
+    """What a client says instead of the truth."""
+
+    def seconds(self, truth_s: float) -> float: ...
+
+    def count(self, truth: int) -> int: ...
+
+    def name(self, truth: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Numbers are multiplied by exp(``sigma`` * z), z from a standard normal distribution: with 0.5 two thirds of them
+    lie between 0.61 and 1.65 times the truth. A name is wrong with probability ``sigma``, at most 1. 0: the truth."""
+
+    rng: random.Random
+    sigma: float
+
+    def seconds(self, truth_s: float) -> float:
+        return truth_s * math.exp(self.rng.gauss(0.0, self.sigma)) if self.sigma > 0.0 else truth_s
+
+    def count(self, truth: int) -> int:
+        return round(self.seconds(truth))
+
+    def name(self, truth: str) -> str:
+        return f"not-{truth}" if self.rng.random() < self.sigma else truth
+
+
+class Lies:
+    """A short time is said to be a hundred times longer, a long one a hundred times shorter, so that KV is held that
+    should not be, and the other way round. Names are wrong."""
+
+    SHORT_S = 5.0
+    FEW = 5
+
+    def seconds(self, truth_s: float) -> float:
+        return min(MAX_HINT_S, 100.0 * truth_s) if truth_s < self.SHORT_S else truth_s / 100.0
+
+    def count(self, truth: int) -> int:
+        return 100 * (truth + 1) if truth < self.FEW else truth // 100
+
+    def name(self, truth: str) -> str:
+        return f"not-{truth}"
+
+
+Kind = Callable[[Program, int, Errors], Mapping[str, Any]]
+"""The fields of ``Tags`` that a client sends with the turn of that index; no field: no hint."""
+
+
+def _tool(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """The name of the tool that the turn will call."""
+    tool = program.turns[index].slowest_tool
+    return {} if tool is None or index == len(program.turns) - 1 else {"pred_tool": errors.name(tool.name)}
+
+
+def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """Its seconds too, and the name and the seconds of the tool that ran before the turn."""
+    hints = _tool(program, index, errors)
+    if hints:
+        hints["pred_tool_s"] = errors.seconds(_busy_s(program, index))
+    ran = program.turns[index - 1].slowest_tool if index > 0 else None
+    if ran is not None:
+        hints["last_func_call"] = errors.name(ran.name)
+        hints["last_tool_duration_s"] = errors.seconds(_busy_s(program, index - 1))
+    return hints
+
+
+def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """A wish: hold the KV until the next turn arrives, and a tenth longer."""
+    if index == len(program.turns) - 1:
+        return {}
+    return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
+
+
+def _remaining(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """The number of turns after this one."""
+    return {"remaining_turns": errors.count(len(program.turns) - 1 - index)}
+
+
+def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """A name for what the program does: the whole first prompt's, if programs share it, or else its id in the trace."""
+    shared = program.shared_prefix_tokens == program.turns[0].new_input_tokens
+    return {
+        "task": errors.name(program.shared_prefix_id if shared and program.shared_prefix_id else program.program_id)
+    }
+
+
+def _busy_s(program: Program, index: int) -> float:
+    """Seconds until the last tool of that turn returns."""
+    tool = program.turns[index].slowest_tool
+    return tool.end_s if tool is not None else 0.0
+
+
+KINDS: Mapping[str, Kind] = {
+    NONE: lambda program, index, errors: {},
+    "tool": _tool,
+    "tool_s": _tool_s,
+    "kv_ttl": _kv_ttl,
+    "remaining": _remaining,
+    "task": _task,
+}
+"""Kinds of hints by the name that ``--hints`` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintError:
+    """How wrong the hints are. Parsed from ``--hint-error``."""
+
+    sigma: float = 0.0
+    adversaries: float = 0.0
+    """Share of the programs that lie (``Lies``)."""
+    silent: bool = False
+    """The other programs send no hints."""
+
+
+def hint_error(spec: str) -> HintError:
+    """Read ``--hint-error``.
+
+    E                          numbers are multiplied by exp(E * z), z from a standard normal distribution
+    adversarial[:SHARE]        all programs lie (``Lies``), or this share of them; the others tell the truth
+    adversarial:SHARE:silent   as above, but the others send no hints
+
+    Raises:
+        BenchError: another form, or a number out of range.
+    """
+    name, *rest = spec.split(":")
+    try:
+        if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
+            found = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
+        else:
+            found = HintError(sigma=float(spec))
+    except ValueError:
+        found = HintError(sigma=math.nan)
+    if not (0.0 <= found.sigma <= 10.0 and 0.0 <= found.adversaries <= 1.0):
+        raise BenchError(f"--hint-error {spec}: expected {ERRORS}")
+    return found
+
+
+def with_hints(jobs: Sequence[Job], kind: str, error: HintError, seed: int) -> list[Job]:
+    """The same jobs with hints. They must be in the order of their arrival."""
+    return [
+        replace(job, hints=_hints_of(job.program, KINDS[kind], _errors_of(number, error, seed)))
+        for number, job in enumerate(jobs)
+    ]
+
+
+def lies(number: int, error: HintError) -> bool:
+    """Whether the program with that number in the order of arrival lies. The liars are spread evenly."""
+    return math.floor((number + 1) * error.adversaries) > math.floor(number * error.adversaries)
+
+
+def _errors_of(number: int, error: HintError, seed: int) -> Errors | None:
+    """None: the program sends no hints."""
+    if lies(number, error):
+        return Lies()
+    return None if error.silent else Noise(random.Random(f"{seed}/{number}"), error.sigma)
+
+
+def _hints_of(program: Program, kind: Kind, errors: Errors | None) -> tuple[Tags, ...]:
+    if errors is None:
+        return ()
+    return tuple(Tags(**kind(program, index, errors)) for index in range(len(program.turns)))

@@ -1,0 +1,209 @@
+"""Places of programs in line, by how much they are expected to do, and how far their contexts are expected to grow.
+
+A program without a forecast keeps the place of its arrival. A program with a forecast moves forward or back by so many
+seconds for each second of engine work that it is expected to need less or more than the average program. Forecasts come
+from earlier runs of its task, and from what its client says remains to be done. What a client says counts for less, the
+further its earlier programs were from what it said of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+from continuum_server.policy.estimate import RecentMean
+from continuum_server.policy.facts import Machine, Span, TurnState
+from continuum_server.policy.tasks import Forecast, Size, Tasks
+
+Objective = Literal["mean", "makespan"]
+
+USUAL_TOKEN_S = 6e-8
+"""Seconds of a decode step per token of context, if decode times are unknown: Llama-3.1-8B on an A100."""
+USUAL_ERROR = 0.5
+"""Variance of the logarithm of (said / true) of a client that is not known yet; a factor of 2 up or down."""
+USUAL_WEIGHT = 4
+"""Programs that ``USUAL_ERROR`` counts for."""
+RECENT = 64
+"""Programs over which a client's errors are averaged, and turns over which the work of a turn is."""
+MAX_CLIENTS = 1024
+
+
+@dataclass(slots=True)
+class Said:
+    """What a client said remained of its program."""
+
+    unit: Literal["turns", "tokens"]
+    rest: Span
+    turns: int
+    """Turns that had ended when the client said it, its own included."""
+    output_tokens: int
+    """Tokens that they had generated."""
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What a program did so far, and what its client said."""
+
+    task: str | None
+    arrival_s: float
+    place_s: float
+    """Its place in line: the smallest comes first."""
+    client: str = ""
+    work_s: float = 0.0
+    turns: int = 0
+    output_tokens: int = 0
+    tokens: int = 0
+    """Context after its last turn."""
+    learned: bool = False
+    """Its size was added to those of its task."""
+    first_said: Said | None = None
+    last_said: Said | None = None
+
+
+class HintErrors:
+    """How far each client's programs were from what it said of them: a variance of logarithms.
+
+    Of the clients beyond ``limit``, the one that said nothing for longest is forgotten.
+    """
+
+    def __init__(self, limit: int = MAX_CLIENTS) -> None:
+        self._limit = limit
+        self._errors: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def variance(self, client: str) -> float:
+        count, mean = self._errors.get(client, (0, 0.0))
+        return (USUAL_WEIGHT * USUAL_ERROR + count * mean) / (USUAL_WEIGHT + count)
+
+    def add(self, client: str, said: float, true: float) -> None:
+        count, mean = self._errors.pop(client, (0, 0.0))
+        count = min(count + 1, RECENT)
+        error = math.log((said + 1.0) / (true + 1.0)) ** 2
+        self._errors[client] = (count, mean + (error - mean) / count)
+        if len(self._errors) > self._limit:
+            self._errors.popitem(last=False)
+
+
+class Forecasts:
+    """Learns sizes of tasks from finished programs, and forecasts those of running ones.
+
+    Args:
+        limit: tasks remembered; 0: nothing is forecast.
+        objective: ``mean``: the least remaining work comes first; ``makespan``: the most.
+        seconds_per_work: seconds by which a second of work moves a program's place.
+    """
+
+    def __init__(self, machine: Machine, limit: int, objective: Objective, seconds_per_work: float) -> None:
+        self.tasks = Tasks(limit)
+        self.hints = HintErrors()
+        self._prefill = machine.prefill
+        decode = machine.decode
+        self._token_s = USUAL_TOKEN_S if decode is None else decode.full_token_s(machine.kv_tokens)
+        self._move = 0.0 if limit == 0 else seconds_per_work if objective == "mean" else -seconds_per_work
+        self._turn_s, self._turn_output = RecentMean(RECENT), RecentMean(RECENT)
+        """Everybody's work of a turn, and the tokens that it generates."""
+
+    # ------------------------------------------------------------------------------- what happens
+
+    def begin(self, turn: TurnState) -> Progress:
+        """The program of this turn is new."""
+        progress = self.progress(turn.task if turn.tagged else None, turn.program.arrival_s, turn.client or "")
+        self.turn_arrived(progress, turn)
+        return progress
+
+    def progress(self, task: str | None, arrival_s: float, client: str = "") -> Progress:
+        """Of a program without turns."""
+        return Progress(task, arrival_s, arrival_s, client)
+
+    def turn_arrived(self, progress: Progress, turn: TurnState) -> None:
+        said = _said(progress, turn)
+        if said is not None:
+            progress.last_said = said
+            progress.first_said = progress.first_said or said
+        self.place(progress)
+
+    def turn_ended(self, progress: Progress, prompt_tokens: int, context_tokens: int) -> None:
+        known = min(progress.tokens, prompt_tokens)
+        prefill_s = self._prefill.marginal_prefill_s(prompt_tokens) - self._prefill.marginal_prefill_s(known)
+        output = context_tokens - prompt_tokens
+        work_s = prefill_s + output * (prompt_tokens + output / 2) * self._token_s
+        self._turn_s.add(work_s)
+        self._turn_output.add(output)
+        progress.work_s += work_s
+        progress.turns += 1
+        progress.output_tokens += output
+        progress.tokens = context_tokens
+        self.place(progress)
+
+    def program_ended(self, progress: Progress) -> None:
+        if progress.learned or not progress.turns:
+            return
+        progress.learned = True
+        self.tasks.add(progress.task, Size(progress.work_s, progress.turns, progress.tokens))
+        said = progress.first_said
+        if said is not None:
+            self.hints.add(progress.client, (said.rest.low + said.rest.high) / 2, _done_since(progress, said))
+
+    # ----------------------------------------------------------------------------- what is expected
+
+    def place(self, progress: Progress) -> None:
+        """Set the program's place by what is known now."""
+        forecast = self._forecast(progress) if self._move else None
+        usual = self.tasks.everybody() if forecast is not None else None
+        if forecast is None or usual is None:
+            progress.place_s = progress.arrival_s
+            return
+        left_s = forecast.work_s(progress.work_s) - progress.work_s
+        progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
+
+    def passes(self, place_s: float, progress: Progress, rebuild_s: float) -> bool:
+        """Whether a program at that place comes first even if this one, which moved back, is rebuilt after it.
+
+        Under ``makespan`` none does: a rebuild only delays the end.
+        """
+        moved_back = progress.place_s > progress.arrival_s
+        return self._move > 0.0 and moved_back and place_s + self._move * rebuild_s < progress.place_s
+
+    def final_tokens(self, progress: Progress, tokens: int) -> float | None:
+        """Expected final context of a program that has grown to ``tokens``; None: nothing is known of its task."""
+        forecast = self.tasks.of(progress.task)
+        return None if forecast is None else forecast.tokens(tokens)
+
+    def _forecast(self, progress: Progress) -> Forecast | None:
+        """From its task and from what its client said, each weighed by how exact it is."""
+        of_task, said = self.tasks.of(progress.task), progress.last_said
+        before = of_task or self.tasks.everybody()
+        if said is None or before is None:
+            return of_task
+        work_s, variance = self._by_hint(progress, said)
+        weight = before.log_std[0] ** 2 / (before.log_std[0] ** 2 + variance)
+        mean = before.log_mean[0] + weight * (math.log(work_s) - before.log_mean[0])
+        std = math.sqrt(weight * variance)
+        return Forecast((mean, *before.log_mean[1:]), (std, *before.log_std[1:]))
+
+    def _by_hint(self, progress: Progress, said: Said) -> tuple[float, float]:
+        """Work of the whole program if its client is right, and the variance of its logarithm."""
+        low, high = said.rest.low + 1.0, said.rest.high + 1.0
+        present = said.unit == "turns" and said.turns > progress.turns  # the turn with which it was said has not ended
+        units = max(0.0, math.sqrt(low * high) - 1.0 - _done_since(progress, said)) + present
+        turns = units if said.unit == "turns" else units / max(1.0, self._turn_output.value)
+        turn_s = progress.work_s / progress.turns if progress.turns > 1 else self._turn_s.value
+        width = math.log(high / low) ** 2 / 12.0
+        return max(1e-9, progress.work_s + turns * turn_s), self.hints.variance(progress.client) + width
+
+
+def _said(progress: Progress, turn: TurnState) -> Said | None:
+    turns = progress.turns + 1
+    if turn.remaining_turns is not None:
+        return Said("turns", turn.remaining_turns, turns, progress.output_tokens)
+    if turn.remaining_tokens is not None:
+        return Said("tokens", turn.remaining_tokens, turns, progress.output_tokens)
+    return None
+
+
+def _done_since(progress: Progress, said: Said) -> float:
+    """Turns or tokens of the program since its client said how many remain."""
+    if said.unit == "turns":
+        return max(0.0, progress.turns - said.turns)
+    return max(0.0, progress.output_tokens - said.output_tokens)

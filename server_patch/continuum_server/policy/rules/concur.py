@@ -1,0 +1,176 @@
+"""``concur``: a congestion window on the number of programs inside (CONCUR, arXiv 2601.22705)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Annotated, Any, ClassVar, cast
+
+from continuum_server.policy.base import Options, Policy, Rank
+from continuum_server.policy.facts import (
+    NO_ORDERS,
+    Machine,
+    Orders,
+    ProgramState,
+    Step,
+    TurnStart,
+    TurnState,
+)
+from continuum_server.policy.limits import Range
+
+Share = Annotated[float, Range(0.0, 1.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurOptions(Options):
+    """Options of ``concur``."""
+
+    add: Annotated[int, Range(1, 1_000_000)] = 2
+    """Programs by which the window grows; it starts with as many."""
+    cut: Annotated[float, Range(0.0, 1.0, above=True, below=True)] = 0.5
+    """Factor by which the window shrinks."""
+    low: Share = 0.2
+    """The window grows while running requests use less than this share of the KV pool."""
+    high: Share = 0.5
+    """The window shrinks while they use more than this share and too few prompt tokens are found in the cache."""
+    hit_low: Share = 0.2
+    """Too few: less than this share of the prompt tokens of the turns that started since the last check."""
+    interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
+    """Seconds between checks."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A living program."""
+
+    program: ProgramState
+    held: list[TurnState] = field(default_factory=list)
+    """Requests that are held back."""
+
+
+class Concur(Policy):
+    """Requests run in order of arrival. The earliest programs are inside, as many as the window has room for; it grows
+    by a constant while little KV memory is in use and is halved when memory is full and the cache misses."""
+
+    name: ClassVar[str] = "concur"
+    options_type: ClassVar[type] = ConcurOptions
+    test_options: ClassVar[Mapping[str, Any]] = {"interval_s": 0.05, "low": 0.6, "high": 0.7, "hit_low": 0.9}
+    gauges: ClassVar[Mapping[str, str]] = {
+        "programs_window": "Programs that may be inside at once",
+        "programs_alive": "Programs inside and outside",
+    }
+    stock_order: ClassVar[bool] = False
+    steps: ClassVar[bool] = True
+    wants_batch: ClassVar[bool] = True
+    options: ConcurOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._window = self.options.add
+        self._alive: dict[str, _Entry] = {}
+        """In order of arrival; the first ``_window`` of them are inside."""
+        self._changed = False
+        """A program came, left or was let in since the last look at the window."""
+        self._check_s: float | None = None
+        """The next check; None: no check can change the window."""
+        self._hit_tokens = self._prompt_tokens = 0
+        """Of turns that started since the last check."""
+        self._places = count()
+
+    # --------------------------------------------------------------------------------- the window
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        program = turn.program
+        entry = self._entry(program)
+        if entry is None and turn.tagged:
+            self._drop_forgotten()
+            entry = self._alive[program.program_id] = _Entry(program)
+        if entry is None or program.program_id in islice(self._alive, self._window):
+            turn.policy_state = next(self._places)
+        else:
+            entry.held.append(turn)
+        self._plan_check(now_s)
+
+    def _entry(self, program: ProgramState) -> _Entry | None:
+        """The entry of this very program, not of an earlier one with the same id."""
+        entry = self._alive.get(program.program_id)
+        return entry if entry is not None and entry.program is program else None
+
+    def rank(self, turn: TurnState) -> Rank | None:
+        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
+
+    def turn_started(self, start: TurnStart) -> None:
+        self._hit_tokens += start.hit_tokens
+        self._prompt_tokens += start.turn.prompt_tokens
+        self._release(start.turn)
+        self._plan_check(start.now_s)
+
+    def _release(self, turn: TurnState) -> None:
+        """The turn is held back no longer: it was started although the window was full, or it is gone."""
+        entry = self._entry(turn.program)
+        if entry is not None and turn in entry.held:
+            entry.held.remove(turn)
+            turn.policy_state = next(self._places)
+
+    def turn_lost(self, turn: TurnState) -> None:
+        """A program without any request in the engine leaves; its next turn counts as a new program's."""
+        self._release(turn)
+        if not turn.program.requests_in_engine:
+            self._drop(turn.program)
+
+    def program_finished(self, program: ProgramState) -> None:
+        self._drop(program)
+
+    def _drop_forgotten(self) -> None:
+        for program in [entry.program for entry in self._alive.values() if entry.program.ended]:
+            if not program.requests_in_engine:
+                self._drop(program)
+
+    def _drop(self, program: ProgramState) -> None:
+        if self._entry(program) is not None:
+            del self._alive[program.program_id]
+            self._changed = True
+
+    # -------------------------------------------------------------------------------- each check
+
+    def step(self, step: Step) -> Orders:
+        if self._check_s is not None and step.now_s > self._check_s:
+            self._check(step.batch_tokens / self.machine.kv_tokens)
+            self._check_s = None
+            self._plan_check(step.now_s)
+        return Orders(rank_again=self._let_in()) if self._changed else NO_ORDERS
+
+    def _plan_check(self, now_s: float) -> None:
+        """At the next multiple of the interval, if the window may change then."""
+        if self._check_s is None and (self._prompt_tokens or len(self._alive) > self._window):
+            interval_s = self.options.interval_s
+            self._check_s = math.floor(now_s / interval_s + 1.0) * interval_s
+
+    def _check(self, usage: float) -> None:
+        given, found, prompts = self.options, self._hit_tokens, self._prompt_tokens
+        self._hit_tokens = self._prompt_tokens = 0
+        if usage < given.low:
+            if len(self._alive) > self._window:  # a window that nobody waits for does not grow
+                self._window += given.add
+                self._changed = True
+        elif usage > given.high and prompts and found < given.hit_low * prompts:
+            self._window = max(1, int(self._window * given.cut))
+
+    def _let_in(self) -> list[TurnState]:
+        """The held requests of programs that are inside now."""
+        self._changed = False
+        turns: list[TurnState] = []
+        for entry in islice(self._alive.values(), self._window):
+            turns += entry.held
+            entry.held = []
+        for turn in turns:
+            turn.policy_state = next(self._places)
+        return turns
+
+    def next_event_s(self) -> float | None:
+        return self._check_s
+
+    def state(self) -> dict[str, Any]:
+        return {"programs_window": self._window, "programs_alive": len(self._alive)}

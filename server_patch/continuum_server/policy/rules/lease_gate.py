@@ -1,0 +1,229 @@
+"""``lease-gate``: programs count at their full context, and the longest idle one is paused when room is needed.
+
+After the ``thunder-agent`` plugin of llm-d-router (pull request 3076), with one pod.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Annotated, Any, ClassVar, cast
+
+from continuum_server.policy.base import Options, Policy, Rank
+from continuum_server.policy.facts import (
+    NO_HOLD,
+    NO_ORDERS,
+    Hold,
+    Machine,
+    Orders,
+    ProgramState,
+    Step,
+    TurnFinish,
+    TurnStart,
+    TurnState,
+)
+from continuum_server.policy.limits import Range, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGateOptions(Options):
+    """Options of ``lease-gate``."""
+
+    lease_s: Seconds = 30.0
+    """A program inside keeps its room for so long after a turn, whoever waits."""
+    share: Annotated[float, Range(1e-3, 1000.0)] = 1.0
+    """Share of the KV pool that programs inside may fill."""
+    patience_s: Seconds = 1800.0
+    """A request that was held back for this long is admitted even if memory is full."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """Policy state of a program."""
+
+    program: ProgramState
+    committed: int = 0
+    """Prompt and output of the last finished turn, in tokens."""
+    flying: dict[str, int] = field(default_factory=dict)
+    """Prompt tokens of its admitted requests in the engine."""
+    inside: bool = False
+    paused: bool = False
+    """It was inside and gave up its room."""
+    idle_since_s: float = math.inf
+    held: list[TurnState] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Tokens for which it counts: each request repeats the history, so these are the same KV."""
+        return max(self.committed, sum(self.flying.values()))
+
+    @property
+    def wanted(self) -> int:
+        """Its size once its held requests are admitted."""
+        return max(self.committed, sum(turn.prompt_tokens for turn in self.held))
+
+
+class LeaseGate(Policy):
+    """Requests run in order of arrival. Programs inside count at their full context; when another one needs room, the
+    longest idle one that has been away for longer than its lease is paused. No KV is held."""
+
+    name: ClassVar[str] = "lease-gate"
+    options_type: ClassVar[type] = LeaseGateOptions
+    test_options: ClassVar[Mapping[str, Any]] = {"lease_s": 0.3, "patience_s": 20.0}
+    gauges: ClassVar[Mapping[str, str]] = {
+        "programs_inside": "Programs that the gate has admitted",
+        "programs_outside": "Programs with a request that is held back",
+    }
+    stock_order: ClassVar[bool] = False
+    steps: ClassVar[bool] = True
+    options: LeaseGateOptions
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._capacity = self.options.share * machine.kv_tokens
+        self._inside: dict[str, _Session] = {}
+        self._waiting: dict[str, _Session] = {}
+        """Programs with held requests, in order of arrival."""
+        self._admitted: list[TurnState] = []
+        """Requests that were held back and may run now."""
+        self._changed = False
+        self._event_s = math.inf
+        """When time alone may admit another program."""
+        self._places = count()
+
+    # ------------------------------------------------------------------------------- what happens
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        if not turn.tagged:
+            turn.policy_state = next(self._places)
+            return
+        session = self._session(turn.program)
+        if session.inside:
+            self._dispatch(session, turn)
+            self._make_room(0.0, now_s)
+        else:
+            session.held.append(turn)
+            self._waiting[turn.program.program_id] = session
+            self._changed = True
+
+    def _session(self, program: ProgramState) -> _Session:
+        if program.policy_state is None:
+            for name in [name for name, each in self._inside.items() if each.program.ended and not each.flying]:
+                del self._inside[name]  # forgotten
+            program.policy_state = _Session(program)
+        return cast(_Session, program.policy_state)
+
+    def _dispatch(self, session: _Session, turn: TurnState) -> None:
+        session.flying[turn.request_id] = turn.prompt_tokens
+        session.idle_since_s = math.inf
+        turn.policy_state = next(self._places)
+
+    def rank(self, turn: TurnState) -> Rank | None:
+        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
+
+    def turn_started(self, start: TurnStart) -> None:
+        session = cast("_Session | None", start.turn.program.policy_state)
+        if session is not None and start.turn in session.held:  # overdue: admitted even if memory is full
+            self._admit(session)
+            self._changed = True
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        session = self._session(finish.turn.program)
+        session.committed = finish.context_tokens
+        session.flying.pop(finish.turn.request_id, None)
+        if not session.flying:
+            session.idle_since_s = finish.now_s
+        self._changed = True
+        return NO_HOLD
+
+    def turn_lost(self, turn: TurnState) -> None:
+        """A program without any request in the engine no longer counts; its next turn counts as a new program's."""
+        self._changed = True
+        session = cast("_Session | None", turn.program.policy_state)
+        if session is None:
+            return
+        session.flying.pop(turn.request_id, None)
+        session.held = [held for held in session.held if held is not turn]
+        if not session.held:
+            self._waiting.pop(turn.program.program_id, None)
+        if not turn.program.requests_in_engine:
+            self._leave(turn.program)
+
+    def program_finished(self, program: ProgramState) -> None:
+        self._leave(program)
+        self._changed = True
+
+    def _leave(self, program: ProgramState) -> None:
+        self._inside.pop(program.program_id, None)
+        self._waiting.pop(program.program_id, None)
+        program.policy_state = None
+
+    # ------------------------------------------------------------------------------------ memory
+
+    def _room(self) -> float:
+        return self._capacity - sum(session.size for session in self._inside.values())
+
+    def _idle(self, now_s: float) -> list[_Session]:
+        """Programs inside whose lease is over, the longest idle first."""
+        over = [each for each in self._inside.values() if each.idle_since_s + self.options.lease_s < now_s]
+        return sorted(over, key=lambda each: (each.idle_since_s, each.program.sequence))
+
+    def _make_room(self, tokens: float, now_s: float) -> None:
+        """Pause idle programs until there is room for so many tokens more."""
+        room = self._room()
+        for session in self._idle(now_s):
+            if room >= tokens:
+                break
+            room += session.size
+            session.inside, session.paused = False, True
+            del self._inside[session.program.program_id]
+
+    # --------------------------------------------------------------------------------- admission
+
+    def step(self, step: Step) -> Orders:
+        if not (self._changed or (self._waiting and step.now_s > self._event_s)):
+            return NO_ORDERS
+        self._changed = False
+        while (best := self._next(step.now_s)) is not None:
+            self._make_room(min(best.wanted, self._capacity), step.now_s)
+            self._admit(best)
+        self._event_s = min(self._instants(step.now_s), default=math.inf)
+        turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
+        return Orders(rank_again=turns) if turns else NO_ORDERS
+
+    def _next(self, now_s: float) -> _Session | None:
+        """The program to admit: impatient ones, else of those that fit paused ones before new ones, then the smallest,
+        then the one that waits longest."""
+        room = self._room() + sum(session.size for session in self._idle(now_s))
+        starving = [each for each in self._waiting.values() if self._since_s(each) + self.options.patience_s < now_s]
+        if starving:
+            return min(starving, key=self._since_s)
+        fitting = [each for each in self._waiting.values() if min(each.wanted, self._capacity) <= room]
+        return min(fitting, key=lambda each: (not each.paused, each.wanted, self._since_s(each)), default=None)
+
+    def _since_s(self, session: _Session) -> float:
+        return session.held[0].arrival_s
+
+    def _admit(self, session: _Session) -> None:
+        session.inside, session.paused = True, False
+        self._inside[session.program.program_id] = session
+        self._waiting.pop(session.program.program_id, None)
+        for turn in session.held:
+            self._dispatch(session, turn)
+        self._admitted += session.held
+        session.held = []
+
+    def _instants(self, now_s: float) -> Iterator[float]:
+        """When a lease ends or a request becomes impatient."""
+        lease_s, patience_s = self.options.lease_s, self.options.patience_s
+        ends = (each.idle_since_s + lease_s for each in self._inside.values() if each.idle_since_s < math.inf)
+        yield from (end for end in ends if end >= now_s)
+        yield from (self._since_s(each) + patience_s for each in self._waiting.values())
+
+    def next_event_s(self) -> float | None:
+        return self._event_s if self._waiting and self._event_s < math.inf else None
+
+    def state(self) -> dict[str, Any]:
+        return {"programs_inside": len(self._inside), "programs_outside": len(self._waiting)}

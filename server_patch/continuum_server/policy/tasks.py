@@ -1,0 +1,230 @@
+"""Sizes of tasks that are run repeatedly, and how much a program still has to do according to earlier runs of its task.
+
+Logarithms of sizes are taken as normal: everybody's have a mean and a variance, and a task's runs lie around a mean of
+their own. How far the runs of one task differ is learned from how far each run was from the earlier ones. So with few
+runs, or with runs that are not alike, a forecast stays near everybody's sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+ENOUGH = 4
+"""Finished programs before anything is forecast."""
+WINDOW = 512
+"""Programs over which everybody's sizes are averaged."""
+RUNS = 8
+"""Runs over which a task's sizes are averaged."""
+USUAL_LIKENESS = 0.7
+"""Share of the variance of sizes that lies between tasks, before repeated runs have shown it: SWE-bench agents."""
+USUAL_WEIGHT = 4
+"""Runs that ``USUAL_LIKENESS`` counts for."""
+FAR = 5.0
+"""Standard deviations beyond the mean from which the tail of the normal distribution is approximated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a program did, or does in all."""
+
+    work_s: float = 0.0
+    """Seconds of the engine."""
+    turns: float = 0.0
+    tokens: float = 0.0
+    """Final context."""
+
+
+Sizes = tuple[float, ...]
+"""The logarithms of a ``Size``, field by field."""
+_NAMES = tuple(field.name for field in fields(Size))
+
+
+@dataclass(slots=True)
+class _Average:
+    """Mean in which the last ``window`` values count most."""
+
+    count: int
+    mean: Sizes
+
+    def add(self, value: Sizes, window: int) -> None:
+        self.count = min(self.count + 1, window)
+        self.mean = tuple(old + (new - old) / self.count for old, new in zip(self.mean, value, strict=True))
+
+
+def _average() -> _Average:
+    return _Average(0, (0.0,) * len(_NAMES))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a program is expected to do in all: normal distributions of the logarithms."""
+
+    log_mean: Sizes
+    log_std: Sizes
+
+    def work_s(self, done_s: float = 0.0) -> float:
+        """Expected work of a program that has done ``done_s`` and goes on."""
+        return survivor_mean(self.log_mean[0], self.log_std[0], done_s)
+
+    def turns(self, done: float = 0.0) -> float:
+        return survivor_mean(self.log_mean[1], self.log_std[1], done)
+
+    def tokens(self, grown_to: float = 0.0) -> float:
+        """Expected final context of a program that has grown to so many tokens."""
+        return survivor_mean(self.log_mean[2], self.log_std[2], grown_to)
+
+
+class Tasks:
+    """Sizes of finished programs: everybody's, and those of each task.
+
+    Args:
+        limit: tasks remembered; the task that was not run for longest is forgotten first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._everybody, self._squares, self._errors = _average(), _average(), _average()
+        self._tasks: OrderedDict[str, _Average] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, task: str | None, size: Size) -> None:
+        """A program finished. ``task``: None if the program has no name and no prompt that could be run again."""
+        logs = tuple(math.log(max(value, 1e-9)) for value in astuple(size))
+        if task is not None and self._limit > 0:
+            self._add_run(task, logs)
+        self._everybody.add(logs, WINDOW)
+        self._squares.add(tuple(log * log for log in logs), WINDOW)
+
+    def _add_run(self, task: str, logs: Sizes) -> None:
+        runs = self._tasks.get(task)
+        if runs is None:
+            runs = self._tasks[task] = _average()
+            if len(self._tasks) > self._limit:
+                self._tasks.popitem(last=False)
+        else:
+            surprise = 1.0 + 1.0 / runs.count
+            self._errors.add(
+                tuple((log - mean) ** 2 / surprise for log, mean in zip(logs, runs.mean, strict=True)), WINDOW
+            )
+        runs.add(logs, RUNS)
+        self._tasks.move_to_end(task)
+
+    def of(self, task: str | None) -> Forecast | None:
+        """The forecast for a program of the task; None: the task was never run, or too few programs finished."""
+        runs = self._tasks.get(task) if task is not None else None
+        if runs is None or self._everybody.count < ENOUGH:
+            return None
+        log_mean, log_std = [], []
+        for index, own in enumerate(runs.mean):
+            mean, whole = self._everybody.mean[index], self._variance(index)
+            within = self._within(index, whole)
+            between = max(0.0, whole - within)
+            weight = runs.count * between / (runs.count * between + within) if between > 0.0 else 0.0
+            log_mean.append(mean + weight * (own - mean))
+            log_std.append(math.sqrt(within + between * (1.0 - weight)))
+        return Forecast(tuple(log_mean), tuple(log_std))
+
+    def everybody(self) -> Forecast | None:
+        """The forecast for a program of which nothing is known; None: too few programs finished."""
+        if self._everybody.count < ENOUGH:
+            return None
+        spread = tuple(math.sqrt(self._variance(index)) for index in range(len(_NAMES)))
+        return Forecast(self._everybody.mean, spread)
+
+    def _variance(self, index: int) -> float:
+        return max(0.0, self._squares.mean[index] - self._everybody.mean[index] ** 2)
+
+    def _within(self, index: int, whole: float) -> float:
+        """The variance between runs of one task."""
+        count = self._errors.count
+        usual = USUAL_WEIGHT * (1.0 - USUAL_LIKENESS) * whole
+        return (usual + count * self._errors.mean[index]) / (USUAL_WEIGHT + count)
+
+    # ------------------------------------------------------------------------------------- files
+
+    def to_json(self) -> dict[str, Any]:
+        everybody = (self._everybody, self._squares, self._errors)
+        return {
+            "everybody": [_to_json(average) for average in everybody],
+            "tasks": [[task, *_to_json(runs)] for task, runs in self._tasks.items()],
+        }
+
+    def from_json(self, data: Mapping[str, Any]) -> None:
+        """Add what another run learned. Where both know a task, the runs of both count.
+
+        Raises:
+            ValueError: not the form that ``to_json`` writes.
+        """
+        everybody, tasks = data.get("everybody"), data.get("tasks")
+        if not isinstance(everybody, list) or len(everybody) != 3 or not isinstance(tasks, list):
+            raise ValueError("tasks: expected everybody and tasks")
+        if not all(isinstance(given, list) and given and isinstance(given[0], str) for given in tasks):
+            raise ValueError("tasks: expected a name before each task's numbers")
+        read = [_from_json(given, WINDOW) for given in everybody]
+        runs = {task: _from_json(given, RUNS) for task, *given in tasks}
+        for own, given in zip((self._everybody, self._squares, self._errors), read, strict=True):
+            _merge(own, given, WINDOW)
+        for task, given in runs.items():
+            _merge(self._tasks.setdefault(task, _average()), given, RUNS)
+            self._tasks.move_to_end(task)
+        while len(self._tasks) > self._limit:
+            self._tasks.popitem(last=False)
+
+
+def merge_tasks(runs: list[Mapping[str, Any]], limit: int = 1_000_000) -> dict[str, Any]:
+    """What several runs learned, as one.
+
+    Raises:
+        ValueError: as ``Tasks.from_json``.
+    """
+    merged = Tasks(limit)
+    for run in runs:
+        merged.from_json(run)
+    return merged.to_json()
+
+
+def _merge(own: _Average, given: _Average, window: int) -> None:
+    together = own.count + given.count
+    if together:
+        share = given.count / together
+        own.mean = tuple(old + share * (new - old) for old, new in zip(own.mean, given.mean, strict=True))
+        own.count = min(together, window)
+
+
+def _to_json(average: _Average) -> list[float]:
+    return [average.count, *(round(value, 6) for value in average.mean)]
+
+
+def _from_json(given: Any, window: int) -> _Average:
+    good = isinstance(given, list) and len(given) == 1 + len(_NAMES) and all(_is_number(value) for value in given)
+    if not good or not isinstance(given[0], int) or given[0] < 0:
+        raise ValueError(f"tasks: expected a count and {len(_NAMES)} numbers, found {given!r:.80}")
+    return _Average(min(given[0], window), tuple(float(value) for value in given[1:]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e6
+
+
+def survivor_mean(log_mean: float, log_std: float, beyond: float) -> float:
+    """Mean of the log-normal values above ``beyond``; with no spread, the larger of the two."""
+    if log_std < 1e-6:
+        return max(math.exp(log_mean), beyond)
+    if beyond <= 0.0:
+        return math.exp(log_mean + log_std * log_std / 2.0)
+    deviations = (math.log(beyond) - log_mean) / log_std
+    if deviations > FAR:
+        return beyond * (1.0 + log_std / deviations)
+    mean = math.exp(log_mean + log_std * log_std / 2.0)
+    return max(beyond, mean * _above(deviations - log_std) / _above(deviations))
+
+
+def _above(deviations: float) -> float:
+    """Share of a normal distribution that lies above so many standard deviations."""
+    return 0.5 * math.erfc(deviations / math.sqrt(2.0))

@@ -1,0 +1,33 @@
+"""How long a program's turns take on an empty engine: what a program's slowdown is measured against."""
+
+from __future__ import annotations
+
+from continuum_traces.schema import Program
+
+from continuum_server.step_times.model import PrefillChunk, StepTimes
+
+
+def alone_turns_s(program: Program, times: StepTimes, chunk_tokens: int, block_size: int) -> list[float]:
+    """Seconds of each turn from its arrival to its end, with nothing else on the machine.
+
+    The program's first turn finds nothing in the cache, each later one what its own earlier turns left there, in whole
+    blocks. The pool must hold the program's longest turn.
+    """
+    turns, prompts = program.turns, program.prompt_tokens()
+    computed = [0] + [prompt + turn.output_tokens - 1 for prompt, turn in zip(prompts, turns, strict=True)]
+    found = []
+    for index, (turn, prompt, reusable) in enumerate(zip(turns, prompts, program.reusable_tokens(), strict=True)):
+        hit = min(reusable if index else 0, computed[index], prompt - 1) // block_size * block_size
+        decode_s = times.decode_stretch_s(1, prompt + 1, turn.output_tokens - 1) if turn.output_tokens > 1 else ()
+        found.append(prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
+    return found
+
+
+def prefill_s(times: StepTimes, prompt: int, done: int, chunk_tokens: int) -> float:
+    """Seconds to compute a prompt of which ``done`` tokens are in KV, in chunks, alone."""
+    seconds = 0.0
+    while done < prompt:
+        chunk = min(chunk_tokens, prompt - done)
+        seconds += times.step_s((PrefillChunk(chunk, done),), 0, 0)
+        done += chunk
+    return seconds

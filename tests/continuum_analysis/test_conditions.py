@@ -1,0 +1,68 @@
+"""Conditions of --fail-if: what they mean, and that intervals decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from continuum_analysis.compare.conditions import Condition, Pair
+from continuum_analysis.compare.runs import load_all
+from continuum_analysis.records.timeline import AnalysisError
+from recorded_runs import write_recorded
+
+
+def pair(folder: Path, ours: list[float], theirs: list[float]) -> Pair:
+    """One program a seed, with these completion times."""
+    for seed, (mine, base) in enumerate(zip(ours, theirs, strict=True)):
+        write_recorded(folder / "new" / f"s{seed}", "continuum", seed, [mine])
+        write_recorded(folder / "old" / f"s{seed}", "vllm", seed, [base])
+    return Pair("continuum", load_all([folder / "new"]), "vllm", load_all([folder / "old"]))
+
+
+def test_the_near_end_of_the_interval_decides(tmp_path: Path) -> None:
+    """Ratios 1.2 on average, by seed 1.0 to 1.4: 1.05 is within the interval."""
+    noisy = pair(tmp_path, [10.0, 12.0, 14.0], [10.0, 10.0, 10.0])
+    assert not Condition("jct_mean_ratio > 1.05").apply(noisy).failed
+    assert Condition("jct_mean_ratio > 1.05", only_estimates=True).apply(noisy).failed
+    assert Condition("mean(jct_mean_ratio) > 1.05").apply(noisy).failed
+    assert Condition("1.05 < mean(jct_mean_s_ratio)").apply(noisy).failed
+    assert not Condition("jct_mean_ratio < 1.3").apply(noisy).failed
+    assert Condition("jct_mean_ratio < 4").apply(noisy).failed
+    assert "jct_mean_ratio 1.2 (" in Condition("jct_mean_ratio > 1.05").apply(noisy).found
+
+
+def test_a_sure_difference_fails(tmp_path: Path) -> None:
+    sure = pair(tmp_path, [12.0, 12.1, 12.2], [10.0, 10.1, 10.2])
+    assert Condition("jct_mean_ratio > 1.05").apply(sure).failed
+    assert Condition("ttft_p95 > 0.4 and jct_mean > 11").apply(sure).failed
+    assert Condition("programs_failed > 0 or (max(jct_mean) >= 12.2)").apply(sure).failed
+    assert not Condition("min(jct_mean) > 12.05").apply(sure).failed
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("jct_mean_ratio >", "not an expression"),
+        ("jct_mean_ratio", "expected a comparison"),
+        ("1 < jct_mean_ratio < 2", "expected a comparison"),
+        ("jct_mean == 2", "expected a comparison"),
+        ("not jct_mean > 2", "expected a comparison"),
+        ("jct_mean > ttft_mean", "expected a metric on one side and a number"),
+        ("1 > 2", "expected a metric on one side and a number"),
+        ("__import__('os').system('true') > 1", "expected a metric"),
+        ("sum(jct_mean) > 1", "expected mean"),
+        ("speed > 1", "no such metric, or no value of it for continuum"),
+        ("pin_hit_ratio_ratio > 1", "no such metric, or no value of it for continuum"),
+    ],
+)
+def test_what_is_no_condition(tmp_path: Path, text: str, why: str) -> None:
+    runs = pair(tmp_path, [1.0, 1.0], [1.0, 1.0])
+    with pytest.raises(AnalysisError, match=f"--fail-if .*{why}"):
+        Condition(text).apply(runs)
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    one = pair(tmp_path, [2.0], [1.0])
+    with pytest.raises(AnalysisError, match=r"no interval for continuum .one seed.: give runs of --seeds 3 or more"):
+        Condition("jct_mean_ratio > 1.05").apply(one)
+    assert Condition("jct_mean_ratio > 1.05", only_estimates=True).apply(one).failed

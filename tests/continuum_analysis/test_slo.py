@@ -1,0 +1,70 @@
+"""SLOs: how they are read, and who keeps them, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from continuum_analysis.compare.runs import load_all
+from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.slo import Slo, read_slo, slo_text, with_slo
+from recorded_runs import write_recorded
+
+
+def test_limits_are_read_with_their_units() -> None:
+    assert read_slo("ttft=2s, tpot=50ms,jct=10x") == Slo(ttft_s=2.0, tpot_s=0.05, jct_times=10.0)
+    assert read_slo("jct=5min") == Slo(jct_s=300.0)
+    assert slo_text(read_slo("tpot=50ms,jct=1h")) == "TPOT <= 0.05 s, JCT <= 3600 s"
+
+
+@pytest.mark.parametrize("text", ["", "ttft", "ttft=2", "ttft=2x", "itl=2s", "ttft=-1s", "jct=infs"])
+def test_other_limits_are_refused(text: str) -> None:
+    with pytest.raises(AnalysisError, match=r"--slo .*: expected ttft=2s"):
+        read_slo(text)
+    with pytest.raises(AnalysisError, match="ttft is given twice"):
+        read_slo("ttft=1s,ttft=2s")
+
+
+def test_shares_are_of_all_programs_and_all_turns(tmp_path: Path) -> None:
+    """TTFT is 0.5 s. TPOT of a program that takes T: (T - 0.5) / 10."""
+    write_recorded(tmp_path / "r", "vllm", 0, [2.5, 5.5, 10.5, 4.0], unfinished=1)
+    runs = load_all([tmp_path / "r"])
+
+    def found(text: str) -> dict[str, object]:
+        (run,) = with_slo(runs, read_slo(text))
+        return {name: value for name, value in run.metrics.values.items() if name.startswith("slo_")}
+
+    wall_s = runs[0].metrics.facts.wall_s
+    assert found("jct=5.5s") == {"slo_programs_share": 2 / 4, "slo_programs_per_s": 2 / wall_s}
+    assert found("ttft=500ms")["slo_requests_share"] == 3 / 4  # the request that never ended keeps nothing
+    assert found("tpot=210ms,jct=20s") == {
+        "slo_requests_share": 1 / 4,
+        "slo_requests_per_s": 1 / wall_s,
+        "slo_programs_share": 1 / 4,
+        "slo_programs_per_s": 1 / wall_s,
+    }
+    assert found("ttft=400ms,jct=100s")["slo_programs_share"] == 0.0
+
+
+def test_a_turn_of_one_token_has_no_pace(tmp_path: Path) -> None:
+    write_recorded(tmp_path / "r", "vllm", 0, [2.5], output_tokens=1)
+    (run,) = with_slo(load_all([tmp_path / "r"]), read_slo("tpot=1ms"))
+    assert run.metrics.values["slo_requests_share"] == 1.0
+
+
+def test_a_multiple_is_of_the_same_program_alone(tmp_path: Path) -> None:
+    write_recorded(tmp_path / "r", "vllm", 0, [20.0, 20.0], gap_s=1.0)
+    write_recorded(tmp_path / "alone", "vllm", 0, [1.0, 3.0], jps=1e-5)
+    runs, alone = load_all([tmp_path / "r"]), load_all([tmp_path / "alone"])
+    (run,) = with_slo(runs, read_slo("jct=10x"), alone)
+    assert run.metrics.values["slo_programs_share"] == 1 / 2  # 20 s of 10 s, and of 30 s
+    with pytest.raises(AnalysisError, match="needs --unloaded DIR"):
+        with_slo(runs, read_slo("jct=10x"))
+    with pytest.raises(AnalysisError, match="'p1' arrives before 'p0' has finished"):
+        with_slo(runs, read_slo("jct=10x"), runs)
+    write_recorded(tmp_path / "few", "vllm", 0, [1.0])
+    with pytest.raises(AnalysisError, match=r"program 'p1' of .* did not finish there"):
+        with_slo(runs, read_slo("jct=10x"), load_all([tmp_path / "few"]))
+    write_recorded(tmp_path / "other", "vllm", 0, [1.0, 3.0], sha256="b")
+    with pytest.raises(AnalysisError, match=r"workload\.sha256 is b, and aaa"):
+        with_slo(runs, read_slo("jct=10x"), load_all([tmp_path / "other"]))

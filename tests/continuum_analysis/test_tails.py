@@ -1,0 +1,53 @@
+"""The worst TTFT of a program and its slowdown, and where they are unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from continuum_analysis.compare.runs import read_run_metrics
+from continuum_analysis.metrics import analyze_run, completion_times
+from continuum_analysis.tables import programs_table
+from continuum_traces.run_dir import TURNS, write_rows
+from continuum_traces.schema import TurnRecord
+
+RECORDS = [
+    TurnRecord("p", 0, 0.0, 0.0, 1.0, 2.0, 100, 5, gap_s=4.0, alone_s=1.5),
+    TurnRecord("p", 1, 6.0, 6.0, 9.0, 10.0, 200, 5, is_last=True, alone_s=2.5),
+    TurnRecord("q", 0, 0.0, 0.0, 0.5, 2.0, 100, 5, is_last=True, alone_s=2.0),
+]
+"""By hand: p takes 10 s, 8 alone, and its worst TTFT is 3 s; q takes 2 s, 2 alone, and 0.5 s."""
+
+
+def folder(path: Path, records: list[TurnRecord]) -> Path:
+    path.mkdir()
+    write_rows(path / TURNS, records)
+    return path
+
+
+def test_worst_ttft_and_slowdown(tmp_path: Path) -> None:
+    run = folder(tmp_path / "virtual", RECORDS)
+    values = analyze_run(run).values
+    assert (values["ttft_worst_mean_s"], values["ttft_worst_max_s"]) == (1.75, 3.0)
+    assert values["ttft_worst_p95_s"] == pytest.approx(2.875)
+    assert (values["slowdown_mean"], values["slowdown_max"]) == (1.125, 1.25)
+    assert values["slowdown_p95"] == pytest.approx(1.2375)
+    rows = programs_table([read_run_metrics(run)]).set_index("program_id")
+    assert list(rows.loc["p", ["worst_ttft_s", "alone_s", "slowdown"]]) == [3.0, 8.0, 1.25]
+
+
+def test_a_live_run_needs_a_reference(tmp_path: Path) -> None:
+    """The reference holds p alone, in 5 s; q is not in it, so its slowdown stays unknown."""
+    live = [replace(record, alone_s=None, first_token_s=None) for record in RECORDS]
+    run = folder(tmp_path / "live", live)
+    assert {analyze_run(run).values[name] for name in ("slowdown_mean", "slowdown_p95", "ttft_worst_mean_s")} == {None}
+    alone = folder(tmp_path / "alone", [TurnRecord("p", 0, 0.0, 0.0, 1.0, 5.0, 100, 5, is_last=True)])
+    values = analyze_run(run, completion_times(alone)).values
+    assert (values["slowdown_mean"], values["slowdown_max"]) == (2.0, 2.0)
+
+
+def test_a_program_with_an_unknown_turn_has_no_worst_ttft_and_no_slowdown(tmp_path: Path) -> None:
+    run = folder(tmp_path / "half", [RECORDS[0], replace(RECORDS[1], alone_s=None, first_token_s=None), RECORDS[2]])
+    values = analyze_run(run).values
+    assert (values["slowdown_mean"], values["ttft_worst_mean_s"]) == (1.0, 0.5)

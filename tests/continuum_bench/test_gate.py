@@ -1,0 +1,96 @@
+"""``compare --slo`` and ``compare --fail-if``, as typed by a user and as read by a CI system."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from continuum_bench.cli import app
+from recorded_runs import write_recorded
+from typer.testing import CliRunner
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    for seed in range(3):
+        write_recorded(tmp_path / "e" / f"vllm-seed{seed}", "vllm", seed, [10.0 + seed, 11.0])
+        write_recorded(tmp_path / "e" / f"continuum-seed{seed}", "continuum", seed, [5.0 + seed, 6.0], ttft_s=0.25)
+    return tmp_path / "e"
+
+
+def test_latencies_are_in_the_terminal_and_in_files(experiment: Path) -> None:
+    said = bench("compare", experiment).stdout
+    assert "Latency of turns on the client's clock; no record has the percentiles of ITL" in said
+    (ttft,) = [line for line in said.splitlines() if "continuum" in line and "TTFT, s" in line]
+    assert [cell.strip() for cell in ttft.split("│")[3:-1]] == ["0.25"] * 5
+    arm = json.loads(bench("compare", experiment, "--json").stdout)["policies"]["vllm"]
+    assert arm["ttft_p90_s"] == 0.5
+    assert arm["throughput_output_tokens_per_s_per_gpu"] == pytest.approx(arm["throughput_output_tokens_per_s"] / 2)
+    assert "itl_mean_s" in bench("compare", experiment, "--format", "csv").stdout.splitlines()[0]
+
+
+def test_goodput_in_the_terminal_and_in_files(experiment: Path) -> None:
+    done = bench("compare", experiment, "--slo", "ttft=300ms,jct=6s")
+    assert "Goodput: TTFT <= 0.3 s, JCT <= 6 s" in done.stdout
+    arms = json.loads(bench("compare", experiment, "--slo", "ttft=300ms,jct=6s", "--json").stdout)["policies"]
+    assert (arms["vllm"]["slo_requests_share"], arms["continuum"]["slo_requests_share"]) == (0.0, 1.0)
+    assert arms["continuum"]["slo_programs_share"] == pytest.approx((1 + 1 + 0.5) / 3)
+    rows = bench("analyze", experiment, "--slo", "jct=6s", "--format", "csv").stdout.splitlines()
+    assert "slo_programs_share" in rows[0]
+    assert "slo_programs_per_s" in bench("analyze", experiment / "vllm-seed0", "--slo", "jct=6s").stdout
+    assert "--unloaded: needs --slo" in bench("compare", experiment, "--unloaded", experiment).stderr
+
+
+def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gate.xml"
+    conditions = ["--fail-if", "jct_mean_ratio > 1.05", "--fail-if", "vllm: jct_mean > 8"]
+    done = bench("compare", experiment, *conditions, "--junit", file)
+    assert done.exit_code == 3
+    assert "ok: continuum: jct_mean_ratio > 1.05: jct_mean_ratio 0.5" in done.stderr
+    assert "FAILED: vllm: jct_mean > 8: jct_mean 11" in done.stderr
+    root = ElementTree.parse(file).getroot()
+    assert root.attrib == {"tests": "2", "failures": "1", "errors": "0"}
+    cases = root.findall("./testsuite/testcase")
+    assert [(case.get("classname"), case.get("name")) for case in cases] == [
+        ("continuum", "not (jct_mean_ratio > 1.05)"),
+        ("vllm", "not (jct_mean > 8)"),
+    ]
+    assert [case.find("failure") is not None for case in cases] == [False, True]
+    assert bench("compare", experiment, "--fail-if", "jct_mean_ratio > 1.05").exit_code == 0
+
+
+def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path, tmp_path: Path) -> None:
+    """The same policies and seeds in both directories: continuum got slower, vllm did not."""
+    new = tmp_path / "new"
+    for seed in range(3):
+        write_recorded(new / f"vllm-seed{seed}", "vllm", seed, [10.0 + seed, 11.0])
+        write_recorded(new / f"continuum-seed{seed}", "continuum", seed, [7.0 + seed, 8.0])
+    assert "are both policy" in bench("compare", experiment, new).stderr
+    done = bench("compare", experiment, new, "--fail-if", "jct_mean_ratio > 1.05")
+    assert done.exit_code == 3
+    assert f"ok: vllm in {new}: jct_mean_ratio > 1.05: jct_mean_ratio 1\n" in done.stderr
+    assert f"FAILED: continuum in {new}: jct_mean_ratio > 1.05: jct_mean_ratio 1.3" in done.stderr
+    write_recorded(new / "static-ttl-seed0", "static-ttl", 0, [1.0, 1.0])
+    done = bench("compare", experiment, new, "--fail-if", "jct_mean_ratio > 1.05")
+    assert done.exit_code == 2
+    assert f"static-ttl has no counterpart in {experiment}" in done.stderr
+
+
+def test_options_of_the_gate_that_do_nothing_are_refused(experiment: Path, tmp_path: Path) -> None:
+    for arguments, why in (
+        (["--junit", tmp_path / "x.xml"], "--junit and --point-estimate: need --fail-if"),
+        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if and --format or --out"),
+        (["--fail-if", "thunder: jct_mean > 1"], "no run of thunder; there are"),
+        (["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"], "x.xml: cannot write"),
+        (["--slo", "ttft=2"], "--slo ttft=2: expected ttft=2s"),
+    ):
+        done = bench("compare", experiment, *arguments)
+        assert done.exit_code == 2, done.stderr
+        assert why in done.stderr

@@ -1,0 +1,100 @@
+"""Hints of a workload: true, wrong or lies; the same for every policy, and sent on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from continuum_bench.errors import BenchError
+from continuum_bench.live.plan import Window, make_plan
+from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
+from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_error, lies
+from continuum_bench.workload.workload import Workload, load_workload
+from continuum_server.virtual.loop import plays_of
+from continuum_traces.conversation import Job, Send, go_on
+from continuum_traces.schema import Tags
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def workload(hints: str, error: str = "0") -> Workload:
+    return load_workload("swebench", TraceOptions(num_programs=12), ArrivalOptions(0.1, hints=hints, hint_error=error))
+
+
+def told(jobs: Sequence[Job], name: str) -> list[float]:
+    return [getattr(tags, name) for job in jobs for tags in job.hints if getattr(tags, name) is not None]
+
+
+def truths(jobs: Sequence[Job]) -> list[float]:
+    return [turn.slowest_tool.end_s for job in jobs for turn in job.program.turns[:-1] if turn.slowest_tool]
+
+
+def test_every_kind_has_a_function() -> None:
+    assert tuple(KINDS) == HINTS
+
+
+def test_true_hints_say_what_the_trace_holds() -> None:
+    jobs = workload("tool_s").jobs(0)
+    assert told(jobs, "pred_tool_s") == truths(jobs)
+    assert told(jobs, "last_tool_duration_s") == truths(jobs)
+    assert set(told(jobs, "pred_tool")) == {
+        turn.slowest_tool.name for job in jobs for turn in job.program.turns[:-1] if turn.slowest_tool
+    }
+    wishes = told(workload("kv_ttl").jobs(0), "kv_ttl_s")
+    assert wishes == [pytest.approx(1.1 * t.gap_s) for job in jobs for t in job.program.turns[:-1]]
+
+
+def test_errors_depend_on_the_seed_alone() -> None:
+    noisy = workload("tool_s", "0.5")
+    assert noisy.jobs(3) == noisy.jobs(3)
+    assert told(noisy.jobs(3), "pred_tool_s") != told(noisy.jobs(4), "pred_tool_s")
+    ratios = [said / true for said, true in zip(told(noisy.jobs(0), "pred_tool_s"), truths(noisy.jobs(0)), strict=True)]
+    assert 0.5 < sum(0.61 < ratio < 1.65 for ratio in ratios) / len(ratios) < 0.85
+
+
+def test_a_share_of_the_programs_lies() -> None:
+    every, third = workload("tool_s", "adversarial").jobs(0), workload("tool_s", "adversarial:0.34").jobs(0)
+    wrong = [job.hints == lie.hints for job, lie in zip(third, every, strict=True)]
+    assert wrong == [lies(number, HintError(adversaries=0.34)) for number in range(12)]
+    assert sum(wrong) == 4
+    silent = workload("tool_s", "adversarial:0.34:silent").jobs(0)
+    assert [not job.hints for job in silent] == [not lie for lie in wrong]
+
+
+@given(st.floats(0.0, 1e5))
+def test_lies_are_far_from_the_truth(truth_s: float) -> None:
+    said = Lies().seconds(truth_s)
+    assert truth_s == 0.0 or not truth_s / 10 < said < truth_s * 10 or said == 86_400.0
+
+
+def test_both_engines_send_the_hints() -> None:
+    """The tags of the replay itself stay as they are."""
+    hinted, plain = workload("tool_s"), workload("none")
+    for job, bare in zip(plays_of(hinted.jobs(0), 16), plays_of(plain.jobs(0), 16), strict=True):
+        sent, without = _tags(job), _tags(bare)
+        assert sent.pred_tool_s is not None
+        assert (
+            Tags(**{n: getattr(sent, n) for n in ("program_id", "is_last_step", "this_func_call", "turn_id")})
+            == without
+        )
+    plan = make_plan(hinted, 0, Window())
+    assert [play.hints for play in plan.plays] == [job.hints for job in hinted.jobs(0)]
+
+
+def _tags(play: object) -> Tags:
+    action = go_on(play.conversation, None, lambda record: None)  # type: ignore[attr-defined]
+    action = go_on(play.conversation, None, lambda record: None)  # type: ignore[attr-defined]
+    assert isinstance(action, Send)
+    return action.tags
+
+
+def test_part_of_the_identity_of_a_run() -> None:
+    assert "hints" not in workload("none").facts
+    facts = workload("tool_s", "0.5").facts
+    assert (facts["hints"], facts["hint_error"]) == ("tool_s", "0.5")
+
+
+@pytest.mark.parametrize("spec", ["", "x", "-1", "nan", "11", "adversarial:2", "adversarial:x", "adversarial:0.5:loud"])
+def test_other_errors_are_refused(spec: str) -> None:
+    with pytest.raises(BenchError, match="--hint-error"):
+        hint_error(spec)

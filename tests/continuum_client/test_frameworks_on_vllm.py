@@ -1,0 +1,112 @@
+"""Each framework's page, as it is written and in the framework's own environment, against a real vLLM server with our
+plugin (the GPU is modelled, the answers are scripted): programs, tools, holds and releases arrive there.
+
+``make frameworks`` builds the environments; the tests of those that are missing are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server import launcher, server_config
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.server_command import model_name
+from continuum_traces import jsonl, run_dir
+from continuum_traces.schema import SchedulerEvent
+
+pytestmark = pytest.mark.slow
+
+REPO = Path(__file__).resolve().parents[2]
+DOCS, ENVIRONMENTS = REPO / "docs" / "client", REPO / ".frameworks"
+LIST: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {}}]}
+LIST_FOLDER: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {"folder": "."}}]}
+LAMBDA: dict[str, Any] = {"tool_calls": [{"name": "_lambda_", "arguments": {}}]}
+ANSWER: dict[str, Any] = {"tool_calls": [{"name": "final_answer", "arguments": {"answer": "a.py and b.py"}}]}
+TEXT: dict[str, Any] = {"text": "There are a.py and b.py."}
+
+SCRIPTS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "langchain": {"langchain-1": [LIST_FOLDER, LIST_FOLDER, TEXT]},
+    "openai-agents": {"agents-1": [LIST, LIST, TEXT]},
+    "pydantic-ai": {"pydantic-1": [LIST, LIST, TEXT]},
+    "litellm": {"litellm-1": [TEXT], "litellm-2": [TEXT]},
+    "llama-index": {"llama-index-1": [LAMBDA, LAMBDA, TEXT]},
+    "smolagents": {"smolagents-1": [LIST, ANSWER]},
+    "autogen": {"autogen-1": [TEXT]},
+    "instructor": {"instructor-1": [{"text": '{"x": 1}'}]},
+    "crewai": {"crewai-1": [TEXT]},
+}
+"""The model's answers by page and program."""
+UNRECORDED = {"litellm-2"}
+"""It has a connection of its own: only its tags and its release are ours."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Server]:
+    """Twenty times faster than the modelled GPU; every turn's KV is held for two minutes."""
+    folder = tmp_path_factory.mktemp("server")
+    programs = {name: replies for script in SCRIPTS.values() for name, replies in script.items()}
+    lines = [json.dumps({"program": name, "replies": replies}) for name, replies in programs.items()]
+    (folder / "replies.jsonl").write_text("\n".join(lines))
+    config = server_config.ServerConfig(
+        port=0,
+        policy="static-ttl",
+        policy_options={"ttl_s": 120.0},
+        max_model_len=32_000,
+        record=folder / "record",
+        emulated=EmulatedSettings(time_scale=20.0, replies=str(folder / "replies.jsonl")),
+    )
+    with launcher.Server(config, folder / "log") as found:
+        yield found
+
+
+def page(name: str, server: launcher.Server) -> str:
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    code = "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S))
+    return code.replace("http://localhost:8000", server.url).replace("my-model", model_name(server.config))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_page_on_a_real_server(name: str, server: launcher.Server, tmp_path: Path) -> None:
+    python = ENVIRONMENTS / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{python} is missing; make frameworks builds it")
+    (tmp_path / "page.py").write_text(page(name, server))
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "CREWAI_DISABLE_TELEMETRY": "true"}
+    ours = {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}", "CONTINUUM_RECORD": str(tmp_path / "trace")}
+    done = subprocess.run(
+        [str(python), "page.py"], cwd=tmp_path, env={**os.environ, **offline, **ours}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    recorded = {program.program_id: program for program in jsonl.read_programs(tmp_path / "trace" / "trace.jsonl")}
+    for program, replies in SCRIPTS[name].items():
+        called = [reply["tool_calls"][0]["name"] for reply in replies if "tool_calls" in reply]
+        events = events_of(server, program)
+        others: list[str | None] = [None] * (len(replies) - len(called))
+        assert [event.tool for event in events if event.event == "finish"] == called + others
+        ends = [event.reason for event in events if event.event == "unpin"]
+        assert ends == ["hit"] * (len(replies) - 1) + ["last"], "every hold is hit; the release ends the last one"
+        if program not in UNRECORDED:
+            calls = [call for turn in recorded[program].turns for call in turn.tool_calls]
+            assert [call.name for call in calls] == called
+            assert all(call.duration_s is not None for call in calls if call.name != "final_answer")  # not a tool
+
+
+def events_of(server: launcher.Server, program: str) -> list[SchedulerEvent]:
+    """Up to the end of the last hold; the recorder writes within a second."""
+    folder = server.config.record
+    assert folder is not None
+    for _ in range(100):
+        found = [event for event in run_dir.read_events(folder) if event.program_id == program]
+        if any(event.reason == "last" for event in found):
+            break
+        time.sleep(0.1)
+    return found

@@ -1,0 +1,131 @@
+"""The GitHub workflow of docs/how-to/ci.md and the code of docs/how-to/mlflow.md, as far as they can be run here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from continuum_bench.experiment_file import read_experiment
+from continuum_traces.run_dir import read_manifest
+
+HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+CI, MLFLOW = HOW_TO / "ci.md", HOW_TO / "mlflow.md"
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+EXPERIMENT, WORKFLOW = fenced(CI, "yaml")
+
+
+def steps() -> list[dict[str, Any]]:
+    (job,) = yaml.safe_load(WORKFLOW)["jobs"].values()
+    return list(job["steps"])
+
+
+def test_the_workflow_has_the_form_that_github_wants() -> None:
+    workflow = yaml.safe_load(WORKFLOW)
+    assert workflow[True] == ["pull_request"]  # YAML 1.1 reads the key "on" so, and GitHub knows
+    (job,) = workflow["jobs"].values()
+    assert set(job) == {"runs-on", "timeout-minutes", "steps"}
+    for step in steps():
+        assert len({"uses", "run"} & set(step)) == 1, step
+        assert set(step) <= {"name", "uses", "run", "with", "if"}
+        assert re.fullmatch(r"actions/[\w-]+@v\d+", step.get("uses", "actions/x@v1"))
+    assert "make -C continuum setup" in " ".join(step.get("run", "") for step in steps())
+
+
+def test_the_experiment_of_the_workflow_is_one(tmp_path: Path) -> None:
+    (tmp_path / "ci.yaml").write_text(EXPERIMENT)
+    assert read_experiment(tmp_path / "ci.yaml").options.seeds == 3
+
+
+@pytest.mark.slow
+def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
+    """At a small size; then once with a limit that is too low."""
+    small = re.sub(r"num_programs: \d+", "num_programs: 2\nlength_scale: 0.2", EXPERIMENT)
+    small = re.sub(r"seeds: \d+", "seeds: 2\nno_report: true", small)
+    for folder in (tmp_path, tmp_path / "base"):
+        folder.mkdir(exist_ok=True)
+        (folder / "ci.yaml").write_text(small)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "continuum-bench"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m continuum_bench "$@"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+
+    def sh(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    *plays, compare = [step["run"] for step in steps() if "continuum-bench" in step.get("run", "")]
+    assert len(plays) == 2
+    for play in plays:
+        done = sh(play)
+        assert (done.returncode, done.stderr) == (0, "")  # quiet: true
+        assert "JCT mean" in done.stdout
+    assert read_manifest(tmp_path / "runs" / "new" / "vllm-seed1").workload["programs"] == 2
+    assert sh(compare).returncode == 0
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "0"
+    assert sh(compare.replace("> 1.05", "> 0.5")).returncode == 3
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "2"
+
+
+class Recorder(types.ModuleType):
+    """Stands in for mlflow and wandb: takes every call, and checks that metrics are numbers by name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.logged: list[dict[str, float]] = []
+        self.summary = self
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            if name in ("log_metrics", "update"):
+                assert all(isinstance(value, (int, float)) for value in given[0].values())
+                self.logged.append(given[0])
+            return self
+
+        return call
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+
+def test_summary_json_holds_what_the_page_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = json.loads((HOW_TO.parents[1] / "tests" / "golden" / "run_files.json").read_text())
+    keys = golden["keys"]["summary.json"]
+    assert {"manifest.workload.jps", "manifest.hardware.gpu", "manifest.hardware.model", "manifest.modelled"} <= set(
+        keys
+    )
+    monkeypatch.chdir(tmp_path)
+    arm = {"jct_mean_s": 1.5, "policy": "vllm", "seeds": [0], "intervals": {"jct_mean_s": [1.0, 2.0], "pins": None}}
+    manifest = {"workload": {"jps": 0.1, "name": "swebench"}, "hardware": {"gpu": "g", "model": "m"}}
+    Path("runs/three").mkdir(parents=True)
+    Path("runs/three/summary.json").write_text(json.dumps({"policies": {"vllm": arm}, "manifest": manifest}))
+    for name, code in zip(("mlflow", "wandb"), fenced(MLFLOW, "python"), strict=True):
+        recorder = Recorder(name)
+        monkeypatch.setitem(sys.modules, name, recorder)
+        exec(compile(code, str(MLFLOW), "exec"), {})
+        assert recorder.logged[0] == {"jct_mean_s": 1.5}
+    assert recorder.logged == [{"jct_mean_s": 1.5}]

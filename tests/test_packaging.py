@@ -1,0 +1,80 @@
+"""What is published: the version stands in one place, and a wheel holds every file that the packages read."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomllib")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+    "packages"
+]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("dist")
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    return zipfile.ZipFile(path)
+
+
+def test_every_file_of_the_packages_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    ours = {
+        str(file.relative_to((ROOT / package).parent))
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert packed == ours
+    assert {name.split("/")[0] for name in packed} == {Path(package).name for package in PACKAGES}
+    assert {"continuum_analysis/report.html.j2", "continuum_traces/bundled/swebench-100.jsonl.gz"} < packed
+
+
+def test_metadata(wheel: zipfile.ZipFile) -> None:
+    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = Parser().parsestr(wheel.read(name).decode())
+    assert (metadata["Name"], metadata["Version"]) == (PROJECT["name"], PROJECT["version"])
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    versions = {each.rsplit(" ", 1)[1] for each in metadata.get_all("Classifier", []) if "Python :: 3." in each}
+    assert versions == {"3.10", "3.11", "3.12", "3.13"}
+    commands = wheel.read(name.replace("METADATA", "entry_points.txt")).decode()
+    assert all(f"{command} = " in commands for command in PROJECT["scripts"])
+    plain = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
+    assert [re.split(r"[<>=]", each)[0] for each in plain] == ["openai"]  # the client alone is small
+
+
+def test_the_version_stands_in_one_place() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["title"] == "Continuum"
+    assert "version" not in citation
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            assert not re.search(r"^__version__", file.read_text(), re.MULTILINE), file
+
+
+def test_the_changelog_has_the_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased" or headings[0] == PROJECT["version"]
+    assert PROJECT["version"] in headings
+
+
+def test_issue_forms_can_be_read() -> None:
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        data = yaml.safe_load(form.read_text())
+        assert form.name == "config.yml" or data["body"][0]["validations"]["required"], form
