@@ -103,14 +103,13 @@ kept.
 """
 
 SLO_TAIL = """
-`jct=10x` is ten times the JCT that the same program has alone on the machine. It comes from a run of the same programs
-at a rate at which they hardly ever overlap, as in `figure goodput`, whose limit is a multiple of the mean of these
-times:
+`jct=10x` is ten times the JCT that the same program has alone on the machine: a limit on its slowdown. Virtual runs
+record what each turn takes alone. Other runs need `--alone DIR`, a run of the same programs one at a time. (The limit
+of `figure goodput` is a multiple of the mean of the same times.)
 
 ```bash
-continuum-bench swebench --num-programs 4 --jps 0.00001 --policy vllm --out runs/alone
 continuum-bench swebench --num-programs 4 --jps 0.5 --policy vllm,continuum --out runs/loaded
-continuum-bench compare runs/loaded --slo jct=10x --unloaded runs/alone
+continuum-bench compare runs/loaded --slo jct=10x
 ```
 """
 
@@ -138,7 +137,7 @@ def page() -> str:
     """The text of docs/metrics.md."""
     rows = [f"| `{m.name}` | {m.unit} | {m.formula.replace('|', chr(92) + '|')} |" for m in METRICS]
     causes = [f"| `{cause}` | {words} |" for cause, words in CAUSES.items()]
-    of_slo = [f"| `{m.name}` | {m.unit} | {m.formula} |" for m in slo_metrics(read_slo("ttft=1s"), {})]
+    of_slo = [f"| `{m.name}` | {m.unit} | {m.formula} |" for m in slo_metrics(read_slo("ttft=1s"))]
     slo = SLO + "\n".join(of_slo) + "\n" + SLO_TAIL
     return HEAD + "\n".join(rows) + "\n" + slo + TRIES + TAIL + MISSES + "\n".join(causes) + "\n" + EXPORTS
 

@@ -7,9 +7,8 @@ within the limit on its JCT, and all its requests kept theirs. Failed and unfini
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 from continuum_analysis.compare.intervals import interval_text
 from continuum_analysis.compare.runs import Run
@@ -19,11 +18,7 @@ from continuum_analysis.metrics import Metric, Value
 from continuum_analysis.records.facts import RunFacts
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 
-UNLOADED_JPS = 1e-5
-"""The rate of an unloaded run, about one program a day: programs hardly ever overlap."""
 SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_EQUAL = (("workload", "sha256"), ("hardware", "model"), ("hardware", "gpu"), ("hardware", "tensor_parallel"))
-"""Fields of the manifest in which an unloaded run must agree with the others."""
 _LIMIT = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>ms|s|min|h|x)")
 
 
@@ -35,7 +30,7 @@ class Slo:
     tpot_s: float | None = None
     jct_s: float | None = None
     jct_times: float | None = None
-    """The limit on a program's JCT as a multiple of its JCT with no other program on the machine."""
+    """The limit on a program's JCT as a multiple of its JCT alone on the machine (``ProgramTimes.slowdown``)."""
 
     @property
     def of_requests(self) -> bool:
@@ -65,34 +60,20 @@ def read_slo(text: str) -> Slo:
     return Slo(**limits)
 
 
-def unloaded_jcts(alone: Sequence[Run]) -> dict[str, float]:
-    """Each program's JCT with no other program on the machine: the mean over the runs at ``UNLOADED_JPS``."""
-    times: dict[str, list[float]] = {}
-    for run in alone:
-        for program in run.metrics.facts.programs:
-            times.setdefault(program.program_id, []).append(program.jct_s)
-    return {name: sum(each) / len(each) for name, each in times.items()}
-
-
-def with_slo(runs: Sequence[Run], slo: Slo, alone: Sequence[Run] = ()) -> list[Run]:
+def with_slo(runs: Sequence[Run], slo: Slo) -> list[Run]:
     """The runs, whose metrics now include those of the SLO.
 
-    Args:
-        alone: runs of the same programs that do not overlap; needed for a limit such as ``jct=10x``.
-
     Raises:
-        AnalysisError: such a limit without those runs, or with runs of other programs.
+        AnalysisError: a limit such as ``jct=10x``, and a program of which it is not known what it takes alone.
     """
-    unloaded_s: Mapping[str, float] = {}
-    if slo.jct_times is not None:
-        if not alone:
-            raise AnalysisError(
-                f"--slo jct={slo.jct_times:g}x: needs --unloaded DIR, a run of the same programs where each is alone "
-                f"(--policy vllm --jps {UNLOADED_JPS:.5f})"
-            )
-        _check_alone(alone, runs)
-        unloaded_s = unloaded_jcts(alone)
-    rows = slo_metrics(slo, unloaded_s)
+    rows = slo_metrics(slo)
+    for run in runs if slo.jct_times is not None else []:
+        for program in run.metrics.facts.programs:
+            if program.alone_s is None:
+                raise AnalysisError(
+                    f"--slo jct={slo.jct_times:g}x: {run.path} does not say what program {program.program_id!r} takes "
+                    "alone; give --alone DIR, a run of the same programs one at a time"
+                )
     return [_with_rows(run, rows) for run in runs]
 
 
@@ -101,35 +82,9 @@ def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
     return replace(run, metrics=replace(run.metrics, values=values))
 
 
-def _check_alone(alone: Sequence[Run], runs: Sequence[Run]) -> None:
-    """Refuse unloaded runs of other programs, on another machine, or in which programs overlap."""
-    known = unloaded_jcts(alone)
-    for run in runs:
-        _check_same(alone[0], run)
-        missing = [p.program_id for p in run.metrics.facts.everyone if p.program_id not in known]
-        if missing:
-            where = f"--unloaded {alone[0].path}"
-            raise AnalysisError(f"{where}: program {missing[0]!r} of {run.path} did not finish there")
-    for run in alone:
-        programs = run.metrics.facts.machine
-        for before, after in pairwise(programs):
-            if after.arrive_s < before.finish_s:
-                raise AnalysisError(
-                    f"--unloaded {run.path}: {after.program_id!r} arrives before {before.program_id!r} has finished, "
-                    f"so it is not alone; play the programs at --jps {UNLOADED_JPS:.5f}"
-                )
-
-
-def _check_same(alone: Run, run: Run) -> None:
-    for name, key in _EQUAL:
-        theirs, ours = getattr(alone.manifest, name).get(key), getattr(run.manifest, name).get(key)
-        if theirs != ours:
-            raise AnalysisError(f"--unloaded {alone.path}: {name}.{key} is {theirs}, and {ours} in {run.path}")
-
-
-def slo_metrics(slo: Slo, unloaded_s: Mapping[str, float]) -> tuple[Metric, ...]:
+def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
     """The SLO's rows of metrics; those of requests only where it limits requests."""
-    judge = _Judge(slo, unloaded_s)
+    judge = _Judge(slo)
     of_requests = (
         Metric("slo_requests_share", "", "turns that kept the SLO / all turns", _share(judge.turns)),
         Metric("slo_requests_per_s", "1/s", "turns that kept the SLO / wall", _per_s(judge.turns)),
@@ -166,7 +121,6 @@ class _Judge:
     """Says who kept the SLO."""
 
     slo: Slo
-    unloaded_s: Mapping[str, float]
 
     def turns(self, facts: RunFacts) -> Count:
         turns = [turn for program in facts.everyone for turn in program.turns]
@@ -184,19 +138,15 @@ class _Judge:
         return turn.ended_well and in_pace and _within(turn.ttft_s, self.slo.ttft_s)
 
     def _program_keeps(self, program: ProgramTimes) -> bool:
-        if not program.finished or not _within(program.jct_s, self._limit_s(program)):
-            return False
-        return not self.slo.of_requests or all(map(self._turn_keeps, program.turns))
-
-    def _limit_s(self, program: ProgramTimes) -> float | None:
-        times = self.slo.jct_times
-        limits = [] if times is None else [times * self.unloaded_s[program.program_id]]
-        return min([*limits, *([] if self.slo.jct_s is None else [self.slo.jct_s])], default=None)
+        in_time = _within(program.jct_s if program.finished else None, self.slo.jct_s)
+        in_proportion = _within(program.slowdown, self.slo.jct_times)
+        requests = not self.slo.of_requests or all(map(self._turn_keeps, program.turns))
+        return program.finished and in_time and in_proportion and requests
 
 
-def _within(value_s: float | None, limit_s: float | None) -> bool:
+def _within(value: float | None, limit: float | None) -> bool:
     """What was not recorded keeps no limit."""
-    return limit_s is None or (value_s is not None and value_s <= limit_s)
+    return limit is None or (value is not None and value <= limit)
 
 
 def slo_text(slo: Slo) -> str:

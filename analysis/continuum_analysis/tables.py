@@ -41,6 +41,7 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
             | {"seeds": len(arm.seeds)}
             | _metric_cells(arm)
             | _comparison_cells(arm)
+            | {"gpu_time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for each in (summary, *summary.ends.values())
             for name, arm in each.arms.items()
@@ -50,6 +51,13 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
 
 def _band(summary: Summary) -> dict[str, Any]:
     return {"step_times": summary.band} if summary.band else {}
+
+
+def _gpu_time(summary: Summary) -> str:
+    """Records without a manifest do not say what was modelled."""
+    if not summary.manifest.get("engine"):
+        return "not known"
+    return "modelled" if summary.manifest.get("modelled") else "measured"
 
 
 def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
@@ -83,7 +91,9 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
     headings = ["policy", *(column.heading for column in shown)]
     return pd.DataFrame(
         [
-            ({"JPS": f"{jps:g}"} if jps is not None else {}) | dict(zip(headings, row, strict=True))
+            ({"JPS": f"{jps:g}"} if jps is not None else {})
+            | dict(zip(headings, row, strict=True))
+            | {"GPU time": _gpu_time(summary)}
             for jps, summary in summaries.items()
             for row in summary_rows(summary, shown, with_intervals=True)
         ]

@@ -194,10 +194,6 @@ def analyze(
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
-    alone: Annotated[
-        Path | None,
-        typer.Option(help="Run directory of the same programs one at a time: what slowdowns are measured against."),
-    ] = None,
     form: TableForm = None,
     out: TableFile = None,
     json_output: Json = False,
@@ -208,10 +204,10 @@ def analyze(
     from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
 
     if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, alone, slo)
+        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, slo)
     if misses and not json_output:
         return show_misses(directories)
-    return show_metrics(directories, json_output, alone, slo)
+    return show_metrics(directories, json_output, slo)
 
 
 @add_command(app)
@@ -292,7 +288,6 @@ def synth(
     length_scale: Annotated[
         float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
     ] = 1.0,
-    overwrite: Overwrite = False,
     runs_per_task: Annotated[
         int,
         typer.Option(
@@ -302,6 +297,7 @@ def synth(
     task_correlation: Annotated[
         float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
     ] = 0.75,
+    overwrite: Overwrite = False,
 ) -> int:
     """Synthesize programs from a profile."""
     from continuum_traces.synth import Repeats  # noqa: PLC0415

@@ -25,15 +25,14 @@ from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
 from continuum_bench.gate import apply_conditions, side_by_side
-from continuum_bench.options.declare import OptionError
 from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
 
 _NO_SLO, _NO_GATE = SloOptions(), GateOptions()
 
 
-def show_metrics(paths: Sequence[Path], as_json: bool, alone: Path | None = None, slo: SloOptions = _NO_SLO) -> int:
-    runs = _judged(_runs(paths, alone), slo)
+def show_metrics(paths: Sequence[Path], as_json: bool, slo: SloOptions = _NO_SLO) -> int:
+    runs = _judged(_runs(paths, slo.alone), slo)
     if as_json:
         data = {
             str(run.path): {
@@ -49,7 +48,7 @@ def show_metrics(paths: Sequence[Path], as_json: bool, alone: Path | None = None
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0
-    rows = (*METRICS, *(slo_metrics(read_slo(slo.slo), {}) if slo.slo else ()))
+    rows = (*METRICS, *(slo_metrics(read_slo(slo.slo)) if slo.slo else ()))
     for run in runs:
         _print_metrics(run, rows)
     return 0
@@ -102,15 +101,13 @@ def show_misses(paths: Sequence[Path]) -> int:
     return 0
 
 
-def write_run_table(
-    paths: Sequence[Path], name: str, form: str, out: Path | None, alone: Path | None = None, slo: SloOptions = _NO_SLO
-) -> int:
+def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None, slo: SloOptions = _NO_SLO) -> int:
     """A table of runs for another program: see ``continuum_analysis.tables``."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
-    return _wrote(write_table(TABLES[name](_judged(_runs(paths, alone), slo)), form, out), out)
+    return _wrote(write_table(TABLES[name](_judged(_runs(paths, slo.alone), slo)), form, out), out)
 
 
 def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
@@ -219,17 +216,14 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
     """The runs of each directory, with the metrics of the SLO."""
-    loaded = {path: load_runs(path) for path in paths}
+    alone_s = None if slo.alone is None else completion_times(slo.alone)
+    loaded = {path: load_runs(path, alone_s) for path in paths}
     runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 
 def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:
-    if slo.slo is None:
-        if slo.unloaded is not None:
-            raise OptionError("--unloaded: needs --slo jct=10x")
-        return runs
-    return with_slo(runs, read_slo(slo.slo), [] if slo.unloaded is None else load_runs(slo.unloaded))
+    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
 
 
 def _summaries(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from continuum_analysis.compare.runs import load_all
+from continuum_analysis.compare.runs import load_all, load_runs
+from continuum_analysis.metrics import completion_times
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.slo import Slo, read_slo, slo_text, with_slo
 from recorded_runs import write_recorded
@@ -54,17 +55,11 @@ def test_a_turn_of_one_token_has_no_pace(tmp_path: Path) -> None:
 
 def test_a_multiple_is_of_the_same_program_alone(tmp_path: Path) -> None:
     write_recorded(tmp_path / "r", "vllm", 0, [20.0, 20.0], gap_s=1.0)
-    write_recorded(tmp_path / "alone", "vllm", 0, [1.0, 3.0], jps=1e-5)
-    runs, alone = load_all([tmp_path / "r"]), load_all([tmp_path / "alone"])
-    (run,) = with_slo(runs, read_slo("jct=10x"), alone)
+    write_recorded(tmp_path / "alone", "vllm", 0, [1.0, 3.0])
+    alone_s = completion_times(tmp_path / "alone")
+    (run,) = with_slo(load_runs(tmp_path / "r", alone_s), read_slo("jct=10x"))
     assert run.metrics.values["slo_programs_share"] == 1 / 2  # 20 s of 10 s, and of 30 s
-    with pytest.raises(AnalysisError, match="needs --unloaded DIR"):
-        with_slo(runs, read_slo("jct=10x"))
-    with pytest.raises(AnalysisError, match="'p1' arrives before 'p0' has finished"):
-        with_slo(runs, read_slo("jct=10x"), runs)
-    write_recorded(tmp_path / "few", "vllm", 0, [1.0])
-    with pytest.raises(AnalysisError, match=r"program 'p1' of .* did not finish there"):
-        with_slo(runs, read_slo("jct=10x"), load_all([tmp_path / "few"]))
-    write_recorded(tmp_path / "other", "vllm", 0, [1.0, 3.0], sha256="b")
-    with pytest.raises(AnalysisError, match=r"workload\.sha256 is b, and aaa"):
-        with_slo(runs, read_slo("jct=10x"), load_all([tmp_path / "other"]))
+    (run,) = with_slo(load_runs(tmp_path / "r", alone_s), read_slo("jct=10x,jct=19s"))
+    assert run.metrics.values["slo_programs_share"] == 0.0
+    with pytest.raises(AnalysisError, match=r"does not say what program 'p0' takes alone; give --alone DIR"):
+        with_slo(load_runs(tmp_path / "r"), read_slo("jct=10x"))

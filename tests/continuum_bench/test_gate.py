@@ -45,7 +45,10 @@ def test_goodput_in_the_terminal_and_in_files(experiment: Path) -> None:
     rows = bench("analyze", experiment, "--slo", "jct=6s", "--format", "csv").stdout.splitlines()
     assert "slo_programs_share" in rows[0]
     assert "slo_programs_per_s" in bench("analyze", experiment / "vllm-seed0", "--slo", "jct=6s").stdout
-    assert "--unloaded: needs --slo" in bench("compare", experiment, "--unloaded", experiment).stderr
+    alone = ["--alone", experiment / "vllm-seed0"]
+    arms = json.loads(bench("compare", experiment, *alone, "--slo", "jct=0.9x", "--json").stdout)["policies"]
+    assert arms["continuum"]["slo_programs_share"] == 1.0
+    assert arms["continuum"]["slowdown_max"] < 0.8
 
 
 def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Path, tmp_path: Path) -> None:

@@ -64,9 +64,12 @@ def main_band(runs: Sequence[Run]) -> list[Run]:
     return next(iter(by_band(runs).values()))
 
 
-def load_runs(path: Path) -> list[Run]:
+def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
     """Complete runs at or below ``path``: those with a manifest, records and engine.json. Else the records at ``path``
     that no manifest describes: a file of the preview, or a server's own record.
+
+    Args:
+        alone_s: as ``analyze_run`` takes it.
 
     Raises:
         AnalysisError: there is none.
@@ -74,7 +77,7 @@ def load_runs(path: Path) -> list[Run]:
     complete = [folder for folder in runs_below(path) if (folder / MANIFEST).exists() and (folder / ENGINE).exists()]
     if not complete and _is_bare_record(path):
         complete = [path]
-    runs = [read_run_metrics(folder) for folder in complete]
+    runs = [read_run_metrics(folder, alone_s) for folder in complete]
     if not runs:
         raise AnalysisError(f"{path}: no finished run there")
     return name_variants(runs)

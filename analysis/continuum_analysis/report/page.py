@@ -149,13 +149,22 @@ def render(page: Page) -> str:
         facts=_facts(page.runs, summary, groups, capacity),
         modelled=manifest.modelled,
         notes=manifest.notes,
-        unknown=[f"{run.arm}: {said}" for run in page.runs for said in cannot_be_known(run.metrics.facts)],
+        unknown=_unknown(page.runs),
         measures=_measures(summary),
         comparisons=_comparisons(summary),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
         manifest=_flat(summary.manifest) + _runs_manifest(page),
     )
+
+
+def _unknown(runs: Sequence[Run]) -> list[str]:
+    """What the page cannot show, for want of records."""
+    said = [f"{run.arm}: {sentence}" for run in runs for sentence in cannot_be_known(run.metrics.facts)]
+    firsts = [turn.first_token_s for run in runs for turn in run.metrics.facts.turns]
+    if firsts and not any(first_s is not None for first_s in firsts):
+        said.append("no first token is recorded on the scheduler's clock: what is shown as decode includes prefill")
+    return said
 
 
 def _trust(page: Page, capacity: int | None) -> str:

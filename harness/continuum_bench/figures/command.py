@@ -18,7 +18,7 @@ from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import hint_ratios, ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import READING, write_page
-from continuum_analysis.sweep.tables import Sweep, read_sweep, write_tables
+from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import RunDirError, create, write_json
 from continuum_traces.synth import bundled
@@ -158,7 +158,8 @@ def _write(
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
     text = "\n".join([f"`{' '.join(_command())}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
-    print_table(table, spec.title)
+    without_gpu = spec.kind in ("tools", "overhead")
+    print_table(table, spec.title if without_gpu else f"{spec.title}: {MODELLED['virtual']}")
     print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")

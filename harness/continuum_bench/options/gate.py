@@ -7,21 +7,22 @@ from pathlib import Path
 
 from continuum_bench.options.declare import Options
 
-SLO = "SLO"
+SLO = "Slowdown and SLO"
 GATE = "For CI"
 
 
 @dataclass(frozen=True)
 class SloOptions(Options):
-    """A service level objective."""
+    """A service level objective, and what programs take alone."""
 
     panel = SLO
 
+    alone: Path | None = None
+    """Run directory of the same programs one at a time: what slowdowns are measured against."""
     slo: str | None = None
     """Limits on a request's TTFT and TPOT and on a program's JCT, such as ttft=2s,tpot=50ms,jct=300s. jct=10x is ten
-    times the program's JCT alone on the machine. Adds how many requests and programs keep them."""
-    unloaded: Path | None = None
-    """For jct=10x: a run of the same programs in which each is alone (--policy vllm --jps 0.00001)."""
+    times the program's JCT alone (virtual runs record it; others need --alone). Adds how many requests and programs
+    keep them."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 from continuum_analysis.metrics import analyze_run
-from continuum_analysis.slo import UNLOADED_JPS
 from continuum_analysis.sweep.goodput import Found
 
 from continuum_bench.options.sweep import PlayerOptions
@@ -21,6 +20,8 @@ from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
+UNLOADED_JPS = 1e-5
+"""About one program a day: programs hardly ever overlap."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 
