@@ -224,6 +224,30 @@ def agent_lines(data: Path) -> Iterator[str]:
         for what, pair in _agent_numbers(run.served, modelled).items():
             error = pair[1] / pair[0] - 1
             yield f"| {name} | {len(run.served)} | {what} | {pair[0]:.4g} | {pair[1]:.4g} | {error:+.1%} |"
+    yield "| run | decoding at the same time | turns | ms a token, fastest tenth |\n|---|---|---|---|"
+    for name, run in (("concurrency 1", alone), ("concurrency 4", together)):
+        yield from (f"| {name} | {row}" for row in _by_company(run))
+
+
+COMPANY = ((1.0, 1.2), (2.0, 2.3), (2.7, 3.1), (3.5, 3.8), (3.8, 4.1))
+SHORTEST = 40
+"""Output tokens of turns that are grouped by how many decode at the same time."""
+
+
+def _by_company(run: LoggedRun) -> Iterator[str]:
+    """Measured times of a token, by how many turns decoded at the same time on average."""
+    spans = np.asarray([(each.first_token_s, each.finish_s) for each in run.served])
+    tokens = np.asarray([each.output_tokens for each in run.served])
+    seconds = spans[:, 1] - spans[:, 0]
+    together = [
+        np.clip(np.minimum(spans[:, 1], end) - np.maximum(spans[:, 0], start), 0, None).sum() / max(end - start, 1e-9)
+        for start, end in spans
+    ]
+    token_ms = seconds / tokens * 1e3
+    for low, high in COMPANY:
+        used = token_ms[(np.asarray(together) >= low) & (np.asarray(together) < high) & (tokens >= SHORTEST)]
+        if len(used) > 1:
+            yield f"{low:g} to {high:g} | {len(used)} | {np.quantile(used, 0.1):.1f} |"
 
 
 def _agent_run(path: Path) -> LoggedRun:

@@ -36,14 +36,21 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
     """One row for each load and policy: every metric's mean over seeds with its bounds, then the comparison's."""
     return pd.DataFrame(
         [
-            {"jps": jps, "policy": name, "seeds": len(arm.seeds)}
+            {"jps": jps, "policy": name}
+            | _band(each)
+            | {"seeds": len(arm.seeds)}
             | _metric_cells(arm)
             | _comparison_cells(arm)
             | {"gpu_time": _gpu_time(summary)}
             for jps, summary in summaries.items()
-            for name, arm in summary.arms.items()
+            for each in (summary, *summary.ends.values())
+            for name, arm in each.arms.items()
         ]
     )
+
+
+def _band(summary: Summary) -> dict[str, Any]:
+    return {"step_times": summary.band} if summary.band else {}
 
 
 def _gpu_time(summary: Summary) -> str:
@@ -161,7 +168,8 @@ def _columns(row: object, *names: str) -> dict[str, Any]:
 
 
 def _key(run: Run) -> dict[str, Any]:
-    return {"jps": run.manifest.workload.get("jps"), "policy": run.arm, "seed": run.manifest.seed}
+    band = {"step_times": run.band} if run.band else {}
+    return {"jps": run.manifest.workload.get("jps"), "policy": run.arm, **band, "seed": run.manifest.seed}
 
 
 WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})

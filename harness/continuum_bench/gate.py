@@ -7,7 +7,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
-from continuum_analysis.compare.runs import Run, baseline_of, by_load
+from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
 from continuum_analysis.records.timeline import AnalysisError
 
 from continuum_bench.options.declare import OptionError
@@ -56,13 +56,14 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
 
 
 def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
-    """Each arm beside the baseline, at each load; the baseline beside itself."""
+    """Each arm beside the baseline, at each load and at each end of the step times; the baseline beside itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
-    for jps, runs in loads.items():
+    for jps, band, runs in ((jps, *each) for jps, played in loads.items() for each in by_band(played).items()):
         arms = _by_arm(runs)
         base = baseline_of(arms, baseline)
+        at = f" at {band} step times" if band else ""
         for arm, group in arms.items():
-            yield Pair(_name(arm, jps, loads), group, base, arms[base])
+            yield Pair(_name(arm, jps, loads) + at, group, base, arms[base])
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
@@ -79,7 +80,8 @@ def _versions(directories: Directories) -> Iterator[Pair]:
 
 
 def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
-    return by_load(runs).get(jps, [])
+    found = by_load(runs).get(jps, [])
+    return main_band(found) if found else []
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.latency import CAPTION, latency_table
-from continuum_analysis.compare.runs import Run, by_load, load_runs, name_routers, read_run_metrics
+from continuum_analysis.compare.runs import Run, by_load, load_runs, main_band, name_variants, read_run_metrics
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
@@ -62,7 +62,7 @@ def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_routers([read_run_metrics(folder, alone_s) for folder in folders])
+    return name_variants([read_run_metrics(folder, alone_s) for folder in folders])
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
@@ -194,7 +194,9 @@ def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> str:
 
 def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
     """Print how often the comparison sees a difference that does not exist."""
-    rates = self_check(load_runs(path), load_runs(against) if against is not None else [], per_comparison)
+    rates = self_check(
+        main_band(load_runs(path)), main_band(load_runs(against)) if against is not None else [], per_comparison
+    )
     if as_json:
         sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
         return 0
@@ -216,7 +218,7 @@ def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]
     """The runs of each directory, with the metrics of the SLO."""
     alone_s = None if slo.alone is None else completion_times(slo.alone)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_judged(name_routers([run for each in loaded.values() for run in each]), slo))
+    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 

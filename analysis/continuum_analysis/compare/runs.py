@@ -22,6 +22,10 @@ TIERS = "offload"
 """The engine option in which a policy and its ``+offload`` arm differ."""
 ROUTER = "router"
 """The engine option in which arms on equal replicas may differ."""
+BAND = "step_times"
+"""The engine option in which runs of one experiment may differ: one arm and seed at low, mid, high step times."""
+BANDS = ("mid", "low", "high")
+"""The first of these that was played is shown in detail; the others say whether its verdict holds there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Run:
     metrics: RunMetrics
     router: str | None = None
     """Set only where the runs of a comparison have different routers."""
+    band: str | None = None
+    """``low``, ``mid`` or ``high``; set only where the runs of a comparison have different step times."""
 
     @property
     def arm(self) -> str:
@@ -38,11 +44,24 @@ class Run:
         return self.manifest.policy + (f"@{self.router}" if self.router else "")
 
 
-def name_routers(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each with its router's name if the runs have different routers."""
-    routers = [run.manifest.engine_options.get(ROUTER) for run in runs]
-    several = len(set(routers)) > 1
-    return [replace(run, router=router if several else None) for run, router in zip(runs, routers, strict=True)]
+def name_variants(runs: Sequence[Run]) -> list[Run]:
+    """The runs, each with its router's name if they have different routers, and its band if they have several."""
+    routers, bands = ([run.manifest.engine_options.get(name) for run in runs] for name in (ROUTER, BAND))
+    routers = routers if len(set(routers)) > 1 else [None] * len(runs)
+    bands = bands if len(set(bands)) > 1 else [None] * len(runs)
+    return [replace(run, router=router, band=band) for run, router, band in zip(runs, routers, bands, strict=True)]
+
+
+def by_band(runs: Sequence[Run]) -> dict[str | None, list[Run]]:
+    """Runs by their step times, in the order of ``BANDS``; one group where they do not differ."""
+    order = [*BANDS, *dict.fromkeys(run.band for run in runs if run.band not in BANDS)]
+    bands = {band: [run for run in runs if run.band == band] for band in order}
+    return {band: group for band, group in bands.items() if group}
+
+
+def main_band(runs: Sequence[Run]) -> list[Run]:
+    """Those that are shown in detail."""
+    return next(iter(by_band(runs).values()))
 
 
 def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
@@ -61,7 +80,7 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
     runs = [read_run_metrics(folder, alone_s) for folder in complete]
     if not runs:
         raise AnalysisError(f"{path}: no finished run there")
-    return name_routers(runs)
+    return name_variants(runs)
 
 
 def _is_bare_record(path: Path) -> bool:
@@ -90,7 +109,7 @@ def load_all(paths: Sequence[Path]) -> list[Run]:
     Raises:
         AnalysisError: a directory without a run.
     """
-    return name_routers([run for path in paths for run in load_runs(path)])
+    return name_variants([run for path in paths for run in load_runs(path)])
 
 
 def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> str:
@@ -156,16 +175,28 @@ def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
             f"{where}: they played different workloads (sha256 {_brief(hashes[0])} against {_brief(hashes[1])}); only "
             "runs of the same programs say anything about policies"
         )
+    ours_band, theirs_band = (each.manifest.engine_options.get(BAND) for each in (first, run))
     for name in MUST_AGREE:
         ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
         if name == "workload":
             ours, theirs = ours_work, theirs_work
+        if ours_band != theirs_band:
+            ours, theirs = _without_band(name, ours), _without_band(name, theirs)
         if name == "engine_options":
             ours, theirs = {**ours, ROUTER: None}, {**theirs, ROUTER: None}
             if not (ours.get(TIERS) and theirs.get(TIERS)):  # an arm with tiers, one without
                 ours, theirs = {**ours, TIERS: None}, {**theirs, TIERS: None}
         if ours != theirs:
             raise AnalysisError(f"{where}: {name} differs{_difference(ours, theirs)}")
+
+
+def _without_band(field: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A manifest's field without what follows from the band."""
+    if field == "engine_options":
+        return {**value, BAND: None}
+    if field == "hardware":
+        return {**value, "prefill_curve": None, "step_times": {**value.get("step_times", {}), "band": None}}
+    return value
 
 
 def _brief(digest: object) -> str:

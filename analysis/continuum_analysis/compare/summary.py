@@ -27,7 +27,16 @@ from continuum_analysis.compare.intervals import (
     share_sooner,
     standardized_difference,
 )
-from continuum_analysis.compare.runs import BASELINES, ROUTER, Run, baseline_of, check_comparable, load_runs
+from continuum_analysis.compare.runs import (
+    BASELINES,
+    ROUTER,
+    Run,
+    baseline_of,
+    by_band,
+    check_comparable,
+    load_runs,
+    main_band,
+)
 from continuum_analysis.metrics import METRICS, Value, is_share
 from continuum_analysis.records.generator import lateness_warning
 
@@ -92,15 +101,21 @@ class Summary:
     warnings: tuple[str, ...]
     manifest: Mapping[str, Any]
     """The experiment's, or the first run's, as JSON."""
+    band: str | None = None
+    """The step times of these runs (low, mid, high), where the experiment has several."""
+    ends: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
+    """The same arms at other step times, by band."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of summary.json."""
+        ends = {band: end.to_json()["policies"] for band, end in self.ends.items()}
         return {
             "schema": SUMMARY_SCHEMA,
             "version": 1,
             "seeds": list(self.seeds),
             "baseline": self.baseline,
             "policies": {name: arm.to_json() for name, arm in self.arms.items()},
+            **({"step_times": self.band, "ends": ends} if ends else {}),
             "warnings": list(self.warnings),
             "manifest": dict(self.manifest),
         }
@@ -138,7 +153,8 @@ def summarize(path: Path) -> Summary:
 
 
 def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None = None) -> Summary:
-    """The summary of runs already read (``load_runs``).
+    """The summary of runs already read (``load_runs``). Of several bands of step times the first is summarised in
+    detail; the others are its ``ends``.
 
     Args:
         path: None for runs of several directories.
@@ -148,6 +164,16 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
     Raises:
         AnalysisError: runs that may not stand side by side, or no run of the baseline.
     """
+    (band, shown), *others = by_band(runs).items()
+    summary = _summarize_band(path, shown, baseline)
+    ends = {
+        str(name): dataclasses.replace(_summarize_band(None, group, summary.baseline), band=name)
+        for name, group in others
+    }
+    return dataclasses.replace(summary, band=band, ends=ends)
+
+
+def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None) -> Summary:
     check_comparable(runs)
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=_order(path, runs)):
@@ -293,7 +319,7 @@ def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = Non
     _write_csv(path / "summary.csv", ["policy", *names, *ratio], rows)
     if len(summary.seeds) > 1:
         order = list(summary.arms)
-        by_seed = sorted(runs, key=lambda run: (order.index(run.arm), run.manifest.seed))
+        by_seed = sorted(main_band(runs), key=lambda run: (order.index(run.arm), run.manifest.seed))
         cells = [
             [run.arm, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)] for run in by_seed
         ]

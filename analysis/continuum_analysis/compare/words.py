@@ -74,8 +74,12 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
-    """One row an arm; a dash where there is no value."""
-    return [[name, *(column.cell(arm, with_intervals) for column in shown)] for name, arm in summary.arms.items()]
+    """One row an arm, then one for each of its other step times; a dash where there is no value."""
+    return [
+        [name + (f", {each.band} step times" if summary.ends else ""), *(c.cell(arm, with_intervals) for c in shown)]
+        for each in (summary, *summary.ends.values())
+        for name, arm in each.arms.items()
+    ]
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:
@@ -101,12 +105,56 @@ def fastest(summary: Summary) -> str | None:
 
 def verdict_parts(summary: Summary) -> tuple[str, str]:
     """The result: a sentence on the fastest policy against the baseline, then the next best policy and at whose cost.
-    They claim no more than the data show."""
+    With several step times it says last whether this holds at the other ones. They claim no more than the data show."""
     best = fastest(summary)
     found = summary.arms[best].comparison if best is not None else None
     if best is None or found is None:
         return "No comparison: there are no two policies on the same arrivals.", ""
-    return _against_baseline(summary, best, found), f"{_next_best(summary, best)}{_cost(summary, found)}"
+    rest = f"{_next_best(summary, best)}{_cost(summary, found)}"
+    if summary.ends:
+        rest = f"{rest} {_at_other_step_times(summary, best, found)}"
+    return _against_baseline(summary, best, found), rest
+
+
+def _leader(summary: Summary) -> tuple[str, Comparison] | None:
+    """The fastest arm with its comparison to the baseline."""
+    name = fastest(summary)
+    found = summary.arms[name].comparison if name is not None else None
+    return None if name is None or found is None else (name, found)
+
+
+def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
+    """Whether the verdict holds at the other ends of the step times' band, and what holds where it does not."""
+    leaders = {band: leader for band, end in summary.ends.items() if (leader := _leader(end))}
+    failing = [band for band in leaders if not _holds(summary.ends[band], best, found)]
+    if failing:
+        told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
+        return f"This does not hold at all step times: {' '.join(told)}"
+    ratios = {band: arm.ratio for band in leaders if (arm := summary.ends[band].arms.get(best))}
+    said = ", ".join(f"{ratio.mean:.2f}x at {band}" for band, ratio in ratios.items() if ratio)
+    if {str(summary.band), *leaders} >= {"low", "high"}:
+        return f"This holds at both ends of the step-time band ({said})."
+    return f"This holds at other step times too ({said}); the other end of the band was not played."
+
+
+def _holds(end: Summary, best: str, found: Comparison) -> bool:
+    """Whether the fastest policy stands to the baseline as it does there, and no other is faster."""
+    arm, leader = end.arms.get(best), _leader(end)
+    if arm is None or arm.comparison is None or leader is None or _outcome(arm.comparison) != _outcome(found):
+        return False
+    if leader[0] == best:
+        return True
+    second = end.runner_up
+    return second is not None and second[0] == best and _outcome(second[1]) in ("equal", "open")
+
+
+def _outcome(found: Comparison) -> str:
+    low, high = found.ratio.bounds or (found.ratio.mean, found.ratio.mean)
+    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
+        return "equal"
+    if low <= 1.0 <= high:
+        return "open"
+    return "faster" if found.ratio.mean > 1 else "slower"
 
 
 def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:

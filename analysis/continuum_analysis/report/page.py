@@ -10,7 +10,7 @@ from typing import Any
 from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, main_band
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
@@ -69,8 +69,10 @@ def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: 
     """
     loads = by_load(runs)
     if home is not None and len(loads) == 1:
-        return Page(name, loads, {jps: write_summary_of(home, runs, baseline) for jps in loads})
-    return Page(name, loads, {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()})
+        summaries = {jps: write_summary_of(home, runs, baseline) for jps in loads}
+    else:
+        summaries = {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()}
+    return Page(name, {jps: main_band(group) for jps, group in loads.items()}, summaries)
 
 
 def write_report(path: Path, baseline: str | None = None) -> Path:
@@ -256,8 +258,10 @@ def _replicas(runs: Sequence[Run]) -> str:
     return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
-def _band(steps: dict[str, Any]) -> str | None:
+def _band(steps: dict[str, Any], summary: Summary) -> str | None:
     """Said only where low, mid and high differ."""
+    if summary.ends:
+        return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
     return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
 
 
@@ -280,7 +284,7 @@ def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int 
         ("Model", _join([hardware.get("model")])),
         ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
         ("Replicas", _replicas(runs)),
-        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps)])),
+        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
         ("Attention", _join([steps.get("attention")])),
     ]
     if capacity:

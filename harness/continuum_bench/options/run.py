@@ -117,6 +117,10 @@ class ArrivalOptions(Options):
     adversarial:SHARE:silent (the others send no hints)."""
 
 
+BAND = "band"
+"""``--step-times band``: every run three times, at low, mid and high step times."""
+
+
 @dataclass(frozen=True)
 class GpuOptions(Options):
     """What step times are computed for."""
@@ -199,6 +203,9 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
 
     panel = ENGINE
 
+    step_times: Annotated[str, one_of(*BANDS, BAND)] = defaults.STEP_TIMES
+    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
+    high; band plays every run at all three. On other GPUs the three are the same."""
     block_size: Annotated[int, at_least(1)] = defaults.BLOCK_SIZE
     """Tokens of one KV block."""
     offload: str | None = None

@@ -14,9 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from continuum_server.step_times.attention import BANDS
 from continuum_server.step_times.catalog import find_model
 from continuum_traces.schema import Manifest
 
+from continuum_bench.errors import BenchError
+from continuum_bench.options.run import BAND
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Cell, Experiment, manifest_of
@@ -90,6 +93,8 @@ def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Gro
     options = point.options
     workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
     virtual = grid.engine == "virtual"
+    if options.step_times == BAND:
+        raise BenchError(f"step_times={BAND}: a sweep plays {','.join(BANDS)} as points of its grid")
     engine, description = engine_of(options) if virtual else (None, None)
     experiment = Experiment((), workload, engine, out, tuple(command))
     if description is not None:

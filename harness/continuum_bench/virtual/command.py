@@ -19,10 +19,10 @@ from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_bench.errors import BenchError
 from continuum_bench.lock import locked
 from continuum_bench.options.policies import read_policy_options
-from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
-from continuum_bench.virtual.engine_options import engine_of
+from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.arrivals import pace
@@ -37,10 +37,13 @@ def run_policies(name: str, options: RunOptions) -> int:
     find_gpu(options.gpu)
     workload = workload_of(name, options, model.max_context_tokens)
     engine, description = engine_of(options)
+    bands = descriptions_at(options, engine)
+    if options.step_times == BAND and not bands:
+        print_notice(f"step times of {options.gpu} have no band: low, mid and high are the same; played once")
     seeds = range(options.seed, options.seed + options.seeds)
     out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     experiment = Experiment(
-        cells=tuple(cells_for(policies, policy_options, list(seeds))),
+        cells=tuple(cells_for(policies, policy_options, list(seeds), [*bands] or [None])),
         workload=workload,
         engine=engine,
         out=out,
@@ -49,7 +52,7 @@ def run_policies(name: str, options: RunOptions) -> int:
     )
     quiet = options.json_output or options.quiet
     with locked(out):
-        left = replace(experiment, cells=tuple(prepare(experiment, description)))
+        left = replace(experiment, cells=tuple(prepare(experiment, description, bands)))
         if not quiet:
             print_notice(_announcement(experiment, left))
         with Display(left, quiet) as display:

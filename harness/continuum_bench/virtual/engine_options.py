@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from continuum_server import defaults
+from continuum_server.step_times.attention import BANDS, kernel_of
+from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST
-from continuum_bench.options.run import RunOptions
+from continuum_bench.options.run import BAND, RunOptions
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
@@ -32,7 +37,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         kv_blocks=options.kv_blocks,
         gpu_memory_utilization=options.gpu_memory_utilization,
         step_overhead_ms=options.step_overhead_ms,
-        step_times=options.step_times,
+        step_times=defaults.STEP_TIMES if options.step_times == BAND else options.step_times,
         pins_yield_to=options.pins_yield_to,
         offload=offload,
         profile=str(options.profile) if options.profile else None,
@@ -41,6 +46,22 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         replica_death=_death(options.kill_replica),
     )
     return config, describe(config)
+
+
+def descriptions_at(options: RunOptions, config: EngineConfig) -> dict[str, EngineDescription]:
+    """Of ``--step-times band``: the engine at each end, by name. Empty without it, and where the ends are the same.
+
+    Raises:
+        BenchError: a profile, whose step times have no band.
+    """
+    if options.step_times != BAND:
+        return {}
+    if options.profile is not None:
+        raise BenchError("--step-times band: the step times of --profile were measured and have no band")
+    tiles = kernel_of(find_gpu(options.gpu), find_model(options.model)).tiles
+    if tiles is None or tiles["low"] == tiles["high"]:
+        return {}
+    return {band: describe(replace(config, step_times=band)) for band in BANDS}
 
 
 def _death(given: str | None) -> tuple[int, float] | None:

@@ -41,10 +41,12 @@ class Cell:
     """The arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
     options: Mapping[str, Any]
     seed: int
+    step_times: str | None = None
+    """Low, mid or high, in an experiment that plays several; None: the engine's."""
 
     @property
     def name(self) -> str:
-        return f"{self.policy}-seed{self.seed}"
+        return f"{self.policy}-seed{self.seed}" + (f"-{self.step_times}" if self.step_times else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,15 @@ class Experiment:
     jobs: int = 2
 
 
-def prepare(experiment: Experiment, description: Any) -> list[Cell]:
+def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
     """Make the directories and write all manifests, before any run starts.
 
     A directory in which the same experiment was stopped is continued: complete runs are kept, the others begin anew,
     and will record the same again. An experiment that was stopped before it recorded anything gives way to any other.
+
+    Args:
+        description: of the experiment's engine.
+        at: descriptions by the cells' own step times.
 
     Returns:
         The cells that are left to run.
@@ -79,7 +85,8 @@ def prepare(experiment: Experiment, description: Any) -> list[Cell]:
     left = []
     for cell in experiment.cells:
         folder = out / cell.name
-        manifest = manifest_of(experiment, description, cell.policy, cell.options, cell.seed, "")
+        described = at[cell.step_times] if at and cell.step_times else description
+        manifest = manifest_of(experiment, described, cell.policy, cell.options, cell.seed, "")
         if _has_records(folder) or not _is_virtual(folder):
             _check_same(folder, manifest)
         if not (folder / ENGINE).exists():
@@ -180,8 +187,20 @@ class CellTask:
         jobs = experiment.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
         config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
+        if cell.step_times is not None:
+            config = replace(config, step_times=cell.step_times)
         engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)
 
 
-def cells_for(policies: Sequence[str], options: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> list[Cell]:
-    return [Cell(policy, dict(options.get(policy, {})), seed) for seed in seeds for policy in policies]
+def cells_for(
+    policies: Sequence[str],
+    options: Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int],
+    step_times: Sequence[str | None] = (None,),
+) -> list[Cell]:
+    return [
+        Cell(policy, dict(options.get(policy, {})), seed, band)
+        for band in step_times
+        for seed in seeds
+        for policy in policies
+    ]

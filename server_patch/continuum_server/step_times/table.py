@@ -93,6 +93,7 @@ class TableStepTimes:
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
         self._shared: dict[int, float] = {}
         self._decode: dict[int, _Line] = {}
+        self._reading = self._decode_line(1)
         self._rates = [
             [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
             for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
@@ -168,7 +169,7 @@ class TableStepTimes:
         below = low[j] + (low[j + 1] - low[j]) * v
         above = high[j] + (high[j + 1] - high[j]) * v
         pairs_ms = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
-        return max(pairs_ms, self._decode_line(1).at(prefix + tokens)) if prefix else pairs_ms
+        return max(pairs_ms, self._reading.at(prefix + tokens)) if prefix else pairs_ms
 
     def _decode_line(self, batch: int) -> _Line:
         """Attention of one batch size by mean context; made at its first use."""
