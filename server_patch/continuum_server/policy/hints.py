@@ -255,15 +255,16 @@ def _counted(amount: float, factor: float, most: float) -> float:
 
 @dataclass(slots=True)
 class _Wish:
-    """A hold that is longer than the policy's, as its client wished."""
+    """A client's wish for a hold that is longer than the policy's."""
 
     since_s: float
     hold_s: float
+    """Wished; so a wish that was not granted can come true, too."""
     own_s: float
     worth_s: float | None
     kept: float
     broken: float
-    """The trust's sums before the wish was granted."""
+    """The trust's sums before the wish."""
 
 
 @dataclass(slots=True)
@@ -278,8 +279,8 @@ class Wishes:
     """Holds that clients ask for (``kv_ttl_s``).
 
     A shorter hold than the policy's is granted as it is. Of a longer one, the part beyond the policy's is granted in
-    proportion to the trust. A wish counts as broken until the program is back within the hold, so a client that asks
-    for many long holds at once gets less of each. Where the policy knows what a rebuild is worth, the hold must also
+    proportion to the trust above one half. A wish counts as broken until the program is back within the hold: the first
+    wish of a client is granted whole, and the next ones when it has come true. Where the policy knows what a rebuild is worth, the hold must also
     have cost no more than the policy's own.
     """
 
@@ -297,10 +298,10 @@ class Wishes:
         wisher = cast("_Wisher | None", turn.program.wisher)
         if wisher is None:
             wisher = turn.program.wisher = _Wisher(self._clients.trust(turn.program.namespace))
-        return own_s + wisher.trust.value * (wish_s - own_s)
+        return own_s + max(0.0, 2.0 * wisher.trust.value - 1.0) * (wish_s - own_s)
 
-    def granted(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
-        """The program's KV is held for ``hold_s`` seconds, longer than the policy's ``own_s``."""
+    def wished(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
+        """The program asked for ``hold_s`` seconds, longer than the policy's ``own_s``."""
         wisher = cast(_Wisher, program.wisher)
         trust = wisher.trust
         wisher.wish = _Wish(now_s, hold_s, own_s, worth_s, trust.kept, trust.broken)
