@@ -73,7 +73,7 @@ class WorkingSetOptions(Options):
 
 
 USUAL_WORTH = 0.27
-"""Worth of memory if decode times are unknown: Llama-3.1-8B, an A100, a pool of 440K tokens. On an H100 it is 0.28."""
+"""Worth of memory if decode times are unknown: about that of Llama-3.1-8B with 440K tokens on an A100 or an H100."""
 USUAL_PREFILL = PrefillCurve(1.5e-9, 5.5e-5, 0.0, "Llama-3.1-8B on an A100")
 """Prefill times if no profile was measured. Recomputation is never free, and learned tool times shorten long holds."""
 RECENT = 256
