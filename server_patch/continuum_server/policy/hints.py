@@ -280,8 +280,8 @@ class Wishes:
 
     A shorter hold than the policy's is granted as it is. Of a longer one, the part beyond the policy's is granted in
     proportion to the trust above one half. A wish counts as broken until the program is back within the hold: the first
-    wish of a client is granted whole, and the next ones when it has come true. Where the policy knows what a rebuild is worth, the hold must also
-    have cost no more than the policy's own.
+    wish of a client is granted whole, and the next ones when it has come true. Where the policy knows what a rebuild is
+    worth, the hold must also have cost no more than the policy's own.
     """
 
     FIRST = 1.0
