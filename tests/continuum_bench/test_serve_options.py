@@ -36,8 +36,8 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("--pins-yield-to", "moon", "there are policy, never, waiting, later, anyone"),
         ("--max-ttl-s", "-1.0", "must be a number of seconds, 0 or more and finite"),
-        ("--max-ttl-s", "nan", "must be a number of seconds, 0 or more and finite"),
-        ("--max-ttl-s", "inf", "must be a number of seconds, 0 or more and finite"),
+        ("--max-ttl-s", "nan", "must be a number of at most 1,000,000,000,000"),
+        ("--max-ttl-s", "inf", "must be a number of at most 1,000,000,000,000"),
         ("--max-pinned-share", "-0.1", "must be a number from 0 to 1"),
         ("--max-pinned-share", "1.5", "must be a number from 0 to 1"),
         ("--max-pins-per-client", "-2", "must be a whole number, 0 or more; none: no limit"),
@@ -80,7 +80,7 @@ def test_keys_that_vllm_would_drop_are_refused() -> None:
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        (["--port", "99999"], "port 99999: must be from 0 (a free one) to 65535"),
+        (["--port", "99999"], "--port 99999: must be at most 65,535"),
         (["--host", "nowhere.invalid"], "host nowhere.invalid, port 8000: cannot listen there: "),
         (["--host", "nowhere.invalid", "--port", "0"], "host nowhere.invalid, port 0: cannot listen there: "),
     ],
@@ -179,7 +179,7 @@ def test_the_health_port_is_for_replicas_and_must_be_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         assert f"port {port} of 127.0.0.1 is taken" in refusal("--replicas", "2", "--health-port", port)
-    assert "port 99999: must be from 0" in refusal("--replicas", "2", "--health-port", "99999")
+    assert "--health-port 99999: must be at most 65,535" in refusal("--replicas", "2", "--health-port", "99999")
     port = str(free_port())
     both = runner.invoke(app, ["serve", "--port", port, "--replicas", "2", "--health-port", port])
     assert both.exit_code == 2

@@ -255,15 +255,16 @@ def _counted(amount: float, factor: float, most: float) -> float:
 
 @dataclass(slots=True)
 class _Wish:
-    """A hold that is longer than the policy's, as its client wished."""
+    """A client's wish for a hold that is longer than the policy's."""
 
     since_s: float
     hold_s: float
+    """The hold that the client wished for, granted or not."""
     own_s: float
     worth_s: float | None
     kept: float
     broken: float
-    """``kept`` and ``broken`` are the sums of the trust before the wish was granted."""
+    """``kept`` and ``broken`` are the sums of the trust before the wish."""
 
 
 @dataclass(slots=True)
@@ -278,9 +279,10 @@ class Wishes:
     """Holds that clients ask for (``kv_ttl_s``).
 
     A shorter hold than the policy's is granted as it is. Of a longer one, the part beyond the policy's is granted in
-    proportion to the trust. A wish counts as broken until the program is back within the hold, so a client that asks
-    for many long holds at once gets less of each. Where the policy knows what a rebuild is worth, the hold must also
-    have cost no more than the policy's own.
+    proportion to the trust above one half: nothing at 0.5, all at 1. A wish counts as broken until the program is back
+    within the time that it wished for. So the first wish of a client is granted in full, and further wishes only when
+    earlier ones have come true. If the policy knows what a rebuild is worth, a wish that came true also counts as
+    broken if it cost more than the policy's own hold would have.
     """
 
     FIRST = 1.0
@@ -297,10 +299,10 @@ class Wishes:
         wisher = cast("_Wisher | None", turn.program.wisher)
         if wisher is None:
             wisher = turn.program.wisher = _Wisher(self._clients.trust(turn.program.namespace))
-        return own_s + wisher.trust.value * (wish_s - own_s)
+        return own_s + max(0.0, 2.0 * wisher.trust.value - 1.0) * (wish_s - own_s)
 
-    def granted(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
-        """The program's KV is held for ``hold_s`` seconds, longer than the policy's ``own_s``."""
+    def wished(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
+        """The program asked for ``hold_s`` seconds, longer than the policy's ``own_s``."""
         wisher = cast(_Wisher, program.wisher)
         trust = wisher.trust
         wisher.wish = _Wish(now_s, hold_s, own_s, worth_s, trust.kept, trust.broken)
