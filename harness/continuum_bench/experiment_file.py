@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import yaml
@@ -80,7 +80,16 @@ def _override(text: str) -> _Entry:
     name, equals, value = text.partition("=")
     if not equals:
         raise BenchError(f"--set {text}: expected NAME=VALUE")
-    return _Entry(f"--set {text}", _known(name.strip(), f"--set {text}"), yaml.safe_load(value))
+    key = _known(name.strip(), f"--set {text}")
+    try:
+        return _Entry(f"--set {text}", key, yaml.safe_load(value))
+    except yaml.YAMLError as error:
+        raise BenchError(f"--set {text}: not YAML: {_fault(error)}") from error
+
+
+def _fault(error: yaml.YAMLError) -> str:
+    """What is wrong, in one line."""
+    return str(getattr(error, "problem", None) or error).partition("\n")[0]
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
@@ -98,7 +107,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise BenchError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+        raise BenchError(f"{path}{line}: not YAML: {_fault(error)}") from error
     seen: set[str] = set()
     for node, value in rows:
         where = f"{path}:{node.start_mark.line + 1}: {node.value}"
@@ -122,9 +131,7 @@ def _value(entry: _Entry) -> Any:
     """The value as the option's type, within its limit."""
     field = KEYS[entry.key]
     hint = _HINTS[field]
-    given = entry.value
-    if isinstance(given, str | int | float) and not isinstance(given, bool) and "list[str]" in str(hint):
-        given = [str(given)]
+    given = _as_text(entry.value, hint)
     try:
         value = msgspec.convert(given, hint, dec_hook=lambda kind, text: kind(text))
     except (msgspec.ValidationError, TypeError) as error:
@@ -135,6 +142,16 @@ def _value(entry: _Entry) -> Any:
     except OptionError as error:
         raise BenchError(f"{entry.where}: {str(error).partition(' ')[2]}") from error
     return value
+
+
+def _as_text(value: Any, hint: Any) -> Any:
+    """A number where the option takes text, and one text where it takes several, as a command line has them."""
+    kinds = get_args(get_args(hint)[0] if get_origin(hint) is Annotated else hint) or (hint,)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    if list[str] in kinds:
+        return [str(value)]
+    return str(value) if str in kinds else value
 
 
 def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:

@@ -125,6 +125,22 @@ def test_the_winner_s_cost_is_named(tmp_path: Path) -> None:
     assert summarize(tmp_path).to_json()["policies"]["continuum"]["worst_slowdown_to_vllm"] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(
+    ("jcts", "said"),
+    [
+        ([10.0, 20.0, 40.0005], "No program finished later than under vllm."),
+        ([10.0, 20.0, 20.0], "No program finished later than under vllm."),
+        ([10.0, 10.0, 44.0], "33% of the programs finished later than under vllm, the worst-hit after 1.10x the time."),
+    ],
+)
+def test_a_program_that_finished_at_the_same_time_did_not_finish_later(
+    jcts: list[float], said: str, tmp_path: Path
+) -> None:
+    write_one_turn_programs(tmp_path / "v", "vllm", 0, [10.0, 20.0, 40.0])
+    write_one_turn_programs(tmp_path / "c", "continuum", 0, jcts)
+    assert verdict(summarize(tmp_path)).endswith(f" {said}")
+
+
 def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -> None:
     for policy, factor in (("continuum", 0.5), ("stock", 1.0), ("static-ttl", 0.4)):
         write_one_turn_programs(tmp_path / policy, policy, 0, [factor * 10.0, factor * 20.0])

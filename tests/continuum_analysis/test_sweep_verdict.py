@@ -14,7 +14,7 @@ from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 def arm(name: str, ratio: Interval | None) -> ArmSummary:
     found = None
     if ratio is not None:
-        found = Comparison((0, 1, 2), ratio, Interval(1.0), None, None, None, Interval(0.5), 1.0, (9, 9))
+        found = Comparison((0, 1, 2), ratio, Interval(1.0), None, None, None, Interval(0.5), 0.5, 1.0, (9, 9))
     return ArmSummary(name, None, (0, 1, 2), {}, found)
 
 

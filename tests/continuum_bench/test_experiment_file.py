@@ -72,6 +72,8 @@ def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
         ("policy: {a: 1}\n", ":1: policy: {'a': 1} is no value of this option"),
         ("workload: nothing.jsonl\n", ":1: workload: 'nothing.jsonl' is no file, nor one of swebench"),
         ("jps: [\n", ":2: not YAML"),
+        ("jps: 1\0\n", ": not YAML: unacceptable character #x0000"),
+        ("hint_error: yes\n", ":1: hint_error: True is no value of this option; expected str"),
         ("- 1\n", ": expected a mapping of options to values"),
         ("label: new\n", "--label: needs --base-url"),
     ],
@@ -88,6 +90,18 @@ def test_a_missing_file_and_an_unknown_override(tmp_path: Path) -> None:
     assert missing.stderr.endswith("missing.yaml: cannot read: No such file or directory\n")
     wrong = bench("run", written(tmp_path, "{}"), "--set", "sede=1")
     assert wrong.stderr == "error: --set sede=1: no such option; did you mean seed?\n"
+    cut = bench("run", written(tmp_path, "{}"), "--set", "policy=[vllm")
+    assert cut.exit_code == 2
+    assert cut.stderr.startswith("error: --set policy=[vllm: not YAML: expected ',' or ']'")
+
+
+def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:
+    text = (
+        "hint_error: 0.5\nlabel: 7\nwarm_up: 10\npolicy: vllm\nhints: tool_s\njps: 1\nbase_url: http://127.0.0.1:1/v1\n"
+    )
+    found = read_experiment(written(tmp_path, text), ["cool_down=3"])
+    assert (found.options.hint_error, found.options.policy, found.options.jps) == ("0.5", ["vllm"], 1.0)
+    assert (found.live.label, found.live.warm_up, found.live.cool_down) == ("7", "10", "3")
 
 
 def test_bash_completes_commands_and_options() -> None:

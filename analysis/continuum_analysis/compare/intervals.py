@@ -84,6 +84,8 @@ class Comparison:
     """Hedges' g_z over seeds, above 0 where this policy is faster."""
     sooner: Interval
     """Share of programs that finished sooner under this policy, over seeds."""
+    later: float
+    """Share of programs that finished later by more than 1 ms, over seeds."""
     worst: float
     """The largest ratio of one program's JCT under this policy to its JCT under the baseline."""
     programs: tuple[int, int]
@@ -163,6 +165,11 @@ def share_sooner(over: Sequence[float], under: Sequence[float]) -> float:
     gain = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
     tied = np.abs(gain) <= SAME_INSTANT_S
     return float(np.mean(np.where(tied, 0.5, gain > 0)))
+
+
+def share_later(over: Sequence[float], under: Sequence[float]) -> float:
+    """The share of programs that finished later under the second policy, by more than 1 ms."""
+    return float(np.mean(np.asarray(under, dtype=float) - np.asarray(over, dtype=float) > SAME_INSTANT_S))
 
 
 def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:

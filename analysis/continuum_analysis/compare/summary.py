@@ -24,6 +24,7 @@ from continuum_analysis.compare.intervals import (
     paired_jcts,
     ratio_interval,
     resampled_ratio,
+    share_later,
     share_sooner,
     standardized_difference,
 )
@@ -244,6 +245,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
         ratio_resampled=resampled_ratio(over, under) if several else None,
         effect=standardized_difference(over, under),
         sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
+        later=float(np.mean([share_later(a, b) for a, b in times])),
         worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True)),
         programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
     )

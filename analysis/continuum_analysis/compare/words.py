@@ -195,20 +195,11 @@ def _next_best(summary: Summary, best: str) -> str:
 
 def _cost(summary: Summary, found: Comparison) -> str:
     """At whose cost: the programs that finished later, and the worst-hit one."""
-    later = 1 - found.sooner.mean
-    if later < SAME_TO_THE_EYE / 2:
-        return (
-            f"No program finished later than under {summary.baseline}."
-            if found.worst <= 1
-            else (
-                f"Fewer than 1% of the programs finished later than under {summary.baseline}, the worst-hit after "
-                f"{found.worst:.2f}x the time."
-            )
-        )
-    return (
-        f"{later:.0%} of the programs finished later than under {summary.baseline}, the worst-hit after "
-        f"{found.worst:.2f}x the time."
-    )
+    if found.later == 0:
+        return f"No program finished later than under {summary.baseline}."
+    share = f"{found.later:.0%}" if found.later >= SAME_TO_THE_EYE / 2 else "Fewer than 1%"
+    worst = f"the worst-hit after {found.worst:.2f}x the time"
+    return f"{share} of the programs finished later than under {summary.baseline}, {worst}."
 
 
 def _no_interval(found: Comparison) -> str:
