@@ -412,10 +412,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "slowdown_mean",
         "",
-        "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record what each turn takes "
-        "alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of the "
-        "same programs one at a time (`analyze --alone DIR`), and without one it is null. Below 1 where a program "
-        "finds a prefix in the cache that others left there",
+        "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record how long each turn "
+        "takes alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of "
+        "the same programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. Below 1 "
+        "if a program finds a prefix in the cache that other programs left there",
         _mean(_slowdowns),
     ),
     Metric("slowdown_p95", "", "95th percentile of the same over programs", _percentile(95, _slowdowns)),
@@ -434,7 +434,7 @@ METRICS: tuple[Metric, ...] = (
         "itl_mean_s",
         "s",
         "mean over all gaps between two output tokens (a turn of n tokens has n - 1). Its percentiles are not known: "
-        "records hold the instants of a turn's first and last token, not those between",
+        "records contain the instants of a turn's first and last token only",
         _token_gap_mean_s,
     ),
     Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),

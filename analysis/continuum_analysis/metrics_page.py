@@ -89,23 +89,23 @@ TTFT counts from the instant at which the turn was due to its first token, and T
 one, divided by the output tokens - 1. Where the load generator is on time, "due" and "sent" are the same instant
 (`send_lateness_p99_s`). In a virtual run both are modelled; in a live run the client measures them, retries
 included. ITL is the gap between two output tokens. Its mean over all gaps follows from the first and the last token of
-each turn and is exact. Its percentiles need the instant of every token, which no record holds, so they are a dash.
+each turn and is exact. Its percentiles need the instant of every token, which no record contains; tables show a dash.
 
 ## SLO goodput
 
 `continuum-bench compare DIR --slo ttft=2s,tpot=50ms,jct=300s` adds these rows, in the terminal and in every file;
 `analyze --slo` adds them too. A turn keeps the SLO if it ended well and kept the limits on TTFT and TPOT. A program
-keeps it if it finished, within the limit on JCT, and all its turns kept theirs. Failed and unfinished ones count as not
-kept.
+keeps it if it finished within the limit on JCT and all its turns kept the limits on turns. Turns and programs that
+failed or did not finish do not keep it.
 
 | name | unit | what it is |
 |---|---|---|
 """
 
 SLO_TAIL = """
-`jct=10x` is ten times the JCT that the same program has alone on the machine: a limit on its slowdown. Virtual runs
-record what each turn takes alone. Other runs need `--alone DIR`, a run of the same programs one at a time. (The limit
-of `figure goodput` is a multiple of the mean of the same times.)
+`jct=10x` is ten times the JCT that the same program has alone on the machine, so it limits the program's slowdown.
+Virtual runs record how long each turn takes alone. Other runs need `--alone DIR`, a run of the same programs one at a
+time. (`figure goodput` limits the mean JCT instead, to a multiple of the mean JCT without load.)
 
 ```bash
 continuum-bench swebench --num-programs 4 --jps 0.5 --policy vllm,continuum --out runs/loaded

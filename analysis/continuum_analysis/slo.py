@@ -1,7 +1,8 @@
 """Service level objectives: limits on a request's TTFT and TPOT and on a program's JCT, and how many keep them.
 
-A request (a turn) keeps the SLO if it ended well, within every limit on requests. A program keeps it if it finished,
-within the limit on its JCT, and all its requests kept theirs. Failed and unfinished ones never do.
+A request (a turn) keeps the SLO if it ended well and within every limit on requests. A program keeps the SLO if it
+finished within the limit on its JCT and all its requests kept the limits on requests. Requests and programs that failed
+or did not finish never keep it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LIMIT = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>ms|s|min|h|x)")
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """None: no limit."""
+    """Limits of an SLO; None: no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -64,7 +65,7 @@ def with_slo(runs: Sequence[Run], slo: Slo) -> list[Run]:
     """The runs, whose metrics now include those of the SLO.
 
     Raises:
-        AnalysisError: a limit such as ``jct=10x``, and a program of which it is not known what it takes alone.
+        AnalysisError: a limit such as ``jct=10x``, and a program whose JCT alone is not known.
     """
     rows = slo_metrics(slo)
     for run in runs if slo.jct_times is not None else []:
@@ -83,7 +84,7 @@ def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
 
 
 def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
-    """The SLO's rows of metrics; those of requests only where it limits requests."""
+    """The SLO's rows of metrics; rows about requests only if the SLO limits requests."""
     judge = _Judge(slo)
     of_requests = (
         Metric("slo_requests_share", "", "turns that kept the SLO / all turns", _share(judge.turns)),
@@ -118,7 +119,7 @@ def _per_s(count: Callable[[RunFacts], Count]) -> Callable[[RunFacts], Value]:
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """Says who kept the SLO."""
+    """Counts the turns and the programs that kept the SLO."""
 
     slo: Slo
 
@@ -133,7 +134,9 @@ class _Judge:
         return sum(map(self._program_keeps, facts.everyone)), len(facts.everyone)
 
     def _turn_keeps(self, turn: TurnTimes) -> bool:
-        one_token = turn.client is not None and turn.gaps_between_tokens < 1  # has no TPOT, so keeps its limit
+        one_token = (
+            turn.client is not None and turn.gaps_between_tokens < 1
+        )  # a turn of one token has no TPOT, so it keeps that limit
         in_pace = one_token or _within(turn.tpot_s, self.slo.tpot_s)
         return turn.ended_well and in_pace and _within(turn.ttft_s, self.slo.ttft_s)
 
@@ -145,7 +148,7 @@ class _Judge:
 
 
 def _within(value: float | None, limit: float | None) -> bool:
-    """What was not recorded keeps no limit."""
+    """Whether the value keeps the limit. A value that was not recorded keeps none."""
     return limit is None or (value is not None and value <= limit)
 
 

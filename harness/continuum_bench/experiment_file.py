@@ -39,10 +39,10 @@ class ExperimentFile:
 
 
 def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile:
-    """Read a file, and put ``NAME=VALUE`` over it.
+    """Read a file, and replace its values by those of ``NAME=VALUE``.
 
     Raises:
-        BenchError: a fault; the message names the file, the line and the key.
+        BenchError: an invalid file or value; the message names the file, the line and the key.
     """
     entries = {entry.key: entry for entry in [*_entries(path), *map(_override, overrides)]}
     name, traces = _workload(entries.pop("workload", None), path.parent)
@@ -54,7 +54,7 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile
 
 
 def experiment_yaml(workload: str, options: RunOptions, live: LiveOptions) -> str:
-    """The file that ``read_experiment`` reads as these options: every option that has a value, defaults too."""
+    """The file that ``read_experiment`` reads as these options: every option that has a value, including defaults."""
     given = {field: getattr(options, field) for field in hints_of(RunOptions)}
     given |= {field: getattr(live, field) for field in hints_of(LiveOptions)} if live.base_url is not None else {}
     values = {key: given[field] for key, field in KEYS.items() if is_set(given.get(field))}

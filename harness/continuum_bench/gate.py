@@ -20,7 +20,7 @@ Directories = Mapping[Path, Sequence[Run]]
 
 
 def side_by_side(directories: Directories) -> bool:
-    """Whether two directories hold the same arm and seed, so that they are two versions of one experiment."""
+    """Whether two directories contain the same arm and seed, so that they are two versions of one experiment."""
     seen = [
         {(run.arm, run.manifest.seed, run.manifest.workload.get("jps")) for run in runs}
         for runs in directories.values()
@@ -29,7 +29,7 @@ def side_by_side(directories: Directories) -> bool:
 
 
 def apply_conditions(directories: Directories, options: GateOptions, baseline: str | None) -> int:
-    """Print what each condition found, and write it. Returns 0, or ``FAILED`` where a condition holds."""
+    """Print the outcome of each condition, and write it as JUnit XML. Returns ``FAILED`` if one holds, else 0."""
     if not options.fail_if:
         if options.junit is not None or options.point_estimate:
             raise OptionError("--junit and --point-estimate: need --fail-if")
@@ -56,7 +56,7 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
 
 
 def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
-    """Each arm beside the baseline, at each load and at each end of the step times; the baseline beside itself."""
+    """Each arm with the baseline, at each load and each step-time setting. The baseline is paired with itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
     for jps, band, runs in ((jps, *each) for jps, played in loads.items() for each in by_band(played).items()):
         arms = _by_arm(runs)
@@ -67,7 +67,7 @@ def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
-    """Each arm of the later directories beside the same arm of the first one."""
+    """Each arm of the later directories with the same arm of the first directory."""
     (first, *later) = directories
     loads = by_load([run for runs in directories.values() for run in runs])
     for path in later:

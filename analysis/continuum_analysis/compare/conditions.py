@@ -34,7 +34,7 @@ _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "ma
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a condition is about: the runs of an arm, and those of what it is compared with."""
+    """The runs to which a condition applies, and the runs with which they are compared."""
 
     name: str
     runs: Sequence[Run]
@@ -51,7 +51,7 @@ class Outcome:
     failed: bool
     """The condition holds."""
     found: str
-    """The values that it is about, with their intervals."""
+    """The values that the condition compares, with their intervals."""
 
     @property
     def text(self) -> str:
@@ -153,7 +153,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _nearest(value: Interval, above: bool) -> float:
-    """The end of the interval that is the last to go beyond a limit: the low one for ``above`` it."""
+    """The end of the interval that exceeds a limit last: the lower end if values are tested to be ``above`` it."""
     return value.mean if value.bounds is None else value.bounds[0 if above else 1]
 
 
@@ -181,7 +181,7 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
 
 
 def _metric(name: str, runs: Sequence[Run]) -> str | None:
-    """The metric's whole name, where its unit may be left out."""
+    """The metric's full name, for a name in which the unit may be left out."""
     return next((full for full in (name, *(name + unit for unit in UNITS)) if full in runs[0].metrics.values), None)
 
 

@@ -37,7 +37,7 @@ CAUSES: dict[Cause, str] = {
     "pinned": "hit: its pin was held until it was scheduled",
     "cached": "hit: no pin held it then, but no other request had taken the blocks yet",
     "reloaded": "hit: its KV came back from a lower tier",
-    "found": "hit: only the client recorded it; what kept the KV is in the server's records",
+    "found": "hit: only the client recorded this turn; the server's records would say what kept the KV",
     "elsewhere": "miss: the turn before ran on another replica",
     "expired": "miss: its pin expired before it returned",
     "pressure": "miss: its pin was given up because another request needed the room",
@@ -101,8 +101,8 @@ class Return:
 
 
 def limits_of(manifest: Manifest | None, programs: Sequence[ProgramTimes] = ()) -> Limits:
-    """The limits a manifest names. Where it names no block size (a server that does not tell, a file of the preview),
-    that is read from the recorded hits."""
+    """The limits that a manifest names. If it names no block size (a server that does not tell, a file of the preview),
+    the block size is derived from the recorded hits."""
     manifest = manifest or Manifest()
     options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
     block = options.get("block_size") or capacity.get("block_size") or _block_of_hits(programs)

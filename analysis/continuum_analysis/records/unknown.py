@@ -1,4 +1,4 @@
-"""What the records of a run cannot say about the cache, in sentences for people."""
+"""What the records of a run do not say about the cache, as sentences for the reader of a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from continuum_analysis.records.facts import RunFacts
 
 
 def cannot_be_known(facts: RunFacts) -> Iterator[str]:
-    """Nothing of a run with the scheduler's records in full."""
+    """The sentences; none for a run with complete records of the scheduler."""
     turns = [turn for program in facts.everyone for turn in program.turns]
     if not any(turn.start_s is not None for turn in turns):
         yield (

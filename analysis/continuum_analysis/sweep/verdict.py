@@ -1,4 +1,4 @@
-"""A sweep in two sentences: the policy that did best over all points of the grid, and at how many of them for sure."""
+"""The verdict of a sweep: the policy that was best on average over the grid, and at how many points that is certain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def records_of(sweep: Sweep) -> list[Record]:
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
-    """The best policy on average, among those with the most points; then how sure that is, and where it gained most."""
+    """The best policy on average, of those played at the most points; then how certain that is."""
     records = records_of(sweep)
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""

@@ -13,16 +13,16 @@ GATE = "For CI"
 
 @dataclass(frozen=True)
 class SloOptions(Options):
-    """A service level objective, and what programs take alone."""
+    """A service level objective, and how long programs take alone."""
 
     panel = SLO
 
     alone: Path | None = None
-    """Run directory of the same programs one at a time: what slowdowns are measured against."""
+    """Run directory in which the same programs ran one at a time. Slowdowns are measured against it."""
     slo: str | None = None
     """Limits on a request's TTFT and TPOT and on a program's JCT, such as ttft=2s,tpot=50ms,jct=300s. jct=10x is ten
-    times the program's JCT alone (virtual runs record it; others need --alone). Adds how many requests and programs
-    keep them."""
+    times the program's JCT alone (virtual runs record it; others need --alone). Tables then show how many requests and
+    programs keep the limits."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class GateOptions(Options):
     panel = GATE
 
     fail_if: list[str] | None = None
-    """Exit with code 3 if this holds, such as "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric over the
-    baseline's. A condition holds only if the metric's whole 95% interval is beyond the limit. Repeatable."""
+    """Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric
+    divided by the baseline's. A condition holds only if the whole 95% interval is beyond the limit. Repeatable."""
     point_estimate: bool = False
-    """Compare estimates in --fail-if, without their intervals."""
+    """Let --fail-if compare estimates and ignore their intervals."""
     junit: Path | None = None
-    """Write the conditions of --fail-if as JUnit XML: one test for each condition and arm."""
+    """Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm."""

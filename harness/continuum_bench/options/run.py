@@ -109,16 +109,16 @@ class ArrivalOptions(Options):
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
     hints: Annotated[str, one_of(*HINTS)] = "none"
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
-    kv_ttl (a wish: hold the KV until the next turn), remaining (the number of later turns), task (a name that is the
+    kv_ttl (how long to hold the KV: until the next turn), remaining (how many turns follow), task (a name that is the
     same for every run of a task)."""
     hint_error: str = "0"
-    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds lie between
-    0.61 and 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
+    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
+    0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or
     adversarial:SHARE:silent (the others send no hints)."""
 
 
 BAND = "band"
-"""``--step-times band``: every run three times, at low, mid and high step times."""
+"""``--step-times band``: every run is played three times, at low, mid and high step times."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Tokens of one KV block."""
     offload: str | None = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
-    dram-200+ssd-800, or other sizes; @pcie3 behind them names another link, and dram-100@pcie4/8 a link that 8 GPUs
-    share. If no policy is named so, all policies run with these tiers. Default: what is usual for the GPU."""
+    dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU, dram-100@pcie4/8 a link that 8 GPUs
+    share. If no policy is named so, all policies run with these tiers. Default: the usual DRAM and link of the GPU."""
     profile: Path | None = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1

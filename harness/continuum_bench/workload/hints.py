@@ -1,5 +1,4 @@
-"""What the programs of a workload tell the server about what comes next: ``--hints``, and how wrong it is:
-``--hint-error``. Seeded.
+"""The hints that the programs of a workload send (``--hints``), and how wrong they are (``--hint-error``).
 
 Hints are part of the workload. They depend only on the programs, the order of their arrival and the seed, so they are
 the same for every policy, in the virtual engine and on a server. A kind of hint is a function in ``KINDS``.
@@ -52,8 +51,8 @@ class Noise:
 
 
 class Lies:
-    """A short time is said to be a hundred times longer, a long one a hundred times shorter, so that KV is held that
-    should not be, and the other way round. Names are wrong."""
+    """The client says a hundred times the truth of a short time and a hundredth of a long time, so that KV is held that
+    should not be held, and is not held where it should be. Names are wrong."""
 
     SHORT_S = 5.0
     FEW = 5
@@ -79,7 +78,7 @@ def _tool(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """Its seconds too, and the name and the seconds of the tool that ran before the turn."""
+    """The name and the seconds of the next tool, and those of the tool that ran before the turn."""
     hints = _tool(program, index, errors)
     if hints:
         hints["pred_tool_s"] = errors.seconds(_busy_s(program, index))
@@ -91,7 +90,7 @@ def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """A wish: hold the KV until the next turn arrives, and a tenth longer."""
+    """A wish to hold the KV until the next turn arrives, and a tenth longer."""
     if index == len(program.turns) - 1:
         return {}
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
@@ -103,7 +102,7 @@ def _remaining(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """A name for what the program does: the whole first prompt's, if programs share it, or else its id in the trace."""
+    """The name of the program's task: that of the whole first prompt if programs share it, or else the program's id."""
     shared = program.shared_prefix_tokens == program.turns[0].new_input_tokens
     return {
         "task": errors.name(program.shared_prefix_id if shared and program.shared_prefix_id else program.program_id)

@@ -1,9 +1,9 @@
-"""Places of programs in line, by how much they are expected to do, and how far their contexts are expected to grow.
+"""Positions of programs in line, by the work that they are expected to need, and the expected growth of their contexts.
 
-A program without a forecast keeps the place of its arrival. A program with a forecast moves forward or back by so many
-seconds for each second of engine work that it is expected to need less or more than the average program. Forecasts come
-from earlier runs of its task, and from what its client says remains to be done. What a client says counts for less, the
-further its earlier programs were from what it said of them.
+A program without a forecast stands in line by its arrival. A program with a forecast moves forward by so many seconds
+for each second of engine work that it is expected to need less than the average program, and back for each second more.
+Forecasts come from earlier runs of the program's task, and from the turns or tokens that its client says remain. The
+further off a client was for its earlier programs, the less its word counts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Objective = Literal["mean", "makespan"]
 USUAL_TOKEN_S = 6e-8
 """Seconds of a decode step per token of context, if decode times are unknown: Llama-3.1-8B on an A100."""
 USUAL_ERROR = 0.5
-"""Variance of the logarithm of (said / true) of a client that is not known yet; a factor of 2 up or down."""
+"""Assumed variance of log(said / true) of a client that is not known yet: about a factor of 2 up or down."""
 USUAL_WEIGHT = 4
 """Programs that ``USUAL_ERROR`` counts for."""
 RECENT = 64
-"""Programs over which a client's errors are averaged, and turns over which the work of a turn is."""
+"""Programs over which a client's errors are averaged, and turns over which the work of a turn is averaged."""
 MAX_CLIENTS = 1024
 
 
@@ -37,19 +37,19 @@ class Said:
     unit: Literal["turns", "tokens"]
     rest: Span
     turns: int
-    """Turns that had ended when the client said it, its own included."""
+    """Number of the turn with which the client said it, from 1."""
     output_tokens: int
-    """Tokens that they had generated."""
+    """Tokens that the program had generated before that turn."""
 
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """What a program did so far, and what its client said."""
+    """What a program has done so far, and what its client said about the rest."""
 
     task: str | None
     arrival_s: float
     place_s: float
-    """Its place in line: the smallest comes first."""
+    """Where the program stands in line: the smallest comes first."""
     client: str = ""
     work_s: float = 0.0
     turns: int = 0
@@ -57,15 +57,15 @@ class Progress:
     tokens: int = 0
     """Context after its last turn."""
     learned: bool = False
-    """Its size was added to those of its task."""
+    """The program's size was added to its task's."""
     first_said: Said | None = None
     last_said: Said | None = None
 
 
 class HintErrors:
-    """How far each client's programs were from what it said of them: a variance of logarithms.
+    """How exact each client's earlier words were: the mean squared logarithm of (said / true).
 
-    Of the clients beyond ``limit``, the one that said nothing for longest is forgotten.
+    At most ``limit`` clients are remembered; the client that said nothing for longest is forgotten first.
     """
 
     def __init__(self, limit: int = MAX_CLIENTS) -> None:
@@ -90,8 +90,8 @@ class Forecasts:
 
     Args:
         limit: tasks remembered; 0: nothing is forecast.
-        objective: ``mean``: the least remaining work comes first; ``makespan``: the most.
-        seconds_per_work: seconds by which a second of work moves a program's place.
+        objective: ``mean``: programs with less remaining work move forward; ``makespan``: programs with more.
+        seconds_per_work: seconds by which a second of work moves a program in line.
     """
 
     def __init__(self, machine: Machine, limit: int, objective: Objective, seconds_per_work: float) -> None:
@@ -102,18 +102,18 @@ class Forecasts:
         self._token_s = USUAL_TOKEN_S if decode is None else decode.full_token_s(machine.kv_tokens)
         self._move = 0.0 if limit == 0 else seconds_per_work if objective == "mean" else -seconds_per_work
         self._turn_s, self._turn_output = RecentMean(RECENT), RecentMean(RECENT)
-        """Everybody's work of a turn, and the tokens that it generates."""
+        """Mean work of a turn over all programs, and the tokens that a turn generates."""
 
     # ------------------------------------------------------------------------------- what happens
 
     def begin(self, turn: TurnState) -> Progress:
-        """The program of this turn is new."""
+        """The progress of a new program, whose first turn arrived."""
         progress = self.progress(turn.task if turn.tagged else None, turn.program.arrival_s, turn.client or "")
         self.turn_arrived(progress, turn)
         return progress
 
     def progress(self, task: str | None, arrival_s: float, client: str = "") -> Progress:
-        """Of a program without turns."""
+        """The progress of a program without turns."""
         return Progress(task, arrival_s, arrival_s, client)
 
     def turn_arrived(self, progress: Progress, turn: TurnState) -> None:
@@ -148,7 +148,7 @@ class Forecasts:
     # ----------------------------------------------------------------------------- what is expected
 
     def place(self, progress: Progress) -> None:
-        """Set the program's place by what is known now."""
+        """Move the program in line by what is known now."""
         forecast = self._forecast(progress) if self._move else None
         usual = self.tasks.everybody() if forecast is not None else None
         if forecast is None or usual is None:
@@ -158,9 +158,9 @@ class Forecasts:
         progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
 
     def passes(self, place_s: float, progress: Progress, rebuild_s: float) -> bool:
-        """Whether a program at that place comes first even if this one, which moved back, is rebuilt after it.
+        """Whether a program at ``place_s`` should run before this program, although this program is then rebuilt.
 
-        Under ``makespan`` none does: a rebuild only delays the end.
+        Only a program that moved back can be passed, and none under ``makespan``: a rebuild only delays the end.
         """
         moved_back = progress.place_s > progress.arrival_s
         return self._move > 0.0 and moved_back and place_s + self._move * rebuild_s < progress.place_s
@@ -171,7 +171,7 @@ class Forecasts:
         return None if forecast is None else forecast.tokens(tokens)
 
     def _forecast(self, progress: Progress) -> Forecast | None:
-        """From its task and from what its client said, each weighed by how exact it is."""
+        """From the program's task and from what its client said, each weighed by how exact it was before."""
         of_task, said = self.tasks.of(progress.task), progress.last_said
         before = of_task or self.tasks.everybody()
         if said is None or before is None:

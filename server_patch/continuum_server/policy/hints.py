@@ -1,9 +1,9 @@
-"""What clients say in advance, and how far each is believed: predicted tool times, and wishes for a hold.
+"""Hints about holds, and how far they are trusted: predicted tool times, and holds that clients wish for.
 
-A hint counts as much as its program's earlier hints came true. A program that has no earlier hints begins with what its
-client's other programs earned; each of these counts once. A client is the API key to which program ids belong; without
-keys all programs are one client's. What a program says changes its own holds only: it is no sample of anything, and no
-hint makes a hold longer than a rebuild is worth.
+A hint counts as much as the program's earlier hints came true. A program without earlier hints begins with the mean
+trust in its client's other programs, each of which counts once. A client is the API key to which program ids belong;
+without keys, all programs have one client. Hints are not recorded as tool times. A predicted tool time never makes a
+hold longer than a rebuild is worth; a wish can, within the server's limits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from continuum_server.policy.facts import ProgramState, TurnState
 CLIENTS = 1024
 """Clients remembered; the client that sent no hint for longest is forgotten first."""
 PROGRAMS = 64
-"""Programs of a client that count; after so many, the weight of the earlier ones is halved."""
+"""Programs of a client after which the weight of the earlier programs is halved."""
 FADE = 0.95
-"""Weight of what was known of a program's hints after each further hint."""
+"""Factor by which each further hint of a program reduces the weight of its earlier hints."""
 MOST = 19.0
-"""Most that a sum of judgements can be; so a broken hint, however small, never adds trust by what is forgotten."""
+"""Upper limit of a sum of judgements. With it, a broken hint never raises the trust by making older ones fade."""
 
 
 def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
@@ -33,7 +33,7 @@ def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
 
 @dataclass(slots=True)
 class ClientTrust:
-    """How the hints of a client's programs came true on average; each program counts once."""
+    """The mean over a client's programs of the share of their hints that came true; each program counts once."""
 
     first: float
     """Trust before anything is known."""
@@ -47,11 +47,11 @@ class ClientTrust:
         return (self.first + self.true) / (1.0 + self.programs)
 
     def missed(self, error: float) -> None:
-        """A predicted time was wrong by so much. No error counts more than 1."""
+        """A predicted time was wrong by ``error``, the logarithm of a ratio. An error above 1 counts as 1."""
         self.square += (min(error * error, 1.0) - self.square) / PROGRAMS
 
     def changed(self, before: float | None, after: float | None) -> None:
-        """The share of a program's hints that came true changed; None: nothing is known of the program."""
+        """The share of a program's hints that came true changed; None: no hint of the program was judged yet."""
         if before is None and self.programs >= PROGRAMS:
             self.programs, self.true = self.programs / 2, self.true / 2
         self.programs = max(0.0, self.programs + (after is not None) - (before is not None))
@@ -72,7 +72,7 @@ class Trust:
         return (self.prior + self.kept) / (1.0 + self.kept + self.broken)
 
     def judge(self, kept: float = 0.0, broken: float = 0.0) -> None:
-        """A hint came true, or did not. The amounts say how much it mattered; each broken one halves what was kept."""
+        """A hint came true or not, with these weights. A broken hint of weight 1 halves the sum of the kept ones."""
         before = self._share
         fade = FADE ** (kept + broken)
         self.kept = min(MOST, fade * 0.5**broken * self.kept + kept)
@@ -117,7 +117,7 @@ class Clients:
 
 @dataclass(slots=True)
 class _Guess:
-    """What was decided at the end of a turn with a prediction."""
+    """The prediction of a turn, and the two holds between which it decided."""
 
     since_s: float
     predicted_s: float
@@ -130,7 +130,7 @@ class _Guess:
 
 @dataclass(slots=True)
 class _Told:
-    """What is known of a program's predictions."""
+    """How exact a program's earlier predictions were."""
 
     trust: Trust
     squares: float
@@ -138,30 +138,30 @@ class _Told:
     errors: float
     guess: _Guess | None = None
     rests_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    """Time away that was not the tool's: the agent's own work, its network, its queue."""
+    """Parts of recent gaps in which no tool ran: the agent's own work, its network, its queue."""
     rest_s: float = 0.0
-    """The middle one of these."""
+    """The median of ``rests_s``."""
 
 
 class Predictions:
-    """Predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``) as one more distribution beside the learned one.
+    """Predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``) as a second distribution beside the learned one.
 
-    The prediction stands for a log-normal distribution around it, whose spread is the client's (p90) or that of the
-    program's earlier predictions. Each of the two distributions has its best hold. Chosen is the one of these with the
-    lower expected cost under the mixture of both distributions, in which the hint's has the weight of the trust. When
-    the program is back, the two holds are compared: the cheaper one was right.
+    The prediction stands for a log-normal distribution around it. Its spread follows from ``pred_tool_p90_s``, or else
+    from the errors of the program's earlier predictions. Each distribution has its own best hold. The policy takes the
+    hold with the lower expected cost under the mixture of both, in which the hint's distribution has the weight of the
+    trust. When the program is back, the costs that the two holds would have had are compared, and the trust changes.
     """
 
     FIRST, PRIOR, LEAST_SPREAD = 0.5, 4.0, 0.05
-    """Trust before anything is known; how many predictions with its client's spread a new program is taken to have
-    made; least standard deviation of the logarithm."""
+    """Trust before any prediction was judged; the number of predictions for which the client's spread counts in a new
+    program's; the least standard deviation of the logarithm."""
     DELAY_S = 0.25
-    """Added to times before they are compared as ratios: nobody predicts an agent's own delay."""
+    """Added to times before they are compared as ratios, since a prediction does not include the agent's own delay."""
     KEPT, BROKEN = (20.0, 1.0), (40.0, 3.0)
-    """What a cheaper and a dearer hold count, per ``even_s`` of difference, and the most that one counts."""
+    """Weight of a cheaper and of a dearer hold per ``even_s`` of difference in cost, and its upper limit."""
     CHANCES = (0.3, 0.38, 0.2, 0.09, 0.03)
-    """Chance that the program is back one spread early, in time, and one, two and three spreads late; the late ones are
-    likelier than they are, because a hold that is too long costs little where the program is back early."""
+    """Assumed chance that the program is back one spread early, in time, and one, two and three spreads late. Late
+    returns get more than their share, because a hold that is too long costs little if the program is back early."""
     P90 = 1.2816
 
     def __init__(self) -> None:
@@ -259,17 +259,17 @@ class _Wish:
 
     since_s: float
     hold_s: float
-    """Wished; so a wish that was not granted can come true, too."""
+    """The hold that the client wished for, granted or not."""
     own_s: float
     worth_s: float | None
     kept: float
     broken: float
-    """The trust's sums before the wish."""
+    """``kept`` and ``broken`` are the sums of the trust before the wish."""
 
 
 @dataclass(slots=True)
 class _Wisher:
-    """What is known of a program's wishes."""
+    """The trust in a program's wishes, and its open wish."""
 
     trust: Trust
     wish: _Wish | None = None
@@ -279,9 +279,10 @@ class Wishes:
     """Holds that clients ask for (``kv_ttl_s``).
 
     A shorter hold than the policy's is granted as it is. Of a longer one, the part beyond the policy's is granted in
-    proportion to the trust above one half. A wish counts as broken until the program is back within the hold: the first
-    wish of a client is granted whole, and the next ones when it has come true. Where the policy knows what a rebuild is
-    worth, the hold must also have cost no more than the policy's own.
+    proportion to the trust above one half: nothing at 0.5, all at 1. A wish counts as broken until the program is back
+    within the time that it wished for. So the first wish of a client is granted in full, and further wishes only when
+    earlier ones have come true. If the policy knows what a rebuild is worth, a wish that came true also counts as
+    broken if it cost more than the policy's own hold would have.
     """
 
     FIRST = 1.0
@@ -317,7 +318,7 @@ class Wishes:
         trust.judge(kept=1.0)
 
     def ended(self, program: ProgramState) -> None:
-        """The program ended and gave its KV back: its last wish says nothing."""
+        """The program ended and gave its KV back: its last wish is neither kept nor broken."""
         wish = self._taken(program)
         if wish is not None:
             cast(_Wisher, program.wisher).trust.replace(wish.kept, wish.broken)

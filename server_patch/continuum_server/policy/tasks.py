@@ -1,8 +1,8 @@
-"""Sizes of tasks that are run repeatedly, and how much a program still has to do according to earlier runs of its task.
+"""Sizes of tasks that are run repeatedly, and how much work a program still has according to earlier runs of its task.
 
-Logarithms of sizes are taken as normal: everybody's have a mean and a variance, and a task's runs lie around a mean of
-their own. How far the runs of one task differ is learned from how far each run was from the earlier ones. So with few
-runs, or with runs that are not alike, a forecast stays near everybody's sizes.
+The logarithms of sizes are taken as normally distributed. All programs together have a mean and a variance; the runs of
+a task lie around a mean of their own. How much runs of one task differ is learned from how far each run was from the
+earlier runs. So a task with few runs, or with runs that differ much, is forecast near the mean of all programs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 ENOUGH = 4
 """Finished programs before anything is forecast."""
 WINDOW = 512
-"""Programs over which everybody's sizes are averaged."""
+"""Number of finished programs over which the sizes of all programs are averaged."""
 RUNS = 8
-"""Runs over which a task's sizes are averaged."""
+"""Number of runs over which a task's sizes are averaged."""
 USUAL_LIKENESS = 0.7
-"""Share of the variance of sizes that lies between tasks, before repeated runs have shown it: SWE-bench agents."""
+"""Assumed share of the variance of sizes that lies between tasks, until repeated runs show it: SWE-bench agents."""
 USUAL_WEIGHT = 4
 """Runs that ``USUAL_LIKENESS`` counts for."""
 FAR = 5.0
@@ -29,7 +29,7 @@ FAR = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a program did, or does in all."""
+    """How much work a program did, or is expected to do from its beginning to its end."""
 
     work_s: float = 0.0
     """Seconds of the engine."""
@@ -45,7 +45,7 @@ _NAMES = tuple(field.name for field in fields(Size))
 
 @dataclass(slots=True)
 class _Average:
-    """Mean in which the last ``window`` values count most."""
+    """Running mean: exact for the first ``window`` values, exponential with that window afterwards."""
 
     count: int
     mean: Sizes
@@ -61,13 +61,13 @@ def _average() -> _Average:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a program is expected to do in all: normal distributions of the logarithms."""
+    """The expected size of a program at its end: normal distributions of the logarithms of a ``Size``."""
 
     log_mean: Sizes
     log_std: Sizes
 
     def work_s(self, done_s: float = 0.0) -> float:
-        """Expected work of a program that has done ``done_s`` and goes on."""
+        """Expected work of the whole program, given that it has done ``done_s`` and has not ended."""
         return survivor_mean(self.log_mean[0], self.log_std[0], done_s)
 
     def turns(self, done: float = 0.0) -> float:
@@ -79,7 +79,7 @@ class Forecast:
 
 
 class Tasks:
-    """Sizes of finished programs: everybody's, and those of each task.
+    """Sizes of finished programs: of all programs together, and of each task.
 
     Args:
         limit: tasks remembered; the task that was not run for longest is forgotten first.
@@ -131,7 +131,7 @@ class Tasks:
         return Forecast(tuple(log_mean), tuple(log_std))
 
     def everybody(self) -> Forecast | None:
-        """The forecast for a program of which nothing is known; None: too few programs finished."""
+        """The forecast for a program of an unknown task; None: too few programs finished."""
         if self._everybody.count < ENOUGH:
             return None
         spread = tuple(math.sqrt(self._variance(index)) for index in range(len(_NAMES)))

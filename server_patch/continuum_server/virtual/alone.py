@@ -1,4 +1,4 @@
-"""How long a program's turns take on an empty engine: what a program's slowdown is measured against."""
+"""How long a program's turns take on an empty engine. A program's slowdown is measured against these times."""
 
 from __future__ import annotations
 

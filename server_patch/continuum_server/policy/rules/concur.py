@@ -1,4 +1,4 @@
-"""``concur``: a congestion window on the number of programs inside (CONCUR, arXiv 2601.22705)."""
+"""``concur``: a window limits the number of admitted programs, as in TCP (CONCUR, arXiv 2601.22705)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class ConcurOptions(Options):
     """Options of ``concur``."""
 
     add: Annotated[int, Range(1, 1_000_000)] = 2
-    """Programs by which the window grows; it starts with as many."""
+    """Number of programs by which the window grows; also the first window."""
     cut: Annotated[float, Range(0.0, 1.0, above=True, below=True)] = 0.5
     """Factor by which the window shrinks."""
     low: Share = 0.2
     """The window grows while running requests use less than this share of the KV pool."""
     high: Share = 0.5
-    """The window shrinks while they use more than this share and too few prompt tokens are found in the cache."""
+    """The window shrinks if running requests use more than this share and too few prompt tokens are in the cache."""
     hit_low: Share = 0.2
-    """Too few: less than this share of the prompt tokens of the turns that started since the last check."""
+    """Cached prompt tokens are too few below this share, over the turns that started since the last check."""
     interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
     """Seconds between checks."""
 
@@ -51,8 +51,8 @@ class _Entry:
 
 
 class Concur(Policy):
-    """Requests run in order of arrival. The earliest programs are inside, as many as the window has room for; it grows
-    by a constant while little KV memory is in use and is halved when memory is full and the cache misses."""
+    """Requests run in order of arrival. A window limits the number of admitted programs: it grows by a constant while
+    running requests use little KV memory, and is halved when they use much and few prompt tokens are in the cache."""
 
     name: ClassVar[str] = "concur"
     options_type: ClassVar[type] = ConcurOptions
@@ -72,7 +72,7 @@ class Concur(Policy):
         self._alive: dict[str, _Entry] = {}
         """In order of arrival; the first ``_window`` of them are inside."""
         self._changed = False
-        """A program came, left or was let in since the last look at the window."""
+        """A program arrived or left, or the window grew, since programs were last admitted."""
         self._check_s: float | None = None
         """The next check; None: no check can change the window."""
         self._hit_tokens = self._prompt_tokens = 0
@@ -108,7 +108,7 @@ class Concur(Policy):
         self._plan_check(start.now_s)
 
     def _release(self, turn: TurnState) -> None:
-        """The turn is held back no longer: it was started although the window was full, or it is gone."""
+        """The turn is no longer held back: it was started although the window was full, or it was aborted."""
         entry = self._entry(turn.program)
         if entry is not None and turn in entry.held:
             entry.held.remove(turn)
@@ -152,7 +152,7 @@ class Concur(Policy):
         given, found, prompts = self.options, self._hit_tokens, self._prompt_tokens
         self._hit_tokens = self._prompt_tokens = 0
         if usage < given.low:
-            if len(self._alive) > self._window:  # a window that nobody waits for does not grow
+            if len(self._alive) > self._window:  # the window grows only while a program is outside
                 self._window += given.add
                 self._changed = True
         elif usage > given.high and prompts and found < given.hit_low * prompts:

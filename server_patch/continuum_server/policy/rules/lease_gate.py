@@ -1,4 +1,4 @@
-"""``lease-gate``: programs count at their full context, and the longest idle one is paused when room is needed.
+"""``lease-gate``: programs count at their full context; the program idle for longest is paused when room is needed.
 
 After the ``thunder-agent`` plugin of llm-d-router (pull request 3076), with one pod.
 """
@@ -32,11 +32,11 @@ class LeaseGateOptions(Options):
     """Options of ``lease-gate``."""
 
     lease_s: Seconds = 30.0
-    """A program inside keeps its room for so long after a turn, whoever waits."""
+    """Seconds after a turn during which a program inside keeps its room, even if other programs wait."""
     share: Annotated[float, Range(1e-3, 1000.0)] = 1.0
     """Share of the KV pool that programs inside may fill."""
     patience_s: Seconds = 1800.0
-    """A request that was held back for this long is admitted even if memory is full."""
+    """Seconds after which a request that is held back is admitted even if memory is full."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,18 +56,18 @@ class _Session:
 
     @property
     def size(self) -> int:
-        """Tokens for which it counts: each request repeats the history, so these are the same KV."""
+        """Tokens for which the program counts. A prompt repeats the turn before it, so the larger of the two counts."""
         return max(self.committed, sum(self.flying.values()))
 
     @property
     def wanted(self) -> int:
-        """Its size once its held requests are admitted."""
+        """The program's size once its held requests are admitted."""
         return max(self.committed, sum(turn.prompt_tokens for turn in self.held))
 
 
 class LeaseGate(Policy):
-    """Requests run in order of arrival. Programs inside count at their full context; when another one needs room, the
-    longest idle one that has been away for longer than its lease is paused. No KV is held."""
+    """Requests run in order of arrival. Admitted programs count at their full context. When another program needs room,
+    the program that has been idle for longest is paused, if its lease after its last turn is over. No KV is held."""
 
     name: ClassVar[str] = "lease-gate"
     options_type: ClassVar[type] = LeaseGateOptions
@@ -171,7 +171,7 @@ class LeaseGate(Policy):
         return sorted(over, key=lambda each: (each.idle_since_s, each.program.sequence))
 
     def _make_room(self, tokens: float, now_s: float) -> None:
-        """Pause idle programs until there is room for so many tokens more."""
+        """Pause idle programs whose lease is over until there is room for ``tokens`` more tokens."""
         room = self._room()
         for session in self._idle(now_s):
             if room >= tokens:
@@ -194,8 +194,8 @@ class LeaseGate(Policy):
         return Orders(rank_again=turns) if turns else NO_ORDERS
 
     def _next(self, now_s: float) -> _Session | None:
-        """The program to admit: impatient ones, else of those that fit paused ones before new ones, then the smallest,
-        then the one that waits longest."""
+        """The program to admit next: one that has waited for ``patience_s``, or else one that fits. Of those that fit,
+        paused programs come before new ones, then the smallest, then the one that has waited for longest."""
         room = self._room() + sum(session.size for session in self._idle(now_s))
         starving = [each for each in self._waiting.values() if self._since_s(each) + self.options.patience_s < now_s]
         if starving:

@@ -1,4 +1,4 @@
-"""``oracle-hold``: a bound on what knowing tool times can gain ``working-set``."""
+"""``oracle-hold``: shows how much ``working-set`` could gain from knowing tool times."""
 
 from __future__ import annotations
 

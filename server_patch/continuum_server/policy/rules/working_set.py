@@ -1,12 +1,15 @@
-"""``working-set``: admit a program while it brings more than it costs; hold KV until holding has cost a recomputation.
+"""``working-set``: admit a program if it adds more throughput than recomputation; hold KV until that costs as much.
 
 A program is *inside* once it is admitted. Until then it is *outside*: its requests are held back. A program inside
-keeps its *place* while a request of it is in the engine, and after a turn for as long as its KV is worth holding; a
-program that returns later than that is treated as new.
+keeps its *place* while a request of it is in the engine, and after a turn for as long as its KV is held. A program that
+returns later than that has no place, but its request is not held back again.
 
-Both decisions weigh seconds of the engine. Memory has a *worth*: the relative gain in the engine's speed per relative
-gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds; recomputing costs a prefill.
-Where a tier below GPU memory has the KV, a loss costs memory during the reload, and the program's wait for room.
+Admission and holds compare seconds of engine time. Memory has a *worth*: the relative gain in the engine's speed per
+relative gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds; recomputing costs a
+prefill. If a tier below GPU memory has the KV, losing it costs the memory of the reload, and the program's wait.
+
+Predicted tool times enter the length of a hold (``hints.Predictions``). Programs whose task was run before move in line
+by their expected work (``forecasts.Forecasts``). docs/policies/working-set.md has the rules in order.
 """
 
 from __future__ import annotations
@@ -61,10 +64,10 @@ class WorkingSetOptions(Options):
     tool_times: Annotated[int, Range(0, 1_000_000)] = 1024
     """Most recent times between turns from which a hold is shortened; 0: nothing is learned from tool times."""
     tasks: Annotated[int, Range(0, 1_000_000)] = 4096
-    """Tasks whose sizes are remembered, by the ``task`` hint or by the first prompt; 0: nothing is learned of tasks."""
+    """Number of tasks whose sizes are remembered (named by the ``task`` hint, or by the first prompt); 0: none."""
     objective: Objective = "mean"
-    """What the order of programs with known tasks serves: mean (mean JCT: the least expected work first) or makespan
-    (the end of the last of them: the most expected work first)."""
+    """How programs with known tasks move in line. mean: less expected work moves a program forward, for a low mean JCT;
+    makespan: more expected work moves it forward, for an early end of the last program of a batch."""
     overtaking: Annotated[float, Range(0.0, 1e6)] = 100.0
     """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
     the average program, and back for each second more; 0: order of arrival."""
@@ -93,19 +96,22 @@ class Member:
     tokens: int
     """Context in tokens: the last prompt, plus its output once the turn ended."""
     progress: Progress
-    """What it did so far, and its place in line."""
+    """What the program did so far, and where it stands in line."""
     blocks: Sequence[Hashable] | None = None
     """Block hashes of the prompt in the engine; None: unknown, or no request is there because a tool runs."""
     held: list[TurnState] | None = field(default_factory=list)
     """Requests held back while the program is outside; None: the program was admitted."""
     since_s: float = math.inf
-    """When its last turn ended; inf while a request of it is in the engine."""
+    """When the program's last turn ended; inf while a request of it is in the engine."""
     until_s: float = math.inf
-    """When it loses its place unless it returns."""
+    """When the program loses its place unless it returns."""
     gave_way: bool = False
-    """It lost its place to a program outside: when it returns, it waits to be admitted again."""
+    """The program lost its place to a program outside; when it returns, it waits to be admitted again."""
     gone_s: float = math.inf
-    """When it counts as finished unless it returns; -inf: it counts as finished."""
+    """When the program counts as finished unless it returns; -inf: it counts as finished now."""
+    unhinted_s: float = math.inf
+    """What the hold after its last turn would be without its client's hints; inf: the client sent none. Times that
+    others' holds depend on are recorded as if no hint had been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ def _member(program: ProgramState) -> Member | None:
 
 
 def _place(program: ProgramState) -> Rank:
-    """Where the program stands in line: the smallest comes first. Without a forecast it is where it arrived."""
+    """Where the program stands in line: the smallest comes first. Without a forecast this is the order of arrival."""
     member = _member(program)
     return (program.arrival_s if member is None else member.progress.place_s, program.sequence)
 
@@ -157,7 +163,7 @@ class WorkingSet(ProgramFcfs):
         self._limit_tokens = self.options.share * machine.kv_tokens
         """More context than this cannot be in the batch, even if tiers keep what leaves the GPU."""
         self._back_s, self._kept = RecentMean(RECENT), RecentMean(RECENT)
-        """Of returns to KV that had left the GPU: seconds until the turn started, and the share that tiers had kept."""
+        """Of turns whose KV had left the GPU: seconds until the turn started, and the share whose KV a tier had."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, Member] = {}
         self._contexts = Contexts()
@@ -194,7 +200,7 @@ class WorkingSet(ProgramFcfs):
         if member.since_s <= now_s:
             self.away_times.add(now_s - member.since_s)
             if had_place:
-                self._held_s.add(now_s - member.since_s)
+                self._held_s.add(min(now_s - member.since_s, member.unhinted_s))
         member.tokens, member.blocks = turn.prompt_tokens, turn.blocks
         member.since_s = member.until_s = member.gone_s = math.inf
         if member.held is not None:
@@ -254,6 +260,8 @@ class WorkingSet(ProgramFcfs):
         shared_tokens = self._shared_tokens(program.program_id)
         even_s = self._break_even_s(finish.context_tokens, shared_tokens, finish.stored)
         ttl_s = self._hold_s(finish, even_s)
+        hinted = finish.turn.tool_hint_s is not None or finish.turn.ttl_wish_s is not None
+        member.unhinted_s = self.away_times.best_hold_s(even_s) if hinted else math.inf
         if program.requests_in_engine == 0:
             gone_s = max(even_s, self._break_even_s(finish.context_tokens, shared_tokens))
             member.since_s = finish.now_s
@@ -262,9 +270,9 @@ class WorkingSet(ProgramFcfs):
         return NO_HOLD if self._gives_way(finish) else Hold(ttl_s, worth_s=even_s)
 
     def _gives_way(self, finish: TurnFinish) -> bool:
-        """The program loses its place if one outside stands so far before it that the rebuild is worth it.
+        """Whether the program loses its place: the first program outside stands so far before it that a rebuild pays.
 
-        Only a program that is expected to do more or less than the average moves in line, so no other gives way.
+        Only programs that forecasts have moved back in line lose their places like this.
         """
         program = finish.turn.program
         member = cast(Member, program.policy_state)
@@ -309,8 +317,8 @@ class WorkingSet(ProgramFcfs):
     def _loss_s(self, tokens: int, own: int, stored: Stored | None) -> float:
         """Engine seconds that it costs to lose the last ``own`` tokens of a context.
 
-        What is in no tier at the return is computed again. A reload takes memory, but not the engine; and its program
-        waits until there is room and the KV is back. Of n programs inside, each loses 1/n of the engine by waiting.
+        Tokens that no tier has at the return are computed again. A reload takes memory, but not the engine. The program
+        waits until there is room and its KV is back; with n programs inside, its wait costs 1/n of the engine.
         """
         prefill = self.machine.prefill
         rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
@@ -354,7 +362,7 @@ class WorkingSet(ProgramFcfs):
         self._changed = True
 
     def _learn(self, program: ProgramState) -> None:
-        """The program ended: its size is the size of a run of its task. Its last turn has no ``turn_finished``."""
+        """The program ended: add its size to its task's, with its last turn, which has no ``turn_finished``."""
         member = _member(program)
         if member is None:
             return
@@ -364,7 +372,7 @@ class WorkingSet(ProgramFcfs):
         self._place_again(member.progress.task)
 
     def _place_again(self, task: str | None) -> None:
-        """More is known of the task: programs outside that run it too move to their new places."""
+        """Another run of the task ended: programs outside with the same task move to their new places in line."""
         again = [program for program in self._outside if cast(Member, program.policy_state).progress.task == task]
         if task is None or not again:
             return
@@ -392,15 +400,16 @@ class WorkingSet(ProgramFcfs):
     def _end_place(self, program: ProgramState, now_s: float) -> None:
         """Take the place of a program that did not return in time.
 
-        If it stays away even longer, it counts as finished: many clients never say which turn is the last. Its size is
-        that of a run of its task if it stays away for ``patience_s``.
+        If it stays away even longer, it counts as finished: many clients never say which turn is the last. After
+        ``patience_s`` without a return, its size is added to its task's.
         """
         member = _member(program)
         if member is None or member.until_s >= now_s:
             return
         if self._inside.get(program.program_id) is member:
             self._leave(program)
-            self._held_s.add(member.until_s - member.since_s)
+            held_s = member.until_s - member.since_s
+            self._held_s.add(held_s if member.unhinted_s == math.inf else member.unhinted_s)
             self._changed = True
         if member.gone_s >= now_s:
             self._look_again(program, member, member.gone_s)
@@ -464,7 +473,7 @@ class WorkingSet(ProgramFcfs):
         return over * rebuild_s <= gain_s
 
     def _final_tokens(self, member: Member) -> float:
-        """Expected final context of a program: by its task, or else by everybody's contexts."""
+        """Expected final context of a program: by its task, or else by the contexts of all finished programs."""
         known = self.forecasts.final_tokens(member.progress, member.tokens)
         return self.footprints.final_tokens(member.tokens) if known is None else known
 
