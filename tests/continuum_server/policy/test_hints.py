@@ -159,6 +159,30 @@ def test_what_a_client_says_changes_nobody_else_s_holds(
     assert others(told) == others([{} for _ in told])
 
 
+@given(st.floats(0.0, 1e5), st.floats(0.0, 1e5), st.randoms(use_true_random=False))
+def test_the_value_of_a_hint_does_not_change_the_worth_of_memory(
+    first_s: float, second_s: float, chance: random.Random
+) -> None:
+    """Two programs, turns of a second, places that end while tools run: ``working-set`` weighs its holds by both."""
+    tools = [chance.choice((2.0, 60.0)) for _ in range(20)]
+
+    def others(said_s: float) -> list[float]:
+        driver = Driver("working-set", memory_worth=0.2)
+        holds = []
+        for tool_s in tools:
+            for name, tags in (("liar", {"tool_hint_s": said_s}), ("other", {})):
+                turn = driver.start(driver.arrive(name, **tags))
+                driver.now_s += 1.0
+                hold = driver.finish(turn, "ls", context=9000)
+                holds += [hold.ttl_s if hold is not None else 0.0] if name == "other" else []
+                for _ in range(4):
+                    driver.now_s += tool_s / 4
+                    driver.table.step(Step(driver.now_s, 0))
+        return holds
+
+    assert others(first_s) == others(second_s)
+
+
 @given(st.lists(st.floats(0.0, 1e5), min_size=40, max_size=80), st.floats(0.0, 1e5), st.floats(0.1, 1e3))
 def test_no_prediction_holds_longer_than_a_rebuild_is_worth(
     samples: list[float], predicted_s: float, even_s: float

@@ -110,8 +110,8 @@ class Member:
     gone_s: float = math.inf
     """When the program counts as finished unless it returns; -inf: it counts as finished now."""
     unhinted_s: float = math.inf
-    """What the hold after its last turn would be without its client's hints; inf: the client sent none. Times that
-    others' holds depend on are recorded as if no hint had been sent."""
+    """What the hold after its last turn would be without its client's hints; inf: the client sent none. After a hint
+    this much of the time away is recorded at the return, so that no hint changes the worth of memory for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,10 @@ class WorkingSet(ProgramFcfs):
         elif member.held is None:
             self.forecasts.turn_arrived(member.progress, turn)
         if member.since_s <= now_s:
-            self.away_times.add(now_s - member.since_s)
-            if had_place:
-                self._held_s.add(min(now_s - member.since_s, member.unhinted_s))
+            away_s = now_s - member.since_s
+            self.away_times.add(away_s)
+            if had_place or member.unhinted_s < math.inf:
+                self._held_s.add(min(away_s, member.unhinted_s))
         member.tokens, member.blocks = turn.prompt_tokens, turn.blocks
         member.since_s = member.until_s = member.gone_s = math.inf
         if member.held is not None:
@@ -408,8 +409,8 @@ class WorkingSet(ProgramFcfs):
             return
         if self._inside.get(program.program_id) is member:
             self._leave(program)
-            held_s = member.until_s - member.since_s
-            self._held_s.add(held_s if member.unhinted_s == math.inf else member.unhinted_s)
+            if member.unhinted_s == math.inf:
+                self._held_s.add(member.until_s - member.since_s)
             self._changed = True
         if member.gone_s >= now_s:
             self._look_again(program, member, member.gone_s)
