@@ -219,10 +219,9 @@ def survivor_mean(log_mean: float, log_std: float, beyond: float) -> float:
     if beyond <= 0.0:
         return math.exp(log_mean + log_std * log_std / 2.0)
     deviations = (math.log(beyond) - log_mean) / log_std
-    if deviations > FAR:
-        return beyond * (1.0 + log_std / deviations)
-    mean = math.exp(log_mean + log_std * log_std / 2.0)
-    return max(beyond, mean * _above(deviations - log_std) / _above(deviations))
+    near = min(deviations, FAR)  # further out the shares are too small to divide
+    mean = math.exp(log_mean + log_std * log_std / 2.0) * _above(near - log_std) / _above(near)
+    return max(beyond, mean) if near == deviations else max(beyond * (1.0 + log_std / deviations), mean)
 
 
 def _above(deviations: float) -> float:

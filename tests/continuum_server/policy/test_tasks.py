@@ -83,7 +83,7 @@ def test_who_outgrows_its_forecast_is_expected_to_go_on(log_mean: float, log_std
     assert all(math.isfinite(value) for value in expected)
     assert all(value >= done_s for value, done_s in zip(expected, sorted(done), strict=True))
     for before, after in itertools.pairwise(expected):
-        assert after >= before * 0.95  # where the tail is approximated, up to some per cent
+        assert after >= before * (1.0 - 1e-9)
 
 
 def test_the_mean_of_survivors_is_that_of_drawn_values() -> None:
