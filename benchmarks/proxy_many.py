@@ -1,4 +1,5 @@
-"""Runs many programs at once, each through a proxy of its own, and checks that nothing is lost and nothing is left.
+"""Runs many programs at once, each through its own proxy. Checks that every answer arrives and is recorded, and that
+the server has no pin or request of these programs at the end.
 
     continuum-bench serve --port 8000 &
     python benchmarks/proxy_many.py --upstream http://127.0.0.1:8000 [--programs 200]

@@ -88,8 +88,9 @@ SLO = """
 TTFT counts from the instant at which the turn was due to its first token, and TPOT from the first token to the last
 one, divided by the output tokens - 1. Where the load generator is on time, "due" and "sent" are the same instant
 (`send_lateness_p99_s`). In a virtual run both are modelled; in a live run the client measures them, retries
-included. ITL is the gap between two output tokens. Its mean over all gaps follows from the first and the last token of
-each turn and is exact. Its percentiles need the instant of every token, which no record contains; tables show a dash.
+included. ITL is the gap between two output tokens. The mean ITL is exact: it follows from the first and the last
+token of each turn. Percentiles of the ITL need the instant of every token, which no record contains, so
+tables show a dash.
 
 ## SLO goodput
 

@@ -18,6 +18,7 @@ import yaml
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import OptionError, check, hints_of, is_set, spelling
 from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.yaml_files import yaml_fault, yaml_of
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 REPLAY = "replay"
@@ -84,30 +85,17 @@ def _override(text: str) -> _Entry:
     try:
         return _Entry(f"--set {text}", key, yaml.safe_load(value))
     except yaml.YAMLError as error:
-        raise BenchError(f"--set {text}: not YAML: {_fault(error)}") from error
-
-
-def _fault(error: yaml.YAMLError) -> str:
-    """What is wrong, in one line."""
-    return str(getattr(error, "problem", None) or error).partition("\n")[0]
+        raise BenchError(f"--set {text}: not YAML: {yaml_fault(error)}") from error
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    """The keys of the file in their order, each with its line."""
-    try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+    """The options in the file, in the order in which they stand there, each with its line number."""
+    with yaml_of(path) as text:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise BenchError(f"{path}: expected a mapping of options to values")
         rows = [(key, loader.construct_object(value, deep=True)) for key, value in root.value]
-    except OSError as error:
-        raise BenchError(f"{path}: cannot read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BenchError(f"{path}: not a text file") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise BenchError(f"{path}{line}: not YAML: {_fault(error)}") from error
     seen: set[str] = set()
     for node, value in rows:
         where = f"{path}:{node.start_mark.line + 1}: {node.value}"

@@ -124,7 +124,8 @@ def _leader(summary: Summary) -> tuple[str, Comparison] | None:
 
 
 def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
-    """Whether the verdict holds at the other ends of the step times' band, and what holds where it does not."""
+    """A sentence that says whether the verdict holds with the other step times of the band too. If the verdict does not
+    hold at one of them, the sentence gives the result there."""
     leaders = {band: leader for band, end in summary.ends.items() if (leader := _leader(end))}
     failing = [band for band in leaders if not _holds(summary.ends[band], best, found)]
     if failing:

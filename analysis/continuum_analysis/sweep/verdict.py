@@ -1,4 +1,5 @@
-"""The verdict of a sweep: the policy that was best on average over the grid, and at how many points that is certain."""
+"""The verdict of a sweep: which policy was the fastest on average over the grid, and at how many points it was
+certainly faster than the baseline."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Record:
         return geometric_mean(ratio.mean for _, ratio in self.points)
 
     def sure(self, faster: bool) -> int:
-        """Points where the interval lies on that side of 1, and not within 1% of it."""
+        """Number of points at which the policy was certainly faster (or slower): the whole interval of the ratio lies
+        above (or below) 1, and an end of the interval is at least 1% away from 1."""
         known = [ratio.bounds for _, ratio in self.points if ratio.bounds is not None]
         far = [bounds for bounds in known if max(abs(each - 1) for each in bounds) >= SAME_TO_THE_EYE]
         return sum(low > 1 if faster else high < 1 for low, high in far)

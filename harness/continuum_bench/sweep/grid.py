@@ -26,6 +26,7 @@ from continuum_bench.options.run import (
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
+from continuum_bench.yaml_files import yaml_of
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
@@ -116,16 +117,8 @@ def read_override(text: str) -> tuple[str, Any]:
 def _load(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BenchError(f"{path}: cannot read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BenchError(f"{path}: not a text file") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise BenchError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    with yaml_of(path) as text:
+        found = yaml.safe_load(text)
     if not isinstance(found, dict):
         raise BenchError(f"{path}: expected a mapping of axes to values")
     return found

@@ -278,11 +278,12 @@ class _Wisher:
 class Wishes:
     """Holds that clients ask for (``kv_ttl_s``).
 
-    A shorter hold than the policy's is granted as it is. Of a longer one, the part beyond the policy's is granted in
-    proportion to the trust above one half: nothing at 0.5, all at 1. A wish counts as broken until the program is back
-    within the time that it wished for. So the first wish of a client is granted in full, and further wishes only when
-    earlier ones have come true. If the policy knows what a rebuild is worth, a wish that came true also counts as
-    broken if it cost more than the policy's own hold would have.
+    A client may ask for a shorter hold than the policy's, which is granted. If it asks for a longer hold, the seconds
+    beyond the policy's hold are granted in proportion to the trust above one half: none at 0.5, all at 1. A wish
+    counts as broken until the program is back within the time that was asked for. So the first wish of a client is
+    granted in full, and further wishes only when earlier ones have come true. If the policy knows what
+    a rebuild is worth, a wish that came true also counts as broken if it cost more than the policy's own hold would
+    have.
     """
 
     FIRST = 1.0

@@ -79,7 +79,7 @@ def wait_for(condition: Callable[[], bool], why: str) -> None:
 
 
 def queries(policy: str) -> dict[str, str]:
-    """What the panels that this policy has ask for, by their titles."""
+    """The queries of the dashboard panels that apply to this policy, by panel title."""
     found: dict[str, str] = {}
     shown = True
     for panel in json.loads((DOCS / "grafana.json").read_text())["panels"]:

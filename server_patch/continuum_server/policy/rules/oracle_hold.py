@@ -15,6 +15,6 @@ class OracleHold(WorkingSet):
     label: ClassVar[Literal["policy", "bound"]] = "bound"
     holds: ClassVar[bool] = False
 
-    def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
+    def _hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
         tool_s = self.future.tool_s(finish.turn.request_id)
         return tool_s if tool_s <= even_s else 0.0

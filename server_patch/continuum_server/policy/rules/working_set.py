@@ -260,9 +260,10 @@ class WorkingSet(ProgramFcfs):
             self._contexts.put(program.program_id, finish.turn.blocks)
         shared_tokens = self._shared_tokens(program.program_id)
         even_s = self._break_even_s(finish.context_tokens, shared_tokens, finish.stored)
-        ttl_s = self._hold_s(finish, even_s)
+        learned_s = self.away_times.best_hold_s(even_s)
+        ttl_s = self._hold_s(finish, even_s, learned_s)
         hinted = finish.turn.tool_hint_s is not None or finish.turn.ttl_wish_s is not None
-        member.unhinted_s = self.away_times.best_hold_s(even_s) if hinted else math.inf
+        member.unhinted_s = learned_s if hinted else math.inf
         if program.requests_in_engine == 0:
             gone_s = max(even_s, self._break_even_s(finish.context_tokens, shared_tokens))
             member.since_s = finish.now_s
@@ -300,8 +301,7 @@ class WorkingSet(ProgramFcfs):
         """Leading tokens of a program's context that another program inside has too."""
         return self._contexts.shared(program_id) * self.machine.block_size
 
-    def _hold_s(self, finish: TurnFinish, even_s: float) -> float:
-        learned_s = self.away_times.best_hold_s(even_s)
+    def _hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
         if finish.turn.tool_hint_s is None:
             return learned_s
         cost = self.away_times.cost(even_s)
