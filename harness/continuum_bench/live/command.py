@@ -121,7 +121,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
-        load=_load_options(endpoint, live, api_key),
+        load=replace(_load_options(endpoint, live, api_key), token_times=options.token_times),
         workload=workload,
         window=window,
         plans=plans,
@@ -171,6 +171,7 @@ def _engine_options(load: LoadOptions) -> dict[str, Any]:
         "dialect": load.dialect.name,
         "prompts": load.prompts,
         "retries": load.retries,
+        **({"token_times": True} if load.token_times else {}),
         **given,
     }
 

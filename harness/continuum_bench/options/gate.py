@@ -20,9 +20,10 @@ class SloOptions(Options):
     alone: Path | None = None
     """Run directory in which the same programs ran one at a time. Slowdowns are measured against it."""
     slo: str | None = None
-    """Limits on a request's TTFT and TPOT and on a program's JCT, such as ttft=2s,tpot=50ms,jct=300s. jct=10x is ten
-    times the program's JCT alone (virtual runs record it; others need --alone). Tables then show how many requests and
-    programs keep the limits."""
+    """Limits on a request's TTFT, TPOT and ITL and on a program's JCT, such as ttft=2s,tpot=50ms,itl=200ms,jct=300s.
+    itl limits the longest gap between two tokens (of runs with --token-times). jct=10x is ten times the program's JCT
+    alone (virtual runs record it; others need --alone). Tables then show how many requests and programs keep the
+    limits."""
 
 
 @dataclass(frozen=True)

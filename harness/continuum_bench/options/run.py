@@ -222,6 +222,9 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin."""
     kill_replica: str | None = None
     """REPLICA@SECOND: this replica, counted from 0, dies at that second of the run."""
+    token_times: Annotated[bool, typer.Option("--token-times", rich_help_panel=OUTPUT)] = False
+    """Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run stay the same.
+    Against a server the load generator then reads every chunk when it comes, which costs it processor time."""
 
 
 @dataclass(frozen=True)

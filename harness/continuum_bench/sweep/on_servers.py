@@ -98,5 +98,5 @@ def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
     live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
     programs = replace(options.group(TraceOptions), traces=None).as_arguments()
     arrivals = options.group(ArrivalOptions).as_arguments()
-    output = ["--out", str(out), "--no-report", "--json"]
+    output = ["--out", str(out), "--no-report", "--json", *(["--token-times"] if options.token_times else [])]
     return [sys.executable, "-m", "continuum_bench", *what, *live, *programs, *arrivals, *output]
