@@ -332,6 +332,12 @@ def test_parameters_follow_from_the_geometry() -> None:
         "glm-4.5-air": 106.8e9,
         "glm-4.5": 353e9,
         "glm-4.6": 353e9,
+        "qwen2.5-7b": 7.616e9,
+        "qwen2.5-14b": 14.77e9,
+        "qwen2.5-32b": 32.76e9,
+        "phi-4": 14.66e9,
+        "mixtral-8x7b": 46.7e9,
+        "phi-mini-moe": 7.65e9,
         "deepseek-v3.1": 671e9,
     }
     for model in MODELS:
