@@ -21,14 +21,18 @@ pytestmark = pytest.mark.skipif(not check_version().startswith(KNOWN), reason="t
 
 
 def blocks_of(pool: BlockPool) -> tuple[list[int], dict[bytes, list[int]], list[Any]]:
-    """The free blocks in the order of eviction, the blocks of each hash, and what each block knows of itself."""
+    """The free blocks in the order of eviction, the blocks of each hash, and what each block knows of itself.
+
+    A hash has 8 bytes; in vLLM's own code the number of the KV cache group follows.
+    """
     free, block = [], pool.free_block_queue.fake_free_list_head.next_free_block
     while block is not None and block.block_id >= 0:
         free.append(block.block_id)
         block = block.next_free_block
     cached = pool.cached_block_hash_to_block._cache.items()
-    by_hash = {key: list(found) if isinstance(found, dict) else [found.block_id] for key, found in cached}
-    return free, by_hash, [(block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in pool.blocks]
+    by_hash = {key[:8]: list(found) if isinstance(found, dict) else [found.block_id] for key, found in cached}
+    known = [(block.ref_cnt, (block.block_hash or b"")[:8], block.block_hash_num_tokens) for block in pool.blocks]
+    return free, by_hash, known
 
 
 def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[Any]:

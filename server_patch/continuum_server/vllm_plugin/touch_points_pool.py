@@ -8,7 +8,7 @@ calls, and leave the rest to vLLM. The same blocks are taken, cached and evicted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -23,8 +23,6 @@ from continuum_server.vllm_plugin.versions import check_version
 
 KNOWN = "0.32."
 """The version of vLLM that this code was compared with. Other versions run their own code."""
-GROUP = (0).to_bytes(4, "big")
-"""What vLLM appends to a block's hash in the cache: the number of the only KV cache group."""
 
 
 def shorten_loops(scheduler: Scheduler) -> None:
@@ -42,10 +40,10 @@ class ShortLookup(UnitaryKVCacheCoordinator):
     """The lookup of a prompt's longest cached prefix, in whole blocks."""
 
     def find_longest_cache_hit(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[Any, int, int]:
-        find: Callable[[bytes], Any] = self.block_pool.cached_block_hash_to_block._cache.get
+        find: Any = self.block_pool.cached_block_hash_to_block._cache.get
         hits: list[KVCacheBlock] = []
         for block_hash in islice(block_hashes, max_cache_hit_length // self.block_size):
-            block = find(block_hash + GROUP)
+            block = find(block_hash)
             if block is None:
                 break
             hits.append(next(iter(block.values())) if type(block) is dict else block)
@@ -53,7 +51,10 @@ class ShortLookup(UnitaryKVCacheCoordinator):
 
 
 class ShortLoops(BlockPool):
-    """A pool without events, metrics and partly filled blocks in the cache."""
+    """A pool without events, metrics and partly filled blocks in the cache.
+
+    A block's key in the cache is its hash alone. vLLM appends the number of the KV cache group, of which there is one.
+    """
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         if self._reuse_watchers or num_blocks > self.get_num_free_blocks():
@@ -83,10 +84,9 @@ class ShortLoops(BlockPool):
     ) -> None:
         cached: dict[Any, Any] = self.cached_block_hash_to_block._cache
         tokens = num_cached_blocks * block_size
-        new = zip(blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False)
-        for block, block_hash in new:
+        new: Any = zip(blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False)
+        for block, key in new:
             tokens += block_size
-            key: Any = block_hash + GROUP
             if key in cached:  # another block has this hash
                 self._insert_block_hash(key, block, num_tokens=tokens)
             else:
