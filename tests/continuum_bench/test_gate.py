@@ -88,10 +88,13 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
 
 def test_options_of_the_gate_that_do_nothing_are_refused(experiment: Path, tmp_path: Path) -> None:
     for arguments, why in (
-        (["--junit", tmp_path / "x.xml"], "--junit and --point-estimate: need --fail-if"),
-        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if and --format or --out"),
+        (["--junit", tmp_path / "x.xml"], "--junit: needs --fail-if"),
+        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if: not with --format: write the table"),
         (["--fail-if", "thunder: jct_mean > 1"], "no run of thunder; there are"),
-        (["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"], "x.xml: cannot write"),
+        (
+            ["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"],
+            "x.xml: cannot write there; name a file",
+        ),
         (["--slo", "ttft=2"], "--slo ttft=2: expected ttft=2s"),
     ):
         done = bench("compare", experiment, *arguments)

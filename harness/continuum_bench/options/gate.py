@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from continuum_bench.options.declare import Options
+from continuum_bench.options.declare import WRITABLE, Options
+from continuum_bench.options.together import Needs, Without
 
 SLO = "Slowdown and SLO"
 GATE = "For CI"
+TABLE = "write the table with a command of its own"
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,12 @@ class GateOptions(Options):
     """Conditions on which the comparison fails."""
 
     panel = GATE
+    rules = (Without("form", TABLE), Without("out", TABLE))
 
     fail_if: list[str] | None = None
     """Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric
     divided by the baseline's. A condition holds only if the whole 95% interval is beyond the limit. Repeatable."""
-    point_estimate: bool = False
+    point_estimate: Annotated[bool, Needs("fail_if")] = False
     """Let --fail-if compare estimates and ignore their intervals."""
-    junit: Path | None = None
+    junit: Annotated[Path | None, WRITABLE, Needs("fail_if")] = None
     """Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm."""
