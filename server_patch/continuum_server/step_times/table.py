@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,10 +53,11 @@ def table_from_json(data: Mapping[str, Any]) -> Table:
 class _Line:
     """A function of one integer axis, linear between grid points."""
 
-    __slots__ = ("grid", "last", "slopes", "values")
+    __slots__ = ("end", "grid", "last", "slopes", "values")
 
     def __init__(self, grid: Sequence[int], values: Sequence[float]) -> None:
         self.grid = list(grid)
+        self.end = grid[-1]
         self.values = list(values)
         cells = range(len(grid) - 1)
         self.slopes = [(values[i + 1] - values[i]) / (grid[i + 1] - grid[i]) for i in cells]
@@ -66,6 +68,21 @@ class _Line:
         if index > self.last:
             index = self.last
         return self.values[index] + self.slopes[index] * (x - self.grid[index])
+
+
+class _ChunkRow(NamedTuple):
+    """Attention of chunks of one size by their prefix: what ``TableStepTimes._chunk_ms`` needs of the table."""
+
+    longest_prefix: int
+    low: list[float]
+    """Time per attended pair of the next smaller chunk in the table, by prefix."""
+    low_steps: list[float]
+    """Differences between neighbours in ``low``."""
+    high: list[float]
+    """Of the next larger chunk."""
+    high_steps: list[float]
+    share: float
+    """How far the size is from the smaller to the larger chunk, from 0 to 1."""
 
 
 class TableStepTimes:
@@ -98,6 +115,9 @@ class TableStepTimes:
             [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
             for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
         ]
+        prefixes = table.chunk_prefix_tokens
+        self._widths = [after - before for before, after in pairwise(prefixes)]
+        self._chunk_rows: dict[int, _ChunkRow] = {}
         self._one_launch = one_launch
         self._launch_ms = min(map(min, table.chunk_attention_ms))
 
@@ -109,12 +129,14 @@ class TableStepTimes:
         tokens, attention_ms = decodes, 0.0
         mixed = self._mixed if chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens) else None
         if decodes:
-            line, mean = self._decode_line(decodes), decode_context_tokens / decodes
-            if not 1 <= mean <= line.grid[-1]:
-                check_range("mean decode context", mean, 1, line.grid[-1])
+            line, mean = self._decode.get(decodes) or self._decode_line(decodes), decode_context_tokens / decodes
+            if not 1 <= mean <= line.end:
+                check_range("mean decode context", mean, 1, line.end)
             attention_ms = line.at(mean)
             if chunks and self._one_launch:
-                attention_ms = max(attention_ms - self._launch_ms, 0.0)
+                attention_ms -= self._launch_ms
+                if attention_ms < 0.0:
+                    attention_ms = 0.0
         for chunk_tokens, prefix in chunks:
             tokens += chunk_tokens
             if mixed is None:
@@ -160,16 +182,33 @@ class TableStepTimes:
 
         Behind a prefix, which no source measured, it takes at least as long as a decode, which reads the same KV.
         """
-        table, rates = self._table, self._rates
-        most = table.chunk_tokens[-1]
-        _check_chunk(tokens, prefix, most)
-        i, u = _place(table.chunk_tokens, tokens)
-        j, v = _place(table.chunk_prefix_tokens, prefix)
-        low, high = rates[i], rates[i + 1]
-        below = low[j] + (low[j + 1] - low[j]) * v
-        above = high[j] + (high[j + 1] - high[j]) * v
-        pairs_ms = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
-        return max(pairs_ms, self._reading.at(prefix + tokens)) if prefix else pairs_ms
+        row = self._chunk_rows.get(tokens) or self._chunk_row(tokens)
+        longest_prefix, low, low_steps, high, high_steps, share = row
+        if not 0 <= prefix <= longest_prefix:
+            _check_chunk(tokens, prefix, self._table.chunk_tokens[-1])
+        grid, widths = self._table.chunk_prefix_tokens, self._widths
+        cell = bisect_right(grid, prefix) - 1
+        if cell == len(widths):
+            cell -= 1
+        into = (prefix - grid[cell]) / widths[cell]
+        below = low[cell] + low_steps[cell] * into
+        above = high[cell] + high_steps[cell] * into
+        pairs_ms = (below + (above - below) * share) * (tokens * (prefix + tokens / 2 + 256.0))
+        if prefix:
+            reading_ms = self._reading.at(prefix + tokens)
+            return reading_ms if reading_ms > pairs_ms else pairs_ms
+        return pairs_ms
+
+    def _chunk_row(self, tokens: int) -> _ChunkRow:
+        """The row of one chunk size; made at its first use."""
+        most = self._table.chunk_tokens[-1]
+        _check_chunk(tokens, 0, most)
+        cell, share = _place(self._table.chunk_tokens, tokens)
+        low, high = self._rates[cell], self._rates[cell + 1]
+        low_steps, high_steps = ([after - before for before, after in pairwise(row)] for row in (low, high))
+        row = _ChunkRow(min(most, PROMPT_LIMIT_TOKENS - tokens), low, low_steps, high, high_steps, share)
+        self._chunk_rows[tokens] = row
+        return row
 
     def _decode_line(self, batch: int) -> _Line:
         """Attention of one batch size by mean context; made at its first use."""
