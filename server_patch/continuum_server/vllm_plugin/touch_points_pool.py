@@ -84,7 +84,9 @@ class ShortLoops(BlockPool):
     ) -> None:
         cached: dict[Any, Any] = self.cached_block_hash_to_block._cache
         tokens = num_cached_blocks * block_size
-        new: Any = zip(blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False)
+        new: Any = zip(
+            blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False
+        )
         for block, key in new:
             tokens += block_size
             if key in cached:  # another block has this hash
