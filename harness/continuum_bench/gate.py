@@ -9,6 +9,7 @@ from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
 from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_traces.names import which
 
 from continuum_bench.options.gate import GateOptions
 from continuum_bench.show import print_notice
@@ -47,8 +48,8 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
         judged = [pair for pair in chosen if pair.runs is not pair.base]
         chosen = judged or chosen
     if not chosen:
-        names = ", ".join(dict.fromkeys(pair.runs[0].arm for pair in pairs))
-        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; there are {names}")
+        names = dict.fromkeys(pair.runs[0].arm for pair in pairs)
+        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; {which(condition.arm, names)}")
     return [condition.apply(pair) for pair in chosen]
 
 

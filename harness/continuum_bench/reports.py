@@ -23,6 +23,7 @@ from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
+from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
 
 from continuum_bench.gate import apply_conditions, side_by_side
@@ -107,7 +108,7 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
-        raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
+        raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
     return _wrote(write_table(TABLES[name](_judged(_runs(paths, slo.alone), slo)), form, out), out)
 
 

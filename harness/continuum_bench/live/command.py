@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
@@ -141,7 +142,7 @@ def _check(options: RunOptions, live: LiveOptions) -> None:
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
     dialect = live.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
     prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
