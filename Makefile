@@ -66,7 +66,7 @@ bench: setup ## The main job: five policies on the bundled SWE-bench workload, t
 	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
-	$(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
 
 check: setup ## Lint, types, import arrows.
 	$(PY) -m ruff check .

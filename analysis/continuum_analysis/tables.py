@@ -22,7 +22,7 @@ FORMS: tuple[str, ...] = get_args(Form)
 
 SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
 """Of ``TurnTimes``, over a program's turns."""
-TIMES = ("arrive_s", "start_s", "first_token_s", "finish_s", "wait_s", "ttft_s", "tpot_s")
+TIMES = ("arrive_s", "start_s", "first_token_s", "finish_s", "wait_s", "ttft_s", "tpot_s", "itl_max_s")
 COUNTS = ("prompt_tokens", "hit_tokens", "output_tokens", "reload_bytes", "preemptions")
 TURN = (*TIMES, *COUNTS, "tool", "status")
 """Attributes of ``TurnTimes`` that are columns."""

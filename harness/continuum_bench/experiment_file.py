@@ -18,6 +18,7 @@ import yaml
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import OptionError, check, hints_of, is_set, spelling
 from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.options.together import faults, options_of
 from continuum_bench.yaml_files import yaml_fault, yaml_of
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
@@ -51,7 +52,11 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile
         traces = _trace(entries.pop("traces"), path.parent)
     fields = {KEYS[key]: _value(entry) for key, entry in entries.items()}
     of_live = {field: fields.pop(field) for field in hints_of(LiveOptions) if field in fields}
-    return ExperimentFile(name, RunOptions(traces=traces, **fields), LiveOptions(**of_live))
+    found = ExperimentFile(name, RunOptions(traces=traces, **fields), LiveOptions(**of_live))
+    where = {KEYS[key]: entry.where for key, entry in entries.items()}
+    for field, fault in faults({**options_of(found.options), **options_of(found.live)}):
+        raise BenchError(f"{where[field]}: {fault}")
+    return found
 
 
 def experiment_yaml(workload: str, options: RunOptions, live: LiveOptions) -> str:
@@ -134,7 +139,8 @@ def _value(entry: _Entry) -> Any:
 
 def _as_text(value: Any, hint: Any) -> Any:
     """A number where the option takes text, and one text where it takes several, as a command line has them."""
-    kinds = get_args(get_args(hint)[0] if get_origin(hint) is Annotated else hint) or (hint,)
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    kinds = get_args(plain) or (plain,)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return value
     if list[str] in kinds:

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import number_text
-from continuum_analysis.compare.latency import CAPTION, latency_table
+from continuum_analysis.compare.latency import caption as latency_caption
+from continuum_analysis.compare.latency import latency_table
 from continuum_analysis.compare.runs import Run, by_load, load_runs, main_band, name_variants, read_run_metrics
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
@@ -165,7 +166,7 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
         latencies = latency_table(summary)
         if latencies is not None:
-            print_table(latencies, f"{CAPTION}{modelled(summary)}", words=("",))
+            print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))
         if slo.slo is not None:
             limits = slo_text(read_slo(slo.slo))
             print_table(slo_table(summary), f"Goodput: {limits}{modelled(summary)}")

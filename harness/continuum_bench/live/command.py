@@ -82,8 +82,6 @@ class _LiveRun:
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
-    if options.offload is not None:
-        raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, base_url, options, live)
     with locked(run.out):
         _open(run, live.resume is not None)
@@ -121,7 +119,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
-        load=_load_options(endpoint, live, api_key),
+        load=replace(_load_options(endpoint, live, api_key), token_times=options.token_times),
         workload=workload,
         window=window,
         plans=plans,
@@ -171,6 +169,7 @@ def _engine_options(load: LoadOptions) -> dict[str, Any]:
         "dialect": load.dialect.name,
         "prompts": load.prompts,
         "retries": load.retries,
+        **({"token_times": True} if load.token_times else {}),
         **given,
     }
 

@@ -7,13 +7,15 @@ another name than the field's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 T = TypeVar("T")
 
@@ -51,6 +53,20 @@ FINITE = Limit(lambda value: 0 <= value < inf, "must not be negative or infinite
 POSITIVE = Limit(lambda value: 0 < value < inf, "must be above 0 and finite")
 
 
+def _can_be_written(file: Path) -> bool:
+    """Whether a file can be made or replaced there, as far as can be seen before."""
+    held = file if file.exists() else file.parent
+    return not file.is_dir() and (file.exists() or held.is_dir()) and os.access(held, os.W_OK)
+
+
+WRITABLE = Limit(_can_be_written, "cannot write there; name a file in a folder that exists and that you may write to")
+"""Of a file that is written at the end: a wrong name is found before the work."""
+
+
+FOLDER = Limit(Path.is_dir, "no such folder")
+"""Of a folder that is read at the end."""
+
+
 MOST = 10**12
 """No option takes a number above it, or below its negative: what is computed of it would overflow or never end."""
 SANE = Limit(lambda value: abs(value) <= MOST, f"must be a number of at most {MOST:,}")
@@ -69,16 +85,12 @@ class Options:
 
     panel: ClassVar[str | None] = None
     """Panel of ``--help`` for the options that this class itself declares, not for those of a subclass."""
+    rules: ClassVar[tuple[Any, ...]] = ()
+    """Which other options these options need or exclude (``options.together``), as for ``panel``."""
 
     def __post_init__(self) -> None:
         for name, hint in self._hints().items():
             check(name, getattr(self, name), hint)
-
-    def changed(self) -> list[str]:
-        """The options whose value is not their default, as the command line spells them."""
-        defaults = {each.name: each.default for each in fields(cast(Any, self))}
-        hints = self._hints()
-        return [spelling(name, hint) for name, hint in hints.items() if getattr(self, name) != defaults[name]]
 
     def as_arguments(self) -> list[str]:
         """The options as arguments of a command line; those that are None or False are left out."""
@@ -106,6 +118,11 @@ def hints_of(kind: Any) -> dict[str, Any]:
     return {each.name: hints[each.name] for each in fields(kind)}
 
 
+def owner_of(kind: type, name: str) -> type:
+    """The class that declares the field of that name."""
+    return next(each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+
+
 def extras_of(hint: Any) -> tuple[Any, ...]:
     """What stands beside a type: a limit, and what Typer is to know."""
     return tuple(getattr(hint, "__metadata__", ()))
@@ -125,7 +142,10 @@ def check(name: str, value: Any, hint: Any) -> None:
 
 
 def spelling(name: str, hint: Any) -> str:
-    """An option's name on the command line: the one beside its type if there is any, else made of the field's name."""
+    """An option's name on the command line: the one beside its type if there is any, else made of the field's name. Of
+    an argument without a name, the word in ``--help``."""
+    if any(isinstance(extra, ArgumentInfo) for extra in extras_of(hint)):
+        return name.upper()
     info = next((extra for extra in extras_of(hint) if isinstance(extra, OptionInfo)), OptionInfo())
     names = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
     return str(names[0]) if names else f"--{name.replace('_', '-')}"

@@ -10,10 +10,12 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 import yaml
-from continuum_server.policy.catalog import PolicyError, find_policy, read_options, split_arm
+from continuum_server.policy.catalog import PolicyError, split_arm
+from continuum_server.vllm_plugin.versions import PluginError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import OptionError, check, hints_of
+from continuum_bench.options.policies import checked_options
 from continuum_bench.options.run import (
     DEFAULT_POLICIES,
     ArmOptions,
@@ -292,8 +294,8 @@ def _arm(value: Any, where: str) -> Arm:
     if not isinstance(options, dict):
         raise BenchError(f"{where}: options: expected a mapping")
     try:
-        read = read_options(find_policy(value["policy"].removesuffix("+offload")), options)
-    except PolicyError as error:
+        read = checked_options(value["policy"], options)
+    except (PluginError, PolicyError) as error:
         raise BenchError(f"{where}: {error}") from error
     extra = ",".join(f"{key}={option}" for key, option in read.items())
     name = str(label or (f"{value['policy']}({extra})" if extra else value["policy"]))

@@ -49,6 +49,7 @@ def run_policies(name: str, options: RunOptions) -> int:
         out=out,
         command=tuple(["continuum-bench", *sys.argv[1:]]),
         jobs=options.jobs or os.cpu_count() or 1,
+        token_times=options.token_times,
     )
     quiet = options.json_output or options.quiet
     with locked(out):

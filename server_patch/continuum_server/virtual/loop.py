@@ -21,6 +21,7 @@ from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
+from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
@@ -152,6 +153,8 @@ class VirtualLoop:
         (asynchronous scheduling)."""
         self.transfers: Transfers | None = None
         """Transfers of KV between tiers; None: there are no tiers."""
+        self.token_times: TokenTimes | None = None
+        """None: the gaps between tokens are not recorded."""
         for play in plays_of(jobs, self._block_size):
             self.deliver(play, play.due_s, play.number)
 
@@ -315,7 +318,10 @@ class VirtualLoop:
                 finished.append(play)
         self.step_start_s = self.now_s
         moved = self._move_kv(output)
-        self._take_time(batch, stretch_s or [batch.step_s(self._times)])
+        start_s, steps_s = self.now_s, stretch_s or [batch.step_s(self._times)]
+        self._take_time(batch, steps_s)
+        if self.token_times is not None:
+            self.token_times.step(start_s, steps_s, index, sampled)
         if batch.chunks:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
@@ -364,6 +370,7 @@ class VirtualLoop:
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
             alone_s=play.alone_s[play.index],
+            token_gaps_ms=None if self.token_times is None else self.token_times.gaps_ms(request.request_id),
         )
         self.turns_done += 1
         self._go_on(play, answered)

@@ -294,6 +294,7 @@ def test_nobody_waits_for_ever() -> None:
     assert came == [("d", 600.0), ("e", 1200.0)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_programs_come_in_in_order() -> None:
     gate = Gate()
     turns = [gate.arrive(f"p{i}") for i in range(10_000)]
