@@ -74,6 +74,12 @@ def test_the_changelog_has_the_version() -> None:
     assert PROJECT["version"] in headings
 
 
+def test_pins_can_be_had_for_every_python() -> None:
+    pins = (ROOT / "requirements" / "embedded.txt").read_text()
+    assert "torch==" in pins
+    assert "+" not in re.sub(r"(?m)^#.*$", "", pins)  # builds with a local version are not on PyPI
+
+
 def test_issue_forms_can_be_read() -> None:
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         data = yaml.safe_load(form.read_text())
