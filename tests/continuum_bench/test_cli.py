@@ -217,7 +217,7 @@ def test_validate_names_every_fault(tmp_path: Path) -> None:
         (["swebench", "--step-overhead-ms", "-1"], "must not be negative"),
         (
             ["swebench", "--offload", "dram-1", "--base-url", "http://x/v1"],
-            "--offload: not with --base-url: the server decides",
+            "--offload: not with --base-url",
         ),
         (["swebench", "--offload", "dram"], "--offload 'dram': expected dram-100, dram-200"),
         (["swebench", "--offload", "dram-0+ssd-10"], "an SSD tier needs a DRAM tier above it"),
