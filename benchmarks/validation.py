@@ -163,6 +163,12 @@ AGENTS = "traces/sweagent_glm45_bs{}.jsonl.gz"
 
 
 MODEL, GPU, GPUS = "glm-4.5-fp8", "h200", 8
+STAGES = 2
+"""The server ran vLLM with 4-way tensor and 2-way pipeline parallelism (SWE-agent-profile/config/vllm_batch.yaml
+in HaoKang-Timmy/ThunderAgent @ e648651, MIT)."""
+BUSIEST_STAGE = 0.73
+"""Share of the time in which the GPUs of the second stage were busy while one agent ran; the first stage: 0.46. Medians
+of NVML's utilisation in the 2,601 samples of that run's gpu_metrics.json (the same repository @ ef8ef52)."""
 LONG = 200
 """Output tokens of turns whose decode times are calibrated on."""
 
@@ -170,16 +176,30 @@ LONG = 200
 class AgentServer:
     """The model of one server, with three numbers from its run at concurrency 1.
 
+    The engine keeps ``STAGES`` batches in flight, one in each stage, and deals the requests out to them. A token takes
+    a batch's time through all stages, or longer where the busiest stage must pass all batches in that time.
+
     Args:
-        step_s: added to every step.
-        chunk: factor on what prompt chunks add to a step.
+        times: of all layers, one stage after the other.
+        step_s: added to every batch.
+        chunk: factor on what prompt chunks add to a batch.
+        busiest: the busiest stage's share of a batch's time.
     """
 
-    def __init__(self, times: StepTimes, step_s: float, chunk: float) -> None:
-        self._times, self._step_s, self._chunk = times, step_s, chunk
+    def __init__(self, times: StepTimes, step_s: float, chunk: float, busiest: float = BUSIEST_STAGE) -> None:
+        self._times, self._step_s, self._chunk, self._busiest = times, step_s, chunk, busiest
         self.provenance = times.provenance
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        batches = min(STAGES, len(chunks) + decodes)
+        dealt = [chunks[number::batches] for number in range(batches)]
+        # a batch without a chunk takes the decodes that do not divide evenly
+        share = [(decodes + batches - 1 - number) // batches for number in reversed(range(batches))]
+        mean = decode_context_tokens / decodes if decodes else 0.0
+        seconds = [self._batch_s(part, n, round(n * mean)) for part, n in zip(dealt, share, strict=True)]
+        return max(*seconds, self._busiest * sum(seconds)) if batches > 1 else seconds[0]
+
+    def _batch_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         whole = self._times.step_s(chunks, decodes, decode_context_tokens)
         if not chunks:
             return whole + self._step_s
@@ -197,7 +217,7 @@ def agent_lines(data: Path) -> Iterator[str]:
     """Calibrated on the run of one agent at a time; the run of four at a time is predicted."""
     alone, together = (_agent_run(data / AGENTS.format(concurrency)) for concurrency in (1, 4))
     config = EngineConfig(gpu=GPU, model=MODEL, tensor_parallel=GPUS, max_num_seqs=64, chunk_tokens=8192)
-    times = load_step_times(GPU, MODEL, GPUS, 0.0)
+    times = load_step_times(GPU, MODEL, GPUS // STAGES, 0.0)
     server, latency_s, unrecorded = _calibrate(alone, times)
     yield (
         f"calibrated on {len(alone.served)} turns at concurrency 1: {server._step_s * 1e3:+.1f} ms a step, chunks x "
@@ -206,12 +226,14 @@ def agent_lines(data: Path) -> Iterator[str]:
     )
     yield "| run | turns | | measured | modelled | error |"
     yield "|---|---|---|---|---|---|"
-    for name, run in (("concurrency 1", alone), ("concurrency 4", together)):
+    even = AgentServer(times, server._step_s, server._chunk, 1 / STAGES)
+    runs = (("concurrency 1", alone, server), ("concurrency 4", together, server), ("4, even stages", together, even))
+    for name, run, model in runs:
         later = tuple(
             replace(each, gap_s=each.gap_s + latency_s, output_tokens=each.output_tokens + unrecorded)
             for each in run.served
         )
-        modelled = play(replace(run, served=later), config, server, asynchronous=False)
+        modelled = play(replace(run, served=later), config, model, asynchronous=False)
         modelled = [
             replace(
                 each,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_manifest, runs_below
 from continuum_traces.schema import Manifest
 
@@ -121,7 +122,7 @@ def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> 
     wanted = BASELINES if asked is None else (asked,)
     found = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
     if found is None and asked is not None:
-        raise AnalysisError(f"--baseline {asked}: no run of it; there are {', '.join(arms)}")
+        raise AnalysisError(f"--baseline {asked}: no run of it; {which(asked, arms)}")
     return found or next(iter(arms))
 
 

@@ -141,6 +141,18 @@ class TurnTimes:
         return (record.finish_s - record.first_token_s) / gaps if gaps > 0 else None
 
     @property
+    def token_gaps_s(self) -> dict[float, int] | None:
+        """Seconds between two chunks of output tokens, and how often; None: not recorded (see ``--token-times``)."""
+        recorded = self.client.token_gaps_ms if self.client is not None else None
+        return None if recorded is None else {float(gap) / 1e3: count for gap, count in recorded.items()}
+
+    @property
+    def itl_max_s(self) -> float | None:
+        """The longest of these; 0.0 if the whole answer came in one chunk."""
+        gaps = self.token_gaps_s
+        return None if gaps is None else max(gaps, default=0.0)
+
+    @property
     def gaps_between_tokens(self) -> int:
         """Output tokens - 1, by the client's number of tokens where it has one."""
         return ((self.client.output_tokens if self.client else None) or self.output_tokens) - 1

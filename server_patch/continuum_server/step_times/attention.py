@@ -12,7 +12,7 @@ as a full tile, and a long context is one block's work. ``TileModel`` computes t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from continuum_server.step_times.model import PrefillChunk
 from continuum_server.step_times.specs import Gpu, Model
@@ -104,6 +104,22 @@ def _l40s() -> Kernel:
     return _scaled("the L40S", tiles(0.85), tiles(1.0), tiles(1.15))
 
 
+def _unmeasured(card: str, tiles: TileModel, like: str) -> Kernel:
+    """Of a card on which nobody measured anything; ``tiles`` has the shares of peak that ``like`` has."""
+    low, high = replace(tiles, scale=0.75), replace(tiles, scale=1.25)
+    return Kernel(
+        "FlashAttention-2",
+        f"nothing was measured on {card}: the tile model of other cards ({FIT_SOURCE}), with the shares of peak "
+        f"arithmetic and bandwidth of {like}; low and high differ by 25% to either side",
+        {"low": low, "mid": tiles, "high": high},
+    )
+
+
+def _tiles(multiprocessors: int, tflops: float, kv_tb_s: float, cache_mb: float) -> TileModel:
+    """``tflops``: what attention reaches on all multiprocessors."""
+    return TileModel(multiprocessors, TILE_FLOPS * multiprocessors / (tflops * 1e6), kv_tb_s, cache_mb)
+
+
 _FA3 = Kernel(
     "FlashAttention-3",
     "sums of separately measured prompts and decodes, less the fixed time of all launches but one; checked on 386 "
@@ -118,6 +134,10 @@ KERNELS = {
     "l40s": _l40s(),
     "rtx-pro-6000": _measured(TileModel(188, 0.0214, 0.78 * 1.792, 128), "the RTX PRO 6000"),
     "rtx-4090": _measured(TileModel(128, 0.0317, 0.97 * 1.008, 72), "the RTX 4090"),
+    "rtx-3090": _unmeasured("the RTX 3090", _tiles(82, 0.8 * 71, 0.97 * 0.936, 6), "the RTX 4090"),
+    "rtx-a5000": _unmeasured("the RTX A5000", _tiles(64, 0.52 * 111.1, 0.97 * 0.768, 6), "the L40S"),
+    "a10g": _unmeasured("the A10G", _tiles(72, 0.52 * 70, 0.97 * 0.6, 6), "the L40S"),
+    "l4": _unmeasured("the L4", _tiles(58, 0.52 * 121, 0.97 * 0.3, 48), "the L40S"),
     "h100-80gb": _FA3,
     "h200-141gb": _FA3,
     "b200-180gb": _TRTLLM,

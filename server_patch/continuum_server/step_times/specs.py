@@ -173,6 +173,10 @@ GPUS = (
     Gpu("l40s", 44.4, 362, 733, 0.864, 32, ("l40s-48gb",)),
     Gpu("rtx-pro-6000", 94.97, 467.8, 935.6, 1.792, 64, ("rtxpro6000", *RTX_PRO_6000_EDITIONS)),
     Gpu("rtx-4090", 23.64, 165.2, 330.3, 1.008, 32, ("rtx4090", "4090", "geforce-rtx-4090")),
+    Gpu("rtx-3090", 23.69, 71, 71, 0.936, 32, ("rtx3090", "3090", "geforce-rtx-3090")),
+    Gpu("rtx-a5000", 23.68, 111.1, 111.1, 0.768, 32, ("rtxa5000", "a5000")),
+    Gpu("a10g", 22.06, 70, 70, 0.6, 32, ("a10g-24gb",)),
+    Gpu("l4", 22.03, 121, 242, 0.3, 32, ("l4-24gb",)),
 )
 
 _QWEN3_30B_A3B = Model(
@@ -239,11 +243,35 @@ _GLM_45 = Model(
     aliases=("glm-4.5-fp8",),
     notes="fp8 weights; 8 of 160 experts a token; no layer for multi-token prediction",
 )
+_QWEN25_7B = Model(
+    name="qwen2.5-7b",
+    layers=28,
+    hidden=3584,
+    intermediate=18944,
+    query_heads=28,
+    kv_heads=4,
+    head_dim=128,
+    vocab=152064,
+    max_context_tokens=32768,
+    architecture="Qwen2ForCausalLM",
+    aliases=("qwen2.5-coder-7b",),
+)
+_QWEN25_14B = replace(
+    _QWEN25_7B,
+    name="qwen2.5-14b",
+    layers=48,
+    hidden=5120,
+    intermediate=13824,
+    query_heads=40,
+    kv_heads=8,
+    aliases=("qwen2.5-coder-14b", "deepseek-r1-distill-qwen-14b"),
+)
 _LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
 
 # Numbers are those of each model's config.json on Hugging Face. They were read in the copies that aiconfigurator-core
 # 0.12.0 bundles in model_configs; where it has none, in THUDM/slime's scripts/models (Qwen3-14B, GLM-4.5 and its Air),
-# transformers' Glm4MoeConfig (Air), the model card (Qwen3-Coder-30B-A3B), xinference's list (the context of GLM-4.6).
+# transformers' Glm4MoeConfig (Air), LLMServingSim's model_config (Phi-mini-MoE), copies of config.json in public
+# repositories (Qwen2.5, phi-4), the model card (Qwen3-Coder-30B-A3B), xinference's list (the context of GLM-4.6).
 MODELS = (
     Model(
         name="llama-3.1-8b",
@@ -320,6 +348,60 @@ MODELS = (
         window_tokens=1024,
         architecture="Gemma3ForConditionalGeneration",
         notes="40 of 48 layers attend to a window of 1,024 tokens",
+    ),
+    _QWEN25_7B,
+    _QWEN25_14B,
+    replace(
+        _QWEN25_14B,
+        name="qwen2.5-32b",
+        layers=64,
+        intermediate=27648,
+        aliases=("qwen2.5-coder-32b", "swe-agent-lm-32b", "deepseek-r1-distill-qwen-32b", "qwq-32b"),
+    ),
+    Model(
+        name="phi-4",
+        layers=40,
+        hidden=5120,
+        intermediate=17920,
+        query_heads=40,
+        kv_heads=10,
+        head_dim=128,
+        vocab=100352,
+        max_context_tokens=16384,
+        architecture="Phi3ForCausalLM",
+    ),
+    Model(
+        name="mixtral-8x7b",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=32000,
+        max_context_tokens=32768,
+        experts=8,
+        experts_used=2,
+        expert_width=14336,
+        architecture="MixtralForCausalLM",
+        aliases=("mixtral-8x7b-v0.1", "mixtral-8x7b-instruct-v0.1"),
+        notes="2 of 8 experts a token",
+    ),
+    Model(
+        name="phi-mini-moe",
+        layers=32,
+        hidden=4096,
+        intermediate=960,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=32064,
+        max_context_tokens=4096,
+        experts=16,
+        experts_used=2,
+        expert_width=960,
+        architecture="PhiMoEForCausalLM",
+        notes="2 of 16 experts a token",
     ),
     _QWEN3_30B_A3B,
     replace(

@@ -52,19 +52,17 @@ def table_from_json(data: Mapping[str, Any]) -> Table:
 class _Line:
     """A function of one integer axis, linear between grid points."""
 
-    __slots__ = ("grid", "last", "slopes", "values")
+    __slots__ = ("end", "grid", "slopes", "values")
 
     def __init__(self, grid: Sequence[int], values: Sequence[float]) -> None:
         self.grid = list(grid)
         self.values = list(values)
         cells = range(len(grid) - 1)
         self.slopes = [(values[i + 1] - values[i]) / (grid[i + 1] - grid[i]) for i in cells]
-        self.last = len(grid) - 2
+        self.end = len(grid) - 1
 
     def at(self, x: float) -> float:
-        index = bisect_right(self.grid, x) - 1
-        if index > self.last:
-            index = self.last
+        index = bisect_right(self.grid, x, 1, self.end) - 1
         return self.values[index] + self.slopes[index] * (x - self.grid[index])
 
 
@@ -98,6 +96,10 @@ class TableStepTimes:
             [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
             for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
         ]
+        self._prefixes, self._prefix_end = table.chunk_prefix_tokens, len(table.chunk_prefix_tokens) - 1
+        self._sizes: dict[int, tuple[list[float], list[float], float]] = {}
+        """By a chunk's tokens: the rates of the grid's next smaller and next larger size, and the way between them."""
+        self._longest_chunk = table.chunk_tokens[-1]
         self._one_launch = one_launch
         self._launch_ms = min(map(min, table.chunk_attention_ms))
 
@@ -120,7 +122,7 @@ class TableStepTimes:
             if mixed is None:
                 attention_ms += self._chunk_ms(chunk_tokens, prefix)
             else:
-                _check_chunk(chunk_tokens, prefix, self._table.chunk_tokens[-1])
+                _check_chunk(chunk_tokens, prefix, self._longest_chunk)
         if mixed is not None:
             attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
         elif len(chunks) > 1:
@@ -129,7 +131,7 @@ class TableStepTimes:
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
         line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes) + self._request_ms * decodes
-        grid, values, slopes, last = line.grid, line.values, line.slopes, line.last
+        grid, values, slopes, last = line.grid, line.values, line.slopes, line.end - 1
         final = (decode_context_tokens + max(steps - 1, 0) * decodes) / decodes
         check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
         check_range("mean decode context", final, 1, grid[-1])
@@ -160,16 +162,24 @@ class TableStepTimes:
 
         Behind a prefix, which no source measured, it takes at least as long as a decode, which reads the same KV.
         """
-        table, rates = self._table, self._rates
-        most = table.chunk_tokens[-1]
-        _check_chunk(tokens, prefix, most)
-        i, u = _place(table.chunk_tokens, tokens)
-        j, v = _place(table.chunk_prefix_tokens, prefix)
-        low, high = rates[i], rates[i + 1]
+        _check_chunk(tokens, prefix, self._longest_chunk)
+        size = self._sizes.get(tokens)
+        if size is None:
+            i, u = _place(self._table.chunk_tokens, tokens)
+            size = self._sizes[tokens] = self._rates[i], self._rates[i + 1], u
+        low, high, u = size
+        prefixes = self._prefixes
+        j = bisect_right(prefixes, prefix, 1, self._prefix_end) - 1
+        start = prefixes[j]
+        v = (prefix - start) / (prefixes[j + 1] - start)
         below = low[j] + (low[j + 1] - low[j]) * v
         above = high[j] + (high[j + 1] - high[j]) * v
-        pairs_ms = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
-        return max(pairs_ms, self._reading.at(prefix + tokens)) if prefix else pairs_ms
+        pairs_ms: float = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
+        if prefix:
+            reading_ms = self._reading.at(prefix + tokens)
+            if reading_ms > pairs_ms:
+                return reading_ms
+        return pairs_ms
 
     def _decode_line(self, batch: int) -> _Line:
         """Attention of one batch size by mean context; made at its first use."""

@@ -192,7 +192,7 @@ def test_more_work_takes_no_less_time(times: StepTimes, tokens: int, prefix: int
     The source dips where a measured kernel is faster at a larger size: a few per cent, more over eight GPUs, whose
     all-reduces change algorithm (docs/results/step-times.md).
     """
-    dip = 1.08 if times.provenance.tensor_parallel < 8 else 1.15
+    dip = _dip(times)
     alone = times.prefill_s(tokens, prefix)
     assert alone <= times.prefill_s(2 * tokens, prefix) * dip
     assert alone <= times.prefill_s(tokens, 2 * prefix + 64) * dip
@@ -216,7 +216,12 @@ def test_chunks_add_their_attention(times: StepTimes, data: list[tuple[int, int]
     """step = shared(all tokens) + the chunks' attention, whatever their order."""
     chunks = [PrefillChunk(*pair) for pair in data]
     assert times.step_s(chunks, 0, 0) == pytest.approx(times.step_s(chunks[::-1], 0, 0))
-    assert times.step_s(chunks, 0, 0) >= max(times.prefill_s(*pair) for pair in data) * 0.94
+    assert times.step_s(chunks, 0, 0) * _dip(times) >= max(times.prefill_s(*pair) for pair in data)
+
+
+def _dip(times: StepTimes) -> float:
+    """How much shorter the source may be at a larger size."""
+    return 1.08 if times.provenance.tensor_parallel < 8 else 1.15
 
 
 def test_what_the_engine_may_ask_is_covered(times: StepTimes) -> None:
@@ -327,6 +332,12 @@ def test_parameters_follow_from_the_geometry() -> None:
         "glm-4.5-air": 106.8e9,
         "glm-4.5": 353e9,
         "glm-4.6": 353e9,
+        "qwen2.5-7b": 7.616e9,
+        "qwen2.5-14b": 14.77e9,
+        "qwen2.5-32b": 32.76e9,
+        "phi-4": 14.66e9,
+        "mixtral-8x7b": 46.7e9,
+        "phi-mini-moe": 7.65e9,
         "deepseek-v3.1": 671e9,
     }
     for model in MODELS:
@@ -409,11 +420,12 @@ def test_available_says_which_are_measured() -> None:
     assert kinds["a100-40gb", "llama-3.1-8b", 1] == "roofline"
     assert ("l40s", "glm-4.5", 8) not in kinds
     assert kinds["h100-80gb", "qwen3-coder-30b-a3b", 1] == "measured-table"
-    over_pcie = [(p.gpu, p.kind) for p in found if p.gpu in ("l40s", "rtx-pro-6000", "rtx-4090")]
+    pcie = [gpu.name for gpu in GPUS if gpu.link_gb_s < 100]
+    over_pcie = [(p.gpu, p.kind) for p in found if p.gpu in pcie]
     models = {p.model for p in found}
     assert models >= {model.name for model in MODELS}
     assert over_pcie.count(("rtx-4090", "roofline")) == len(models) * 2
-    assert len(found) - len(over_pcie) == (len(GPUS) - 3) * len(models) * len(TENSOR_PARALLEL)
+    assert len(found) - len(over_pcie) == (len(GPUS) - len(pcie)) * len(models) * len(TENSOR_PARALLEL)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
