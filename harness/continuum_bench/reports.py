@@ -34,7 +34,7 @@ from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
 
-from continuum_bench.gate import apply_conditions, side_by_side
+from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
 
@@ -156,18 +156,20 @@ def show_comparison(
     gate: GateOptions = _NO_GATE,
 ) -> int:
     """Runs of all the directories side by side: seeds merged, a table for each load. Returns the exit code."""
+    conditions = read_conditions(gate)
     directories = _directories(paths, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
     summaries = [
         (", ".join(map(str, group)), found) for group in groups for found in [_summaries(directories, group, baseline)]
     ]
+    outcomes = apply_conditions(directories, conditions, baseline)
     if as_json:
         sys.stdout.write(_comparison_json([each for _, found in summaries for each in found.items()]))
     else:
         for caption, found in summaries:
             _print_comparison(caption, found, slo)
-    return apply_conditions(directories, gate, baseline)
+    return conclude(outcomes, gate)
 
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
@@ -226,10 +228,22 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
     """The runs of each directory, with the metrics of the SLO."""
+    _refuse_twice(paths)
+    limits = None if slo.slo is None else read_slo(slo.slo)
     alone_s = None if slo.alone is None else completion_times(slo.alone)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
+    named = name_variants([run for each in loaded.values() for run in each])
+    runs = iter(named if limits is None else with_slo(named, limits))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    """Raises:
+    AnalysisError: one directory, by two names or by one.
+    """
+    for number, path in enumerate(paths):
+        if path.resolve() in [before.resolve() for before in paths[:number]]:
+            raise AnalysisError(f"{path}: given twice")
 
 
 def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:

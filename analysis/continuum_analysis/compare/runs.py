@@ -75,6 +75,8 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
     Raises:
         AnalysisError: there is none.
     """
+    if not path.exists():
+        raise AnalysisError(f"{path}: no such file or directory")
     found = records_at(path)
     described = [folder for folder in found if (folder / MANIFEST).exists()]
     complete = [folder for folder in described if (folder / ENGINE).exists()]
