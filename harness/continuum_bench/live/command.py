@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
+from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
@@ -239,7 +239,8 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         return None
     facts = generator_facts(counters, recorder.lateness_s)
     wall_s = elapsed_s + (_now() - now).total_seconds()
-    write_json(folder / ENGINE, {**facts, "programs_finished_before": len(done), "wall_s": wall_s})
+    before = {"programs_finished_before": len(done), "wall_s": wall_s}
+    write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
     report_generator(counters, facts)
     return counters
 
