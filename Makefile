@@ -9,8 +9,8 @@ STAMP := $(VENV)/.continuum-installed
 ARGS ?=
 # CI runs the slow end-to-end cases too.
 MARK := $(if $(CI),,-m "not slow")
-# As many processes as cores, at most 4; tests that share a server stay together (tests/conftest.py).
-PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# One process more than cores, as tests wait for servers; at most 4. Tests that share a server stay together (tests/conftest.py).
+PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 # A CPU build of torch: from a folder of wheels where one is known, else from PyTorch's own index.
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
@@ -66,7 +66,7 @@ bench: setup ## The main job: five policies on the bundled SWE-bench workload, t
 	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
-	$(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
 
 check: setup ## Lint, types, import arrows.
 	$(PY) -m ruff check .

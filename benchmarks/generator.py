@@ -1,6 +1,6 @@
 """Measures how much load one process of the load generator makes, and how punctually, beside two other generators.
 
-    python benchmarks/generator.py programs [--programs 2000] [--tokens 32] [--processes 1] [--runs 5]
+    python benchmarks/generator.py programs [--programs 2000] [--tokens 32] [--processes 1] [--token-times] [--runs 5]
     python benchmarks/generator.py requests [--guidellm PATH] [--aiperf PATH] [--runs 5]
     python benchmarks/generator.py json
 
@@ -113,7 +113,7 @@ def measure_programs(options: argparse.Namespace, trace: Path, out: Path) -> dic
     with light_server(TTFT_MS, TPOT_MS) as url:
         load, cpu_s = os.getloadavg()[0], child_cpu_s()
         spec = f"concurrency:{options.programs}:{options.ramp_s:g}"
-        replay(trace, url, out, "--arrivals", spec, "--processes", options.processes)
+        replay(trace, url, out, "--arrivals", spec, "--processes", options.processes, *options.token_times)
         cpu_s, server_cpu_s = child_cpu_s() - cpu_s, ask(url)["cpu_s"]
     (folder,) = [path for path in out.iterdir() if path.is_dir()]
     facts, turns = read_json(folder / "engine.json"), list(read_turns(folder))
@@ -268,6 +268,7 @@ def main() -> None:
     one.add_argument("--tokens", type=int, default=32)
     one.add_argument("--ramp-s", type=float, default=10.0)
     one.add_argument("--processes", type=int, default=1)
+    one.add_argument("--token-times", action="store_const", const=["--token-times"], default=[])
     two = commands.add_parser("requests")
     two.set_defaults(work=requests)
     two.add_argument("--guidellm")

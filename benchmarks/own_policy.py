@@ -122,7 +122,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     chosen = engine.scheduler.table.policy
     if has_repeats(cell) and isinstance(chosen, WorkingSet):
-        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0])
+        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0], config.block_size)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")

@@ -24,7 +24,6 @@ from continuum_traces.schema import Program
 from continuum_traces.synth import Repeats, load_profile, synthesize
 
 LONGEST = 131072
-BLOCK = 16
 
 
 def programs_of(cell: dict[str, Any], seed: int) -> tuple[list[Program], list[Program]]:
@@ -54,18 +53,20 @@ def _as_run(program: Program) -> Program:
     return replace(program, shared_prefix_id=f"task {task}", shared_prefix_tokens=program.turns[0].new_input_tokens)
 
 
-def learn(forecasts: Forecasts, programs: Sequence[Program]) -> None:
-    """What a policy learns if these programs run to their ends."""
+def learn(forecasts: Forecasts, programs: Sequence[Program], block_size: int) -> None:
+    """What a policy learns if these programs run to their ends on an engine with blocks of so many tokens."""
     for number, program in enumerate(programs):
-        progress = forecasts.progress(task_name(None, _prompt_mark(program, number), None), 0.0)
+        progress = forecasts.progress(task_name(None, _prompt_mark(program, number, block_size), None), 0.0)
         for turn, prompt in zip(program.turns, program.prompt_tokens(), strict=True):
             forecasts.turn_ended(progress, prompt, prompt + turn.output_tokens)
         forecasts.program_ended(progress)
 
 
-def _prompt_mark(program: Program, number: int) -> tuple[int, bytes | None]:
+def _prompt_mark(program: Program, number: int, block_size: int) -> tuple[int, bytes | None]:
     """As ``touch_points.prompt_mark`` of the program's first request."""
-    context = TokenContext(number, BLOCK, shared_token(program.shared_prefix_id or ""), program.shared_prefix_tokens)
+    context = TokenContext(
+        number, block_size, shared_token(program.shared_prefix_id or ""), program.shared_prefix_tokens
+    )
     open_turn(context, program, 0)
     prompt = context.prompt
     hashes = context.hasher()(SimpleNamespace(block_hashes=[], num_tokens=len(prompt), all_token_ids=prompt))

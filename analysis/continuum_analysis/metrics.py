@@ -224,9 +224,15 @@ def _slowdowns(facts: RunFacts) -> list[float | None]:
 
 
 def _token_gap_mean_s(facts: RunFacts) -> Value:
-    """Each turn counts once for every gap that it has."""
+    """Each turn counts once for every gap that it has. Gaps that were not recorded follow from first and last token."""
+    if facts.token_gaps is not None:
+        return facts.token_gaps.mean_s
     known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
     return _ratio(sum(tpot_s * gaps for tpot_s, gaps in known), sum(gaps for _, gaps in known))
+
+
+def _token_gap_percentile(q: float) -> Callable[[RunFacts], Value]:
+    return lambda facts: None if facts.token_gaps is None else facts.token_gaps.percentile_s(q)
 
 
 def _tries_failed(facts: RunFacts) -> Value:
@@ -433,10 +439,21 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "itl_mean_s",
         "s",
-        "mean over all gaps between two output tokens (a turn of n tokens has n - 1). Its percentiles are not known: "
-        "records contain the instants of a turn's first and last token only",
+        "mean over the gaps between consecutive output tokens of all turns. Runs of `--token-times` record each gap "
+        "(between chunks: a chunk of several tokens counts as one); in other runs the turns' sum of (finish - first "
+        "token) / their sum of (output tokens - 1)",
         _token_gap_mean_s,
     ),
+    Metric(
+        "itl_p50_s",
+        "s",
+        "median of the same gaps; null without `--token-times`, because other records have a turn's first and last "
+        "token only",
+        _token_gap_percentile(50),
+    ),
+    Metric("itl_p90_s", "s", "90th percentile", _token_gap_percentile(90)),
+    Metric("itl_p95_s", "s", "95th percentile", _token_gap_percentile(95)),
+    Metric("itl_p99_s", "s", "99th percentile", _token_gap_percentile(99)),
     Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
     Metric(
         "send_lateness_p99_s",

@@ -88,14 +88,22 @@ SLO = """
 TTFT counts from the instant at which the turn was due to its first token, and TPOT from the first token to the last
 one, divided by the output tokens - 1. Where the load generator is on time, "due" and "sent" are the same instant
 (`send_lateness_p99_s`). In a virtual run both are modelled; in a live run the client measures them, retries
-included. ITL is the gap between two output tokens. The mean ITL is exact: it follows from the first and the last
-token of each turn. Percentiles of the ITL need the instant of every token, which no record contains, so
-tables show a dash.
+included.
+
+ITL is the gap between two consecutive output tokens, pooled over all turns, as `vllm bench serve` counts it: where a
+chunk brings several tokens (speculative decoding, `--stream-interval`), the time between two chunks is one gap.
+Percentiles need the instant of every token. `--token-times` records these gaps in `turns.jsonl` (`token_gaps_ms`, to
+three significant digits, with their numbers). Without it the records have the first and the last token of a turn only:
+the mean ITL follows from these, and the percentiles are null. In a virtual run the instants are modelled, and
+`--token-times` changes no other number. Against a server the load generator then reads every chunk when it comes,
+which makes it less punctual under heavy load ([how much](results/generator.md)); its lag (`loop_lag_p99_s` in
+`engine.json`) is in the gaps.
 
 ## SLO goodput
 
 `continuum-bench compare DIR --slo ttft=2s,tpot=50ms,jct=300s` adds these rows, in the terminal and in every file;
-`analyze --slo` adds them too. A turn keeps the SLO if it ended well and kept the limits on TTFT and TPOT. A program
+`analyze --slo` adds them too. A turn keeps the SLO if it ended well and kept the limits on TTFT, TPOT and ITL;
+`itl=200ms` limits the longest of its gaps between tokens, and needs runs of `--token-times`. A program
 keeps it if it finished within the limit on JCT and all its turns kept the limits on turns. Turns and programs that
 failed or did not finish do not keep it.
 

@@ -1,4 +1,4 @@
-"""Service level objectives: limits on a request's TTFT and TPOT and on a program's JCT, and how many keep them.
+"""Service level objectives: limits on a request's TTFT, TPOT and ITL and on a program's JCT, and how many keep them.
 
 A request (a turn) keeps the SLO if it ended well and within every limit on requests. A program keeps the SLO if it
 finished within the limit on its JCT and all its requests kept the limits on requests. Requests and programs that failed
@@ -29,20 +29,22 @@ class Slo:
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    itl_s: float | None = None
+    """The limit on the longest gap between two output tokens of a turn."""
     jct_s: float | None = None
     jct_times: float | None = None
     """The limit on a program's JCT as a multiple of its JCT alone on the machine (``ProgramTimes.slowdown``)."""
 
     @property
     def of_requests(self) -> bool:
-        return self.ttft_s is not None or self.tpot_s is not None
+        return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.itl_s))
 
 
 def read_slo(text: str) -> Slo:
     """The limits in ``ttft=2s,tpot=50ms,jct=10x``.
 
     >>> read_slo("tpot=50ms,jct=10x")
-    Slo(ttft_s=None, tpot_s=0.05, jct_s=None, jct_times=10.0)
+    Slo(ttft_s=None, tpot_s=0.05, itl_s=None, jct_s=None, jct_times=10.0)
 
     Raises:
         AnalysisError: another form.
@@ -51,8 +53,9 @@ def read_slo(text: str) -> Slo:
     for part in text.split(","):
         name, _, value = (each.strip() for each in part.partition("="))
         found = _LIMIT.fullmatch(value)
-        if name not in ("ttft", "tpot", "jct") or found is None or (found["unit"] == "x" and name != "jct"):
-            raise AnalysisError(f"--slo {part}: expected ttft=2s, tpot=50ms, jct=300s or jct=10x (ms, s, min, h)")
+        if name not in ("ttft", "tpot", "itl", "jct") or found is None or (found["unit"] == "x" and name != "jct"):
+            forms = "ttft=2s, tpot=50ms, itl=200ms, jct=300s or jct=10x (ms, s, min, h)"
+            raise AnalysisError(f"--slo {part}: expected {forms}")
         times = found["unit"] == "x"
         field = f"{name}_times" if times else f"{name}_s"
         if field in limits:
@@ -65,17 +68,28 @@ def with_slo(runs: Sequence[Run], slo: Slo) -> list[Run]:
     """The runs, whose metrics now include those of the SLO.
 
     Raises:
-        AnalysisError: a limit such as ``jct=10x``, and a program whose JCT alone is not known.
+        AnalysisError: a limit such as ``jct=10x``, and a program whose JCT alone is not known; a limit on ITL, and a
+            turn whose gaps between tokens are not known.
     """
     rows = slo_metrics(slo)
-    for run in runs if slo.jct_times is not None else []:
-        for program in run.metrics.facts.programs:
-            if program.alone_s is None:
-                raise AnalysisError(
-                    f"--slo jct={slo.jct_times:g}x: {run.path} does not say what program {program.program_id!r} takes "
-                    "alone; give --alone DIR, a run of the same programs one at a time"
-                )
+    for run in runs:
+        _check_known(run, slo)
     return [_with_rows(run, rows) for run in runs]
+
+
+def _check_known(run: Run, slo: Slo) -> None:
+    programs = run.metrics.facts.programs
+    for program in programs if slo.jct_times is not None else ():
+        if program.alone_s is None:
+            raise AnalysisError(
+                f"--slo jct={slo.jct_times:g}x: {run.path} does not say what program {program.program_id!r} takes "
+                "alone; give --alone DIR, a run of the same programs one at a time"
+            )
+    turns = [turn for program in programs for turn in program.turns] if slo.itl_s is not None else []
+    if any(turn.token_gaps_s is None and turn.gaps_between_tokens > 0 for turn in turns):
+        raise AnalysisError(
+            f"--slo itl: {run.path} has turns without the gaps between their tokens; give a run of --token-times"
+        )
 
 
 def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
@@ -137,7 +151,7 @@ class _Judge:
         one_token = (
             turn.client is not None and turn.gaps_between_tokens < 1
         )  # a turn of one token has no TPOT, so it keeps that limit
-        in_pace = one_token or _within(turn.tpot_s, self.slo.tpot_s)
+        in_pace = one_token or (_within(turn.tpot_s, self.slo.tpot_s) and _within(turn.itl_max_s, self.slo.itl_s))
         return turn.ended_well and in_pace and _within(turn.ttft_s, self.slo.ttft_s)
 
     def _program_keeps(self, program: ProgramTimes) -> bool:
@@ -154,7 +168,7 @@ def _within(value: float | None, limit: float | None) -> bool:
 
 def slo_text(slo: Slo) -> str:
     """``TTFT <= 2 s, JCT <= 10 x alone``."""
-    forms = {"ttft_s": "TTFT <= {:g} s", "tpot_s": "TPOT <= {:g} s", "jct_s": "JCT <= {:g} s"}
+    forms = {"ttft_s": "TTFT <= {:g} s", "tpot_s": "TPOT <= {:g} s", "itl_s": "ITL <= {:g} s", "jct_s": "JCT <= {:g} s"}
     forms["jct_times"] = "JCT <= {:g} x alone"
     given = [(each.name, getattr(slo, each.name)) for each in fields(slo)]
     return ", ".join(forms[name].format(value) for name, value in given if value is not None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+from continuum_traces.names import which
 from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.intervals import Interval
@@ -22,7 +23,7 @@ FORMS: tuple[str, ...] = get_args(Form)
 
 SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
 """Of ``TurnTimes``, over a program's turns."""
-TIMES = ("arrive_s", "start_s", "first_token_s", "finish_s", "wait_s", "ttft_s", "tpot_s")
+TIMES = ("arrive_s", "start_s", "first_token_s", "finish_s", "wait_s", "ttft_s", "tpot_s", "itl_max_s")
 COUNTS = ("prompt_tokens", "hit_tokens", "output_tokens", "reload_bytes", "preemptions")
 TURN = (*TIMES, *COUNTS, "tool", "status")
 """Attributes of ``TurnTimes`` that are columns."""
@@ -224,7 +225,7 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         RunDirError: the file cannot be written.
     """
     if form not in FORMS:
-        raise AnalysisError(f"--format {form}: there are {', '.join(FORMS)}")
+        raise AnalysisError(f"--format {form}: {which(form, FORMS)}")
     if form == "parquet" and file is None:
         raise AnalysisError("--format parquet: binary; name a file with --out")
     if form != "parquet" or file is None:

@@ -11,7 +11,7 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, SHARE, OptionError, at_least
+from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, SHARE, WRITABLE, at_least
 from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.options.run import (
     Format,
@@ -25,6 +25,7 @@ from continuum_bench.options.run import (
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
+from continuum_bench.options.together import Needs, Without
 from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
@@ -53,9 +54,11 @@ TableForm = Annotated[
     str | None,
     typer.Option("--format", help="Write a table for other programs: csv, json, latex, markdown or parquet."),
 ]
-TableFile = Annotated[Path | None, typer.Option(help="File for that table. Default: standard output.")]
+AS_JSON = "--format json writes a table as JSON"
+JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON), Without("out", AS_JSON)]
+TableFile = Annotated[Path | None, WRITABLE, typer.Option(help="File for that table. Default: standard output.")]
 Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
-Target = Annotated[Path, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
+Target = Annotated[Path, WRITABLE, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
@@ -87,7 +90,7 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
         return run_live(workload, live.base_url, options, live)
-    check_no_server_needed(options, live)
+    check_no_server_needed(options)
     from continuum_bench.virtual.command import run_policies  # noqa: PLC0415
 
     return run_policies(workload, options)
@@ -189,14 +192,16 @@ def doctor(json_output: Json = False) -> int:
 def analyze(
     directories: Directories,
     misses: Annotated[
-        bool, typer.Option("--misses", help="Show why each returning turn found its KV in the cache, or did not.")
+        bool,
+        Without("table", "--table misses is the table of them"),
+        typer.Option("--misses", help="Show why each returning turn found its KV in the cache, or did not."),
     ] = False,
     table: Annotated[
         str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
     ] = None,
     form: TableForm = None,
     out: TableFile = None,
-    json_output: Json = False,
+    json_output: JsonAlone = False,
     *,
     slo: SloOptions,
 ) -> int:
@@ -234,7 +239,7 @@ def compare(
     baseline: Baseline = None,
     form: TableForm = None,
     out: TableFile = None,
-    json_output: Json = False,
+    json_output: JsonAlone = False,
     *,
     slo: SloOptions,
     gate: GateOptions,
@@ -243,8 +248,6 @@ def compare(
     from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
 
     if form is not None or out is not None:
-        if gate.changed():
-            raise OptionError(f"{gate.changed()[0]} and --format or --out: write the table with a command of its own")
         return write_comparison(directories, form or "csv", out, baseline, slo)
     return show_comparison(directories, json_output, baseline, slo, gate)
 
@@ -295,7 +298,10 @@ def synth(
         ),
     ] = 1,
     task_correlation: Annotated[
-        float, SHARE, typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task.")
+        float,
+        SHARE,
+        Needs("runs_per_task"),
+        typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task."),
     ] = 0.75,
     overwrite: Overwrite = False,
 ) -> int:

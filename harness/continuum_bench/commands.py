@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, wraps
@@ -20,7 +20,8 @@ import typer
 from typer.models import ParameterInfo
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
-from continuum_bench.options.declare import check, extras_of, hints_of, spelling
+from continuum_bench.options.declare import check, extras_of, hints_of, owner_of, spelling
+from continuum_bench.options.together import Option, check_together, option, options_of
 
 Command = Callable[..., int]
 
@@ -53,12 +54,18 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
                 given[name] = hints[name](**{each.name: given.pop(each.name) for each in parameters})
             for name, value in given.items():
                 check(name, value, hints[name])
+            check_together(_options(given))
             return function(**given)
+
+        def _options(given: Mapping[str, Any]) -> dict[str, Option]:
+            plain = {name: value for name, value in given.items() if name not in groups}
+            found = {name: option(name, hints[name], value, own[name].default) for name, value in plain.items()}
+            return found | {name: each for group in groups for name, each in options_of(given[group]).items()}
 
         exit_with(run)
 
-    own = inspect.signature(function).parameters.values()
-    flat = [groups.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
+    own = inspect.signature(function).parameters
+    flat = [groups.get(name) or [each.replace(annotation=hints[name])] for name, each in own.items()]
     every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
     cast(Any, command).__signature__ = inspect.Signature(every)
     return command
@@ -82,7 +89,7 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
 def _annotation(group: Any, field: Field[Any]) -> Any:
     """A field's type and what Typer is to know of it; None for a field that is no option."""
     hint = hints_of(group)[field.name]
-    owner = next(each for each in group.__mro__ if field.name in vars(each).get("__annotations__", ()))
+    owner = owner_of(group, field.name)
     given = next((extra for extra in extras_of(hint) if isinstance(extra, ParameterInfo)), None)
     sentence = _sentences(owner.__module__)[owner.__name__].get(field.name)
     if given is None and sentence is None:

@@ -9,8 +9,8 @@ from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
 from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_traces.names import which
 
-from continuum_bench.options.declare import OptionError
 from continuum_bench.options.gate import GateOptions
 from continuum_bench.show import print_notice
 
@@ -31,8 +31,6 @@ def side_by_side(directories: Directories) -> bool:
 def apply_conditions(directories: Directories, options: GateOptions, baseline: str | None) -> int:
     """Print the outcome of each condition, and write it as JUnit XML. Returns ``FAILED`` if one holds, else 0."""
     if not options.fail_if:
-        if options.junit is not None or options.point_estimate:
-            raise OptionError("--junit and --point-estimate: need --fail-if")
         return 0
     conditions = [Condition(text, options.point_estimate) for text in options.fail_if]
     pairs = list(_versions(directories) if side_by_side(directories) else _arms(directories, baseline))
@@ -50,8 +48,8 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
         judged = [pair for pair in chosen if pair.runs is not pair.base]
         chosen = judged or chosen
     if not chosen:
-        names = ", ".join(dict.fromkeys(pair.runs[0].arm for pair in pairs))
-        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; there are {names}")
+        names = dict.fromkeys(pair.runs[0].arm for pair in pairs)
+        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; {which(condition.arm, names)}")
     return [condition.apply(pair) for pair in chosen]
 
 

@@ -10,8 +10,17 @@ from itertools import islice
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import number_text
-from continuum_analysis.compare.latency import CAPTION, latency_table
-from continuum_analysis.compare.runs import Run, by_load, load_runs, main_band, name_variants, read_run_metrics
+from continuum_analysis.compare.latency import caption as latency_caption
+from continuum_analysis.compare.latency import latency_table
+from continuum_analysis.compare.runs import (
+    Run,
+    by_load,
+    load_runs,
+    main_band,
+    name_variants,
+    read_run_metrics,
+    records_at,
+)
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
@@ -22,7 +31,8 @@ from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
+from continuum_traces.names import which
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
 
 from continuum_bench.gate import apply_conditions, side_by_side
 from continuum_bench.options.gate import GateOptions, SloOptions
@@ -58,7 +68,7 @@ def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
     """All runs in these directories, complete or not. Each is read once. ``alone``: the run of the same programs one at
     a time, to which slowdowns are measured."""
     alone_s = None if alone is None else completion_times(alone)
-    folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
+    folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
@@ -106,7 +116,7 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
-        raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
+        raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
     return _wrote(write_table(TABLES[name](_judged(_runs(paths, slo.alone), slo)), form, out), out)
 
 
@@ -165,7 +175,7 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
         latencies = latency_table(summary)
         if latencies is not None:
-            print_table(latencies, f"{CAPTION}{modelled(summary)}", words=("",))
+            print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))
         if slo.slo is not None:
             limits = slo_text(read_slo(slo.slo))
             print_table(slo_table(summary), f"Goodput: {limits}{modelled(summary)}")

@@ -108,6 +108,7 @@ EXPECTED = {
     "tpot_p90_s": 0.10 * (3.0 - 1.5) / 19 + 0.90 * (8.0 - 4.25) / 9,
     "tpot_p95_s": 0.05 * (3.0 - 1.5) / 19 + 0.95 * (8.0 - 4.25) / 9,
     "tpot_p99_s": 0.01 * (3.0 - 1.5) / 19 + 0.99 * (8.0 - 4.25) / 9,
+    **dict.fromkeys((f"itl_p{q}_s" for q in (50, 90, 95, 99)), None),  # no gaps between tokens were recorded
     "itl_mean_s": ((3.0 - 1.5) + (8.0 - 4.25)) / (19 + 9),
     "tries_failed": 1,
     "send_lateness_p99_s": 0.98 * 0.2,  # of 0, 0, 0.2
@@ -275,6 +276,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(path / "vllm-seed0")
     make_run(path / "continuum-seed0", "continuum", stretch=0.5)
     return write_report(path)
+
+
+def test_where_all_policies_take_the_same_time_none_is_named_as_the_winner(tmp_path: Path) -> None:
+    for policy in ("vllm", "static-ttl", "continuum"):
+        make_run(tmp_path / f"{policy}-seed0", policy)
+    assert verdict(summarize(tmp_path)).startswith("All policies are equal to within 1% here: mean JCT ")
 
 
 def test_report_stands_alone(report: Path) -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.report.page import write_joint_report, write_report
+from continuum_analysis.sweep.report import write_page
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
@@ -28,6 +31,26 @@ TITLES = [
     "Programs over time",
 ]
 MOST_BYTES = 1_500_000
+PAPER_PX = 718
+"""Between the margins of A4."""
+WELL_READABLE = 4.5
+CONTRAST = """(() => {
+  const light = (colour) => {
+    const part = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+      .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
+  };
+  const page = light(getComputedStyle(document.body).backgroundColor);
+  const words = [...document.querySelectorAll('p, h1, h2, h3, th, td, summary, a, li')]
+    .map((e) => getComputedStyle(e).color);
+  const axes = [...document.querySelectorAll('svg text')]
+    .map((e) => getComputedStyle(e).fill);
+  return Math.min(...[...words, ...axes].map((colour) => {
+    const [a, b] = [light(colour), page].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  }));
+})()"""
+"""JavaScript: the least contrast of words with the page, axes' words too (WCAG AA: 4.5 to 1)."""
 
 
 def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float = 1.0, seed: int = 0) -> Path:
@@ -116,26 +139,35 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
 
 
 def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:
-    """Contrast of words with the page, axes' words too: 4.5 to 1 (WCAG AA)."""
-    contrast = """(() => {
-      const light = (colour) => {
-        const part = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
-          .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
-      };
-      const page = light(getComputedStyle(document.body).backgroundColor);
-      const words = [...document.querySelectorAll('p, h1, h2, h3, th, td, summary, a, li')]
-        .map((e) => getComputedStyle(e).color);
-      const axes = [...document.querySelectorAll('svg text')]
-        .map((e) => getComputedStyle(e).fill);
-      return Math.min(...[...words, ...axes].map((colour) => {
-        const [a, b] = [light(colour), page].sort((x, y) => y - x);
-        return (a + 0.05) / (b + 0.05);
-      }));
-    })()"""
     for dark in (False, True):
         browser.open(page, dark=dark)
-        assert browser.evaluate(contrast) >= 4.5
+        assert browser.evaluate(CONTRAST) >= WELL_READABLE
+
+
+def test_drawings_of_bars_take_the_colours_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    bars = [Bar(group, name, y, y, y) for group in "ab" for name, y in (("vllm", 2.0), ("continuum", 1.0))]
+    drawn = write_page(tmp_path, "sweep", [Panel("", "", "s", bars=bars)], "t", TextTable(("a",), (("b",),)), [], [])
+    for dark in (False, True):
+        browser.open(drawn, dark=dark)
+        assert browser.evaluate(CONTRAST) >= WELL_READABLE
+        ground = "getComputedStyle(document.querySelector('.drawing #patch_1 path')).fill"
+        assert browser.evaluate(ground) == browser.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_on_paper_nothing_is_cut_and_nothing_is_dark(browser: Browser, page: Path) -> None:
+    browser.open(page, width=PAPER_PX)
+    choose(browser, "theme", "dark")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+        browser.settle()
+        assert browser.evaluate("[...document.querySelectorAll('details')].every((d) => d.open)")
+        rights = "[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right)"
+        assert browser.evaluate(f"Math.max(...{rights})") < PAPER_PX + 1
+        assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="")
+        choose(browser, "theme", "system")
 
 
 def test_the_switch_overrules_the_system(browser: Browser, page: Path) -> None:

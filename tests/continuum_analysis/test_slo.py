@@ -18,7 +18,7 @@ def test_limits_are_read_with_their_units() -> None:
     assert slo_text(read_slo("tpot=50ms,jct=1h")) == "TPOT <= 0.05 s, JCT <= 3600 s"
 
 
-@pytest.mark.parametrize("text", ["", "ttft", "ttft=2", "ttft=2x", "itl=2s", "ttft=-1s", "jct=infs"])
+@pytest.mark.parametrize("text", ["", "ttft", "ttft=2", "ttft=2x", "itl=2x", "e2el=2s", "ttft=-1s", "jct=infs"])
 def test_other_limits_are_refused(text: str) -> None:
     with pytest.raises(AnalysisError, match=r"--slo .*: expected ttft=2s"):
         read_slo(text)

@@ -137,7 +137,8 @@ async def good(request: web.Request, number: int, usage: bool = True) -> web.Str
 
 def replay(trace: Path, url: str, out: Path, *more: object, resume: bool = False) -> Any:
     where = "--resume" if resume else "--out"
-    arguments = ["replay", trace, "--base-url", url, "--jps", 20, where, out, "--no-report", *more]
+    rate = [] if "--arrivals" in more and "concurrency" in str(more) else ["--jps", 20]
+    arguments = ["replay", trace, "--base-url", url, *rate, where, out, "--no-report", *more]
     return runner.invoke(app, [str(argument) for argument in arguments])
 
 
@@ -153,7 +154,8 @@ def turns_of(out: Path) -> list[Any]:
 
 def replay_command(trace: Path, url: str, out: Path, *more: object) -> list[str]:
     """The same in a process of its own."""
-    arguments = ["replay", trace, "--base-url", url, "--jps", 20, "--out", out, "--no-report", *more]
+    rate = [] if "--arrivals" in more and "concurrency" in str(more) else ["--jps", 20]
+    arguments = ["replay", trace, "--base-url", url, *rate, "--out", out, "--no-report", *more]
     return [sys.executable, "-m", "continuum_bench", *map(str, arguments)]
 
 

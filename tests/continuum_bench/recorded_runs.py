@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
 GAP_S = 100.0
@@ -21,6 +23,7 @@ def write_recorded(
     output_tokens: int = 11,
     gap_s: float = GAP_S,
     unfinished: int = 0,
+    token_gaps_ms: Mapping[str, int] | None = None,
     **workload: Any,
 ) -> Path:
     """Programs of one turn: program n takes ``ends_s[n]`` seconds. The last ``unfinished`` never end."""
@@ -36,8 +39,9 @@ def write_recorded(
         if ends:
             events.append(SchedulerEvent(t + end_s, "finish", name, 0, output_tokens=output_tokens, status="stop"))
         finish_s = t + end_s if ends else None
-        records.append(TurnRecord(name, 0, t, t, t + ttft_s, finish_s, output_tokens=output_tokens, is_last=True))
+        record = TurnRecord(name, 0, t, t, t + ttft_s, finish_s, output_tokens=output_tokens, is_last=True)
+        records.append(replace(record, token_gaps_ms=token_gaps_ms))
     write_rows(path / EVENTS, events)
     write_rows(path / TURNS, records)
-    write_json(path / "engine.json", {})
+    write_json(path / "engine.json", rows_of(path))
     return path

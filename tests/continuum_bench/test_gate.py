@@ -27,7 +27,7 @@ def experiment(tmp_path: Path) -> Path:
 
 def test_latencies_are_in_the_terminal_and_in_files(experiment: Path) -> None:
     said = bench("compare", experiment).stdout
-    assert "Latency of turns on the client's clock; no record has the percentiles of ITL" in said
+    assert "Latency of turns on the client's clock; percentiles of ITL need runs with --token-times" in said
     (ttft,) = [line for line in said.splitlines() if "continuum" in line and "TTFT, s" in line]
     assert [cell.strip() for cell in ttft.split("│")[3:-1]] == ["0.25"] * 5
     arm = json.loads(bench("compare", experiment, "--json").stdout)["policies"]["vllm"]
@@ -88,10 +88,13 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
 
 def test_options_of_the_gate_that_do_nothing_are_refused(experiment: Path, tmp_path: Path) -> None:
     for arguments, why in (
-        (["--junit", tmp_path / "x.xml"], "--junit and --point-estimate: need --fail-if"),
-        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if and --format or --out"),
+        (["--junit", tmp_path / "x.xml"], "--junit: needs --fail-if"),
+        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if: not with --format: write the table"),
         (["--fail-if", "thunder: jct_mean > 1"], "no run of thunder; there are"),
-        (["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"], "x.xml: cannot write"),
+        (
+            ["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"],
+            "x.xml: cannot write there; name a file",
+        ),
         (["--slo", "ttft=2"], "--slo ttft=2: expected ttft=2s"),
     ):
         done = bench("compare", experiment, *arguments)

@@ -255,6 +255,7 @@ def test_a_time_limit_leaves_the_rest_unfinished(tmp_path: Path) -> None:
     assert counted["programs_stopped"] == row["programs_unfinished"] == counted["errors"]["time-limit"]
 
 
+@pytest.mark.slow
 def test_several_processes_share_a_run(tmp_path: Path) -> None:
     with serving(good) as server:
         out = tmp_path / "out"

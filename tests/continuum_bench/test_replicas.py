@@ -104,7 +104,7 @@ _FILES = ("scheduler_timestamps.jsonl", "turns.jsonl", "engine.json", "tool_stat
         (["--replicas", 2, "--router", "hash"], "router = hash: there are affinity, sticky"),
         (["--replicas", 2, "--kill-replica", "soon"], "--kill-replica soon: expected REPLICA@SECOND"),
         (["--replicas", 2, "--kill-replica", "2@10"], "needs a replica from 0 to 1"),
-        (["--kill-replica", "0@10"], "one that survives"),
+        (["--kill-replica", "0@10"], "--kill-replica: needs --replicas"),
     ],
 )
 def test_mistakes(trace: Path, tmp_path: Path, arguments: list[object], message: str) -> None:

@@ -175,7 +175,7 @@ def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given:
 
 
 def test_the_health_port_is_for_replicas_and_must_be_free() -> None:
-    assert "--health-port 0: for --replicas 2 or more" in refusal("--health-port", "0")
+    assert "--health-port: needs --replicas" in refusal("--health-port", "0")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         assert f"port {port} of 127.0.0.1 is taken" in refusal("--replicas", "2", "--health-port", port)

@@ -38,6 +38,7 @@ def check(turns: list[Seen], expected: Counter[str]) -> None:
     assert meant == expected
 
 
+@pytest.mark.slow
 def test_a_thousand_programs_on_one_loop() -> None:
     """Over a transport in this process: a thousand connections of a real pool would be most of the time."""
     chance = random.Random(5)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from client_fakes import FakeServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Program, current_program
@@ -240,7 +240,6 @@ def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_interleaving(data: st.DataObject) -> None:
     """Generators with nested programs, stepped in any order and dropped anywhere: each sees its own programs."""
     client = OpenAI(base_url="http://127.0.0.1:9/v1", implicit=False)

@@ -21,8 +21,10 @@ from typing import Any
 import openai
 import pytest
 from client_fakes import FakeServer, Planned
+from continuum_bench.cli import app
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program, TurnRecord
+from typer.testing import CliRunner
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
 from continuum_client.appender import SharedLines
@@ -296,7 +298,7 @@ def _worker(url: str, path: str, names: list[str]) -> None:
         agent(client, name)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_processes(server: FakeServer, tmp_path: Path, method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"no {method} here")
@@ -523,9 +525,8 @@ def test_memory_is_bounded(server: FakeServer, tmp_path: Path) -> None:
 
 
 def bench(*arguments: str) -> str:
-    command = [sys.executable, "-m", "continuum_bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

@@ -13,6 +13,7 @@ from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.oracle import ForeseeingScheduler
+from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
@@ -63,6 +64,7 @@ def build(
     offload: Offload | None = None,
     max_num_seqs: int = 8,
     chunk_tokens: int = 256,
+    token_times: bool = False,
 ) -> tuple[Any, VirtualLoop]:
     """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes."""
     shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
@@ -86,6 +88,7 @@ def build(
     engine = build_engine(
         shape, PlainTimes(), settings, jobs, seen.append, Sink(), scheduler_type=scheduler_type, **limits
     )
+    engine.loop.token_times = TokenTimes() if token_times else None
     return engine.scheduler, engine.loop
 
 

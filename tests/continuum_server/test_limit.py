@@ -75,7 +75,6 @@ def test_no_policy_is_below_the_limit(gpu: str, policy: str, jobs: list[Job]) ->
     contexts=st.lists(st.integers(1, 9000), min_size=1, max_size=40),
     chunks=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 40_000)), max_size=2),
 )
-@settings(max_examples=150)
 def test_no_step_takes_less_than_its_parts(gpu: str, contexts: list[int], chunks: list[tuple[int, int]]) -> None:
     """Any batch that fits the pool: the work of its decodes and chunks, and what each decode takes at least."""
     _, times, _, machine = hardware(gpu)

@@ -29,7 +29,7 @@ EVERY = sorted(POLICIES)
     chunk_tokens=st.sampled_from([9, 16, 256]),
     max_num_seqs=st.sampled_from([2, 3, 8]),
 )
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], **shape: int) -> None:
     """Stretches of decode steps, and of prompt chunks beside them: small chunks make these long."""
     stepwise = play(jobs, policy, BITING[policy], max_stretch=1, **shape)
@@ -77,7 +77,7 @@ def test_pins_that_yield(policy: str, yielding: Any, jobs: list[Job]) -> None:
 
 @pytest.mark.parametrize("policy", EVERY)
 @given(jobs=workloads(), blocks=st.integers(48, 100))
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 6)
 def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int) -> None:
     """Whenever a request leaves the queue, no other had a smaller class and rank at that moment."""
     scheduler, loop = build(jobs, policy, BITING[policy], blocks=blocks)

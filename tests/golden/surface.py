@@ -7,10 +7,7 @@ meant to change, and say so in CHANGELOG.md.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -22,6 +19,7 @@ from continuum_bench.cli import app
 from continuum_server.policy.catalog import POLICIES as ALL_POLICIES
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from continuum_traces.schema import Tags
+from typer.testing import CliRunner
 
 from continuum_client.dialects import DIALECTS
 from continuum_client.tagging import tag_body, tag_headers
@@ -72,8 +70,8 @@ def run_files() -> dict[str, Any]:
     """Files of a small experiment, the keys of each, and the measured numbers of ``summary.json``."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "continuum_bench", *RUN, "--policy", POLICIES, "--out", str(out)]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "COLUMNS": "200"})
+        done = CliRunner().invoke(app, [*RUN, "--policy", POLICIES, "--out", str(out)])
+        assert done.exit_code == 0, done.output
         files = sorted(path for path in out.rglob("*") if path.is_file())
         return {
             "files": [str(path.relative_to(out)) for path in files],

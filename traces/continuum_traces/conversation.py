@@ -6,7 +6,7 @@ runs the actions on a heap of virtual time, the live load generator runs them in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -77,6 +77,7 @@ class Answered(Generic[Answer]):
     cached_tokens: int | None = None
     failed_tries: tuple[str, ...] = ()
     alone_s: float | None = None
+    token_gaps_ms: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,4 +193,5 @@ def _answered(record: TurnRecord, result: Answered[Answer], turn: Turn) -> TurnR
         gap_s=None if record.is_last else turn.gap_s,
         failed_tries=result.failed_tries,
         alone_s=result.alone_s,
+        token_gaps_ms=result.token_gaps_ms,
     )

@@ -6,6 +6,7 @@ docs/trace-format.md describes the file form of each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -262,6 +263,9 @@ class TurnRecord:
     """The turn id that was sent to the server with every try."""
     alone_s: float | None = None
     """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
+    token_gaps_ms: Mapping[str, int] | None = None
+    """Milliseconds between two chunks of the answer with output tokens, to three significant digits, and how often each
+    occurs; recorded with --token-times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 SPANS = (("TTFT, s", "ttft", 1.0, "{:.2f}"), ("TPOT, ms", "tpot", 1e3, "{:.1f}"), ("ITL, ms", "itl", 1e3, "{:.1f}"))
 """Row, metric, factor from seconds, form of a number."""
 TOKENS = "throughput_output_tokens_per_s_per_gpu"
-CAPTION = "Latency of turns on the client's clock; no record has the percentiles of ITL"
+CAPTION = "Latency of turns on the client's clock"
+NO_GAPS = "; percentiles of ITL need runs with --token-times"
 HEADINGS = ("policy", "", *(each.upper() if each != "mean" else each for each in STATISTICS))
 
 
@@ -20,6 +21,12 @@ def latency_table(summary: Summary) -> TextTable | None:
     """Rows for each arm; None where no client recorded first tokens (the preview's files)."""
     rows = [row for name, arm in summary.arms.items() for row in _rows(name, arm)]
     return TextTable(HEADINGS, rows) if rows else None
+
+
+def caption(summary: Summary) -> str:
+    """What the table shows, and what it cannot."""
+    lacking = any(arm.metrics.get("itl_p50_s") is None for arm in summary.arms.values())
+    return CAPTION + (NO_GAPS if lacking else "")
 
 
 def _rows(name: str, arm: ArmSummary) -> Iterator[list[str]]:

@@ -165,8 +165,7 @@ def _y_axis(panel: Panel, top: float, bottom: float) -> Axis:
     values += [sum(levels) for levels in zip(*(area.y for area in panel.areas), strict=True)]
     values += [panel.level] if panel.level is not None else []
     low, high = _ends(values, from_zero=not panel.log, log=panel.log)
-    if not panel.log:
-        high = panel.top or high + (high - low) * 0.04
+    high = high * (high / low) ** 0.04 if panel.log else panel.top or high + (high - low) * 0.04
     return Axis(low, high, bottom, top, panel.log)
 
 

@@ -10,6 +10,7 @@ from continuum_traces.schema import Manifest
 from continuum_analysis.records.misses import Return, explain, limits_of
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, State, TurnTimes
+from continuum_analysis.records.token_gaps import TokenGaps, pooled_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class RunFacts:
     replicas: int = 1
     """The manifest's number, or the number seen in the records where that is larger."""
     scheduler_time: RecordedSchedulerTime | None = None
+    token_gaps: TokenGaps | None = None
+    """Of the turns of finished programs; None: not all of these turns have recorded gaps."""
 
     @property
     def wall_s(self) -> float:
@@ -84,6 +87,7 @@ def facts_of(
         gpus=_gpus(manifest),
         replicas=max(_replicas(manifest), _replicas_seen(programs)),
         scheduler_time=scheduler_time,
+        token_gaps=pooled_gaps([turn for p in done for turn in p.turns]),
     )
 
 

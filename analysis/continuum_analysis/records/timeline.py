@@ -10,12 +10,14 @@ from typing import Literal
 from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
     ARRIVALS,
+    ENGINE,
     EVENTS,
     PREVIEW_EVENTS,
     TURNS,
     read_arrivals,
     read_turns,
     replica_folders,
+    rows_written,
 )
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
@@ -141,6 +143,18 @@ class TurnTimes:
         return (record.finish_s - record.first_token_s) / gaps if gaps > 0 else None
 
     @property
+    def token_gaps_s(self) -> dict[float, int] | None:
+        """Seconds between two chunks of output tokens, and how often; None: not recorded (see ``--token-times``)."""
+        recorded = self.client.token_gaps_ms if self.client is not None else None
+        return None if recorded is None else {float(gap) / 1e3: count for gap, count in recorded.items()}
+
+    @property
+    def itl_max_s(self) -> float | None:
+        """The longest of these; 0.0 if the whole answer came in one chunk."""
+        gaps = self.token_gaps_s
+        return None if gaps is None else max(gaps, default=0.0)
+
+    @property
     def gaps_between_tokens(self) -> int:
         """Output tokens - 1, by the client's number of tokens where it has one."""
         return ((self.client.output_tokens if self.client else None) or self.output_tokens) - 1
@@ -254,6 +268,9 @@ def read_run(path: Path) -> list[ProgramTimes]:
         AnalysisError: no records there.
         RunDirError: a fault in a file, with its line and field.
     """
+    for name in rows_written(path) if path.is_dir() else ():
+        if not (path / name).exists():
+            raise AnalysisError(f"{path / name}: missing, but the run wrote it ({ENGINE} says so); take it from a copy")
     has_turns, has_events = (path / TURNS).exists(), (path / EVENTS).exists() or replica_folders(path)
     if has_turns or has_events:
         records = list(read_turns(path)) if has_turns else []

@@ -77,10 +77,15 @@ def _plots(panels: Sequence[Panel], picture: str) -> str:
     if not panels:
         return ""
     if any(panel.bars for panel in panels):
-        return f"<div class='scroll paper'>{picture[picture.index('<svg') :]}</div>"
+        return f"<div class='scroll drawing'>{_in_page_colours(picture[picture.index('<svg') :])}</div>"
     styles = arm_styles(name for panel in panels for name in panel.arms)
     looking = [replace(panel, lines=[_with_look(line, styles) for line in panel.lines]) for panel in panels]
     return "".join(["<div class='pair'>", *(f"<div>{html_of([panel], HEIGHT)}</div>" for panel in looking), "</div>"])
+
+
+def _in_page_colours(picture: str) -> str:
+    """Black and white of a drawing on paper become the page's ink and paper, which differ in the dark."""
+    return picture.replace("#000000", "var(--ink)").replace("#ffffff", "var(--paper)")
 
 
 def _with_look(line: Line, styles: Mapping[str, ArmStyle]) -> Line:

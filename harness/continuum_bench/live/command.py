@@ -15,7 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
+from continuum_traces.names import which
+from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
@@ -82,8 +83,6 @@ class _LiveRun:
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
-    if options.offload is not None:
-        raise BenchError(f"--offload {options.offload}: for the virtual engine; a server has tiers of its own")
     run = _settle(name, base_url, options, live)
     with locked(run.out):
         _open(run, live.resume is not None)
@@ -121,7 +120,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
-        load=_load_options(endpoint, live, api_key),
+        load=replace(_load_options(endpoint, live, api_key), token_times=options.token_times),
         workload=workload,
         window=window,
         plans=plans,
@@ -143,7 +142,7 @@ def _check(options: RunOptions, live: LiveOptions) -> None:
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
     dialect = live.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
     prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
@@ -171,6 +170,7 @@ def _engine_options(load: LoadOptions) -> dict[str, Any]:
         "dialect": load.dialect.name,
         "prompts": load.prompts,
         "retries": load.retries,
+        **({"token_times": True} if load.token_times else {}),
         **given,
     }
 
@@ -239,7 +239,8 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         return None
     facts = generator_facts(counters, recorder.lateness_s)
     wall_s = elapsed_s + (_now() - now).total_seconds()
-    write_json(folder / ENGINE, {**facts, "programs_finished_before": len(done), "wall_s": wall_s})
+    before = {"programs_finished_before": len(done), "wall_s": wall_s}
+    write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
     report_generator(counters, facts)
     return counters
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import aiohttp
 from continuum_traces.conversation import Answered, Conversation, Failed, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
+from continuum_traces.token_gaps import gaps_ms
 
 from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
@@ -103,7 +104,9 @@ class LoadDriver:
         )
         async with session:
             self._session = session
-            self._client = StreamingClient(session, self.now_s, self._options.request_limit_s)
+            self._client = StreamingClient(
+                session, self.now_s, self._options.request_limit_s, self._options.token_times
+            )
             await asyncio.gather(*(self._release(play.program_id) for play in plays if play.again))
             self._zero_s = self._clock() if zero_s is None else zero_s
             try:
@@ -220,6 +223,7 @@ class LoadDriver:
             output_tokens=reply.output_tokens or (send.turn.output_tokens if under_way.context.exact_lengths else None),
             cached_tokens=reply.cached_tokens,
             failed_tries=under_way.failed_tries,
+            token_gaps_ms=None if reply.chunks_s is None else gaps_ms(reply.chunks_s),
         )
         under_way.sent_s, under_way.failed_tries = None, ()
         return answered

@@ -1,8 +1,8 @@
 """Streamed requests, with as little work per chunk as possible.
 
-The instants of the chunks between the first token and the end do not matter. They stay in the buffer until the end, or
-until all streams are read, which happens every few seconds. Reading each chunk as it comes would delay requests that
-have to be sent.
+The instants of the chunks between the first token and the end do not matter, unless ``--token-times`` asks for them.
+They stay in the buffer until the end, or until all streams are read, which happens every few seconds. Reading each
+chunk as it comes would delay requests that have to be sent.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Reply:
 
     first_token_s: float | None = None
     finish_s: float = 0.0
+    chunks_s: list[float] | None = None
+    """When each chunk with output tokens came; None: the client does not read every chunk when it comes."""
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     prompt_tokens: int | None = None
@@ -94,12 +96,14 @@ class StreamingClient:
         session: the connections.
         clock: returns seconds.
         limit_s: a request that takes longer fails with kind ``timeout``.
+        every_chunk: read each chunk when it comes.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, clock: Clock, limit_s: float) -> None:
+    def __init__(self, session: aiohttp.ClientSession, clock: Clock, limit_s: float, every_chunk: bool = False) -> None:
         self._session = session
         self._clock = clock
         self._limit_s = limit_s
+        self._every_chunk = every_chunk
         self._open: set[_Stream] = set()
 
     async def post(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
@@ -108,7 +112,7 @@ class StreamingClient:
         Raises:
             RequestFailed: no complete answer; ``kind`` says why.
         """
-        reply = Reply()
+        reply = Reply(chunks_s=[] if self._every_chunk else None)
         try:
             async with (
                 asyncio.timeout(self._limit_s),
@@ -129,7 +133,7 @@ class StreamingClient:
 
     async def _read(self, stream: _Stream) -> None:
         content = stream.content
-        while stream.reply.first_token_s is None and not content.at_eof():
+        while (self._every_chunk or stream.reply.first_token_s is None) and not content.at_eof():
             stream.take(await content.readany())
         self._open.add(stream)
         try:
@@ -240,7 +244,14 @@ def _take_choice(reply: Reply, choice: _Choice, clock: Clock) -> None:
         reply.token_ids += choice.token_ids
     if text:
         reply.text += text
-    if reply.first_token_s is None and (text or choice.token_ids):
-        reply.first_token_s = clock()
+    if (text or choice.token_ids) and (reply.first_token_s is None or reply.chunks_s is not None):
+        _note_chunk(reply, clock())
     if choice.finish_reason is not None:
         reply.ended = True
+
+
+def _note_chunk(reply: Reply, now_s: float) -> None:
+    if reply.first_token_s is None:
+        reply.first_token_s = now_s
+    if reply.chunks_s is not None:
+        reply.chunks_s.append(now_s)

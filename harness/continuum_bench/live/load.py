@@ -37,6 +37,8 @@ class LoadOptions:
     """A program that takes longer is given up and counted as failed."""
     time_limit_s: float | None = None
     """The run stops after so many seconds: running programs stay unfinished, further programs do not start."""
+    token_times: bool = False
+    """Read every chunk when it comes, and record the gaps between them."""
     release: bool = False
     """Tell the server which programs were given up, so that it releases their KV."""
 

@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar
 import typer
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 
-from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, Limit, Options, at_least, one_of
+from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Limit, Options, at_least, one_of
 from continuum_bench.options.run import ArrivalOptions, Jps, Json
+from continuum_bench.options.together import Needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class MiniSweOptions(CodeOptions):
     """File of tasks (JSON lines). Give this or --subset."""
     subset: str | None = None
     """SWE-bench's tasks: lite, verified, full and so on, or a dataset, a folder or a file."""
-    split: str = "dev"
+    split: Annotated[str, Needs("subset")] = "dev"
     """Split of the dataset."""
     slice_spec: Annotated[str, typer.Option("--slice")] = ""
     """Which of the tasks that --filter leaves are played, for example 0:5."""
@@ -95,7 +96,7 @@ class BfclOptions(AgentOptions):
     """START:STOP, which of the entries are played."""
     web: str = "live"
     """live (SerpAPI and the pages themselves), or a file with a recorded web."""
-    record_web: Path | None = None
+    record_web: Annotated[Path | None, WRITABLE, Needs("web", "live")] = None
     """File to which the answers of the live web are appended."""
     temperature: Annotated[float, Limit(lambda value: 0 <= value <= 2, "from 0 to 2")] = 0.001
     """Sampling temperature. The default is BFCL's."""

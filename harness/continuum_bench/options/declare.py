@@ -7,13 +7,16 @@ another name than the field's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
-from typer.models import OptionInfo
+from continuum_traces.names import which
+from typer.models import ArgumentInfo, OptionInfo
 
 T = TypeVar("T")
 
@@ -29,6 +32,11 @@ class Limit:
     holds: Callable[[Any], bool]
     words: str
     """The end of the error message ``--jobs 0: must be at least 1``."""
+    names: tuple[str, ...] = ()
+    """What the value can be, where that is one of some names."""
+
+    def said(self, value: Any) -> str:
+        return which(value, self.names) if self.names else self.words
 
 
 def at_least(least: int) -> Limit:
@@ -40,8 +48,7 @@ def at_most(most: float) -> Limit:
 
 
 def one_of(*names: str) -> Limit:
-    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-    return Limit(lambda value: value in names, f"there are {listed}")
+    return Limit(lambda value: value in names, "must be one of them", names)
 
 
 ABOVE_ZERO = Limit(lambda value: value > 0, "must be above 0")
@@ -49,6 +56,20 @@ NOT_NEGATIVE = Limit(lambda value: value >= 0, "must not be negative")
 SHARE = Limit(lambda value: 0 < value <= 1, "must be above 0, at most 1")
 FINITE = Limit(lambda value: 0 <= value < inf, "must not be negative or infinite")
 POSITIVE = Limit(lambda value: 0 < value < inf, "must be above 0 and finite")
+
+
+def _can_be_written(file: Path) -> bool:
+    """Whether a file can be made or replaced there, as far as can be seen before."""
+    held = file if file.exists() else file.parent
+    return not file.is_dir() and (file.exists() or held.is_dir()) and os.access(held, os.W_OK)
+
+
+WRITABLE = Limit(_can_be_written, "cannot write there; name a file in a folder that exists and that you may write to")
+"""Of a file that is written at the end: a wrong name is found before the work."""
+
+
+FOLDER = Limit(Path.is_dir, "no such folder")
+"""Of a folder that is read at the end."""
 
 
 MOST = 10**12
@@ -69,16 +90,12 @@ class Options:
 
     panel: ClassVar[str | None] = None
     """Panel of ``--help`` for the options that this class itself declares, not for those of a subclass."""
+    rules: ClassVar[tuple[Any, ...]] = ()
+    """Which other options these options need or exclude (``options.together``), as for ``panel``."""
 
     def __post_init__(self) -> None:
         for name, hint in self._hints().items():
             check(name, getattr(self, name), hint)
-
-    def changed(self) -> list[str]:
-        """The options whose value is not their default, as the command line spells them."""
-        defaults = {each.name: each.default for each in fields(cast(Any, self))}
-        hints = self._hints()
-        return [spelling(name, hint) for name, hint in hints.items() if getattr(self, name) != defaults[name]]
 
     def as_arguments(self) -> list[str]:
         """The options as arguments of a command line; those that are None or False are left out."""
@@ -106,6 +123,11 @@ def hints_of(kind: Any) -> dict[str, Any]:
     return {each.name: hints[each.name] for each in fields(kind)}
 
 
+def owner_of(kind: type, name: str) -> type:
+    """The class that declares the field of that name."""
+    return next(each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+
+
 def extras_of(hint: Any) -> tuple[Any, ...]:
     """What stands beside a type: a limit, and what Typer is to know."""
     return tuple(getattr(hint, "__metadata__", ()))
@@ -121,11 +143,14 @@ def check(name: str, value: Any, hint: Any) -> None:
         for limit in [*limits, SANE] if number else limits:
             if one is not None and not limit.holds(one):
                 shown = f"{one:g}" if isinstance(one, float) else one
-                raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
+                raise OptionError(f"{spelling(name, hint)} {shown}: {limit.said(one)}")
 
 
 def spelling(name: str, hint: Any) -> str:
-    """An option's name on the command line: the one beside its type if there is any, else made of the field's name."""
+    """An option's name on the command line: the one beside its type if there is any, else made of the field's name. Of
+    an argument without a name, the word in ``--help``."""
+    if any(isinstance(extra, ArgumentInfo) for extra in extras_of(hint)):
+        return name.upper()
     info = next((extra for extra in extras_of(hint) if isinstance(extra, OptionInfo)), OptionInfo())
     names = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
     return str(names[0]) if names else f"--{name.replace('_', '-')}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from continuum_bench.options.declare import Options
+from continuum_bench.options.declare import WRITABLE, Options
+from continuum_bench.options.together import Needs, Without
 
 SLO = "Slowdown and SLO"
 GATE = "For CI"
+TABLE = "write the table with a command of its own"
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,10 @@ class SloOptions(Options):
     alone: Path | None = None
     """Run directory in which the same programs ran one at a time. Slowdowns are measured against it."""
     slo: str | None = None
-    """Limits on a request's TTFT and TPOT and on a program's JCT, such as ttft=2s,tpot=50ms,jct=300s. jct=10x is ten
-    times the program's JCT alone (virtual runs record it; others need --alone). Tables then show how many requests and
-    programs keep the limits."""
+    """Limits on a request's TTFT, TPOT and ITL and on a program's JCT, such as ttft=2s,tpot=50ms,itl=200ms,jct=300s.
+    itl limits the longest gap between two tokens (of runs with --token-times). jct=10x is ten times the program's JCT
+    alone (virtual runs record it; others need --alone). Tables then show how many requests and programs keep the
+    limits."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,12 @@ class GateOptions(Options):
     """Conditions on which the comparison fails."""
 
     panel = GATE
+    rules = (Without("form", TABLE), Without("out", TABLE))
 
     fail_if: list[str] | None = None
     """Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric
     divided by the baseline's. A condition holds only if the whole 95% interval is beyond the limit. Repeatable."""
-    point_estimate: bool = False
+    point_estimate: Annotated[bool, Needs("fail_if")] = False
     """Let --fail-if compare estimates and ignore their intervals."""
-    junit: Path | None = None
+    junit: Annotated[Path | None, WRITABLE, Needs("fail_if")] = None
     """Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm."""

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from continuum_server.policy.catalog import find_policy, read_options, split_arm
+from continuum_server.policy.catalog import POLICIES, find_policy, read_options, split_arm
+from continuum_server.vllm_plugin.statistics_files import read_statistics
+from continuum_traces.names import which
 
 from continuum_bench.options.declare import OptionError
+
+
+def arms_of(given: Sequence[str]) -> list[str]:
+    """The names in ``--policy A,B --policy C``.
+
+    Raises:
+        OptionError: there is none.
+        PolicyError: a policy that does not exist.
+    """
+    names = list(dict.fromkeys(part.strip() for item in given for part in item.split(",") if part.strip()))
+    if not names:
+        raise OptionError(f"--policy: names no policy; {which('', POLICIES)}")
+    for name in names:
+        find_policy(name)
+    return names
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -28,4 +45,18 @@ def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[s
             raise OptionError(f"--policy-option {text}: policy {policy!r} is not in this run ({', '.join(policies)})")
         for arm in arms:
             raw.setdefault(arm, {})[option] = value
-    return {arm: read_options(find_policy(arm), values) for arm, values in raw.items()}
+    return {arm: checked_options(arm, values) for arm, values in raw.items()}
+
+
+def checked_options(arm: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an arm's policy; the files that they name have been read once.
+
+    Raises:
+        PolicyError: an unknown policy, or an option that the policy lacks.
+        StatisticsError: a file of statistics that is missing or has another form.
+    """
+    policy = find_policy(arm)
+    options = read_options(policy, given)
+    if options.get("statistics"):
+        read_statistics(options["statistics"], policy.name)
+    return options

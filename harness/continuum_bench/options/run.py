@@ -14,6 +14,7 @@ from continuum_server.step_times.attention import BANDS
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
     FINITE,
+    FOLDER,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
@@ -24,6 +25,7 @@ from continuum_bench.options.declare import (
     at_most,
     one_of,
 )
+from continuum_bench.options.together import Needs, Without
 
 RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "Live server"
 """Panels of ``--help``."""
@@ -36,7 +38,11 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-
 HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
-Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}")]
+NO_RATE = Without(
+    "arrivals", "these arrivals have a rate of their own", lambda form: form.startswith(("concurrency", "recorded:"))
+)
+SERVERS = Without("base_url", "the server decides that; start it as you want it")
+Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}"), NO_RATE]
 
 # Options of more than one command:
 Format = Annotated[
@@ -78,11 +84,11 @@ class TraceOptions(Options):
 
     traces: Path | None = None
     """Trace file to play instead of the bundled programs."""
-    form: Format = None
+    form: Annotated[Format, Needs("traces")] = None
     num_programs: Annotated[int | None, at_least(1), at_most(100_000)] = None
     """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
     program of the trace once."""
-    tokens_reading: TokensReading = "context"
+    tokens_reading: Annotated[TokensReading, Without("traces", "it is about the bundled profiles")] = "context"
     turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
     """Multiply the number of turns by this factor and divide their lengths by it."""
     length_scale: Annotated[float, POSITIVE] = 1.0
@@ -111,7 +117,7 @@ class ArrivalOptions(Options):
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
     kv_ttl (how long to hold the KV: until the next turn), remaining (how many turns follow), task (a name that is the
     same for every run of a task)."""
-    hint_error: str = "0"
+    hint_error: Annotated[str, Needs("hints")] = "0"
     """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
     0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or
     adversarial:SHARE:silent (the others send no hints)."""
@@ -126,6 +132,7 @@ class GpuOptions(Options):
     """What step times are computed for."""
 
     panel = ENGINE
+    rules = (SERVERS,)
 
     gpu: str = defaults.GPU
     """GPU to compute step times for. `doctor` lists the known GPUs."""
@@ -146,6 +153,7 @@ class EngineOptions(GpuOptions):
     """What a virtual engine and a server have in common."""
 
     panel = ENGINE
+    rules = (SERVERS,)
 
     max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
     """Most requests that run at the same time."""
@@ -188,13 +196,14 @@ class ArmOptions(Options):
             help=f"Policies to compare, repeated or separated by commas. Default: {', '.join(DEFAULT_POLICIES)}. "
             "NAME+offload runs policy NAME with the memory tiers of --offload."
         ),
+        SERVERS,
     ] = None
-    policy_option: PolicyOption = None
+    policy_option: Annotated[PolicyOption, SERVERS] = None
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """First seed. A seed decides when and in which order programs arrive."""
     seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
     """Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals."""
-    jobs: Jobs = None
+    jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 
 @dataclass(frozen=True)
@@ -203,25 +212,28 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
 
     panel = ENGINE
 
-    step_times: Annotated[str, one_of(*BANDS, BAND)] = defaults.STEP_TIMES
+    step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
     """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
     high; band plays every run at all three. On other GPUs the three are the same."""
-    block_size: Annotated[int, at_least(1)] = defaults.BLOCK_SIZE
+    block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
     """Tokens of one KV block."""
-    offload: str | None = None
+    offload: Annotated[str | None, SERVERS] = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
     dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU, dram-100@pcie4/8 a link that 8 GPUs
     share. If no policy is named so, all policies run with these tiers. Default: the usual DRAM and link of the GPU."""
-    profile: Path | None = None
+    profile: Annotated[Path | None, SERVERS] = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
-    replicas: Annotated[int, at_least(1), at_most(1000)] = 1
+    replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
     """Number of engines behind a router, each with its own GPUs."""
-    router: str = "affinity"
+    router: Annotated[str, Needs("replicas")] = "affinity"
     """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica
     with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The names of
     vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin."""
-    kill_replica: str | None = None
+    kill_replica: Annotated[str | None, Needs("replicas")] = None
     """REPLICA@SECOND: this replica, counted from 0, dies at that second of the run."""
+    token_times: Annotated[bool, typer.Option("--token-times", rich_help_panel=OUTPUT)] = False
+    """Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run stay the same.
+    Against a server the load generator then reads every chunk when it comes, which costs it processor time."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +249,7 @@ class LiveOptions(Options):
     """Options of a run against a live server. Without ``--base-url`` none of them may be given."""
 
     panel = SERVER
+    rules = (Needs("base_url"),)
 
     base_url: str | None = None
     """Play against this server (its URL up to /v1) instead of the virtual engine."""
@@ -265,14 +278,13 @@ class LiveOptions(Options):
     """Environment variable that holds the API key. The key itself is never recorded."""
     resume: Path | None = None
     """Directory of a run to continue. Finished programs are kept and the others are played."""
-    scheduler_records: Path | None = None
+    scheduler_records: Annotated[Path | None, FOLDER] = None
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
 
 
-def check_no_server_needed(options: RunOptions, live: LiveOptions) -> None:
+def check_no_server_needed(options: RunOptions) -> None:
     """Raises:
-    OptionError: an option is given that works only against a live server.
+    OptionError: arrivals that only a live server can have.
     """
-    concurrency = [f"--arrivals {options.arrivals}"] if options.arrivals.startswith("concurrency") else []
-    for name in live.changed() + concurrency:
-        raise OptionError(f"{name}: needs --base-url")
+    if options.arrivals.startswith("concurrency"):
+        raise OptionError(f"--arrivals {options.arrivals}: needs --base-url")

@@ -10,8 +10,9 @@ import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
-from continuum_bench.options.declare import POSITIVE, at_least, at_most
+from continuum_bench.options.declare import POSITIVE, WRITABLE, at_least, at_most
 from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
+from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
 
@@ -34,14 +35,14 @@ class ServeOptions(EngineOptions):
     """Port on which the server listens. 0 takes a free one."""
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1
     """Number of servers on this machine, each with its own GPUs, behind vllm-router."""
-    router: str = "consistent_hash"
+    router: Annotated[str, Needs("replicas")] = "consistent_hash"
     """Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server), cache_aware,
     power_of_two, round_robin."""
-    health_port: Annotated[int | None, at_least(0), at_most(65535)] = None
+    health_port: Annotated[int | None, at_least(0), at_most(65535), Needs("replicas")] = None
     """With --replicas: port of a /health for all servers together. Default: a free one."""
-    time_scale: Annotated[float, POSITIVE] = 1.0
+    time_scale: Annotated[float, POSITIVE, Needs("engine", "emulated")] = 1.0
     """Emulated engine: modelled seconds that pass in one real second."""
-    replies: Path | None = None
+    replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     """Emulated engine: file of scripted answers (JSON lines)."""
     block_size: Annotated[int | None, at_least(1)] = None
     """Tokens of one KV block. Default: the engine's choice."""
@@ -76,10 +77,10 @@ class ServeOptions(EngineOptions):
 class ProfileOptions(GpuOptions):
     """Options of ``profile``."""
 
-    out: Path
+    out: Annotated[Path, WRITABLE]
     """File to write."""
     base_url: str | None = None
     """Server to measure (its URL up to /v1). Without it the profile is made of the modelled step times."""
-    served_model: ServedModel = None
-    repeats: Annotated[int, at_least(1)] = 3
+    served_model: Annotated[ServedModel, Needs("base_url")] = None
+    repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
     """How often each point is measured. The median counts."""

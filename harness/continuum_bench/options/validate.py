@@ -10,7 +10,7 @@ import typer
 from continuum_server import defaults
 from continuum_server.step_times.attention import BANDS
 
-from continuum_bench.options.declare import FINITE, SHARE, Options, at_least, one_of
+from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Options, at_least, one_of
 from continuum_bench.options.run import ENGINE, OUTPUT, Json
 
 
@@ -47,6 +47,7 @@ class ValidateOptions(Options):
     """Fit the overhead and a factor on attention to the first half of the requests, and report the second half."""
     report: Annotated[
         Path | None,
+        WRITABLE,
         typer.Option(help="HTML file to write: the errors and the timeline.", rich_help_panel=OUTPUT),
     ] = None
     json_output: Json = False

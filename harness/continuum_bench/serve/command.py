@@ -59,11 +59,8 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
 
 def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
     """One server, or several behind a router."""
-    port = options.health_port
     if options.replicas > 1:
-        return Fleet(config, options.replicas, options.router, options.log, _say, port or 0)
-    if port is not None:
-        raise BenchError(f"--health-port {port}: for --replicas 2 or more; one server answers /health itself")
+        return Fleet(config, options.replicas, options.router, options.log, _say, options.health_port or 0)
     return Server(config, options.log)
 
 

@@ -12,11 +12,13 @@ from typing import Any
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.launcher import Server
 from continuum_server.server_config import ServerConfig, ServerError
+from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import OptionError
 from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
 from continuum_bench.options.serve import ServeOptions
+from continuum_bench.options.together import settled
 from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
@@ -55,7 +57,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
     """
     unknown = sorted(set(serve) - set(SERVE_OPTIONS))
     if unknown:
-        raise BenchError(f"serve: {unknown[0]}: unknown; there are {', '.join(SERVE_OPTIONS)}")
+        raise BenchError(f"serve: {unknown[0]}: unknown; {which(unknown[0], SERVE_OPTIONS)}")
     run = cell.group.point.options
     given = asdict(run.group(EngineOptions)) | ({"model": run.model} if engine == "emulated" else {})
     given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}
@@ -93,10 +95,10 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
 
 def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
     """The command line of ``continuum-bench`` that plays this cell."""
-    options = cell.group.point.options
+    options = settled(cell.group.point.options)
     what = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
     live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
     programs = replace(options.group(TraceOptions), traces=None).as_arguments()
     arrivals = options.group(ArrivalOptions).as_arguments()
-    output = ["--out", str(out), "--no-report", "--json"]
+    output = ["--out", str(out), "--no-report", "--json", *(["--token-times"] if options.token_times else [])]
     return [sys.executable, "-m", "continuum_bench", *what, *live, *programs, *arrivals, *output]

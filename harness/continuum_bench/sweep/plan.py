@@ -96,12 +96,14 @@ def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Gro
     if options.step_times == BAND:
         raise BenchError(f"step_times={BAND}: a sweep plays {','.join(BANDS)} as points of its grid")
     engine, description = engine_of(options) if virtual else (None, None)
-    experiment = Experiment((), workload, engine, out, tuple(command))
+    experiment = Experiment((), workload, engine, out, tuple(command), token_times=options.token_times)
     if description is not None:
         made = manifest_of(experiment, description, "", {}, 0, "")
         decides = [made.workload, made.hardware, made.engine_options, made.versions, made.continuum_version]
+        decides += ["token_times"] if options.token_times else []
     else:
-        decides = [grid.engine, workload.facts, asdict(options), dict(grid.serve)]
+        given = {name: value for name, value in asdict(options).items() if name != "token_times" or value}
+        decides = [grid.engine, workload.facts, given, dict(grid.serve)]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
     folder = f"{point.workload}-jps{options.jps:g}-{digest[:DIGEST_CHARS]}"
     return Group(folder, point, workload, experiment, description)

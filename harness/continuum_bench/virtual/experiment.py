@@ -58,6 +58,8 @@ class Experiment:
     out: Path
     command: tuple[str, ...] = ()
     jobs: int = 2
+    token_times: bool = False
+    """Record the gaps between output tokens."""
 
 
 def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
@@ -147,8 +149,16 @@ def manifest_of(
         hardware=description.hardware,
         engine_options=description.engine_options,
         modelled=description.modelled,
-        notes=("programs are repeated with fresh tokens",) if experiment.workload.repeats else (),
+        notes=_notes(experiment),
     )
+
+
+def _notes(experiment: Experiment) -> tuple[str, ...]:
+    notes = {
+        "programs are repeated with fresh tokens": experiment.workload.repeats,
+        "gaps between output tokens are recorded (--token-times)": experiment.token_times,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
 
 
 def run(experiment: Experiment, on_report: Listener) -> Outcome:
@@ -189,7 +199,7 @@ class CellTask:
         config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
         if cell.step_times is not None:
             config = replace(config, step_times=cell.step_times)
-        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress)
+        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress, experiment.token_times)
 
 
 def cells_for(

@@ -83,8 +83,6 @@ def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, co
             without tools.
         TraceError: a fault in the file.
     """
-    if options.form is not None and options.traces is None:
-        raise BenchError(f"--format {options.form}: for a trace file of yours; give it with --traces")
     arrival_times(arrivals.arrivals)  # refuses a wrong form before a file is read
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)

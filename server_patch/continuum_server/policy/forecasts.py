@@ -2,6 +2,7 @@
 
 A program without a forecast stands in line by its arrival. A program with a forecast moves forward by so many seconds
 for each second of engine work that it is expected to need less than the average program, and back for each second more.
+Under ``makespan`` it is the other way round, and a program that the end of all programs will wait for comes first.
 Forecasts come from earlier runs of the program's task, and from the turns or tokens that its client says remain. The
 further off a client was for its earlier programs, the less its word counts.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +30,10 @@ USUAL_WEIGHT = 4
 RECENT = 64
 """Programs over which a client's errors are averaged, and turns over which the work of a turn is averaged."""
 MAX_CLIENTS = 1024
+FIRST_S = -1e12
+"""A place before all arrivals."""
+CAUTION = 2.0
+"""The end waits for a program if so many times its remaining time is at least what all programs together need."""
 
 
 @dataclass(slots=True)
@@ -56,6 +62,8 @@ class Progress:
     output_tokens: int = 0
     tokens: int = 0
     """Context after its last turn."""
+    left_s: float = 0.0
+    """Remaining work, as it counts in ``Forecasts``' sum over all programs."""
     learned: bool = False
     """The program's size was added to its task's."""
     first_said: Said | None = None
@@ -92,15 +100,26 @@ class Forecasts:
         limit: tasks remembered; 0: nothing is forecast.
         objective: ``mean``: programs with less remaining work move forward; ``makespan``: programs with more.
         seconds_per_work: seconds by which a second of work moves a program in line.
+        turn_s: gives the mean time from the start of a turn to its program's next turn.
     """
 
-    def __init__(self, machine: Machine, limit: int, objective: Objective, seconds_per_work: float) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        limit: int,
+        objective: Objective,
+        seconds_per_work: float,
+        turn_s: Callable[[], float] = float,
+    ) -> None:
         self.tasks = Tasks(limit)
         self.hints = HintErrors()
         self._prefill = machine.prefill
         decode = machine.decode
         self._token_s = USUAL_TOKEN_S if decode is None else decode.full_token_s(machine.kv_tokens)
         self._move = 0.0 if limit == 0 else seconds_per_work if objective == "mean" else -seconds_per_work
+        self._pace_s = turn_s
+        self._left_s = 0.0
+        """Remaining work of all programs; only under ``makespan``."""
         self._turn_s, self._turn_output = RecentMean(RECENT), RecentMean(RECENT)
         """Mean work of a turn over all programs, and the tokens that a turn generates."""
 
@@ -136,7 +155,12 @@ class Forecasts:
         progress.tokens = context_tokens
         self.place(progress)
 
+    def program_left(self, progress: Progress) -> None:
+        """Nothing is left of the program, or it is not known whether it comes back."""
+        self._count_left(progress, 0.0)
+
     def program_ended(self, progress: Progress) -> None:
+        self.program_left(progress)
         if progress.learned or not progress.turns:
             return
         progress.learned = True
@@ -155,7 +179,19 @@ class Forecasts:
             progress.place_s = progress.arrival_s
             return
         left_s = forecast.work_s(progress.work_s) - progress.work_s
-        progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
+        if self._move > 0.0:
+            progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
+            return
+        # by the whole work, not by what remains: else all long programs would be at their largest at the same time
+        self._count_left(progress, left_s)
+        progress.place_s = progress.arrival_s + self._move * (forecast.work_s() - usual.work_s())
+        rest_s = max(0.0, forecast.turns(progress.turns) - progress.turns) * self._pace_s()
+        if CAUTION * rest_s >= self._left_s:
+            progress.place_s = FIRST_S - rest_s
+
+    def _count_left(self, progress: Progress, left_s: float) -> None:
+        self._left_s = max(0.0, self._left_s + left_s - progress.left_s)
+        progress.left_s = left_s
 
     def passes(self, place_s: float, progress: Progress, rebuild_s: float) -> bool:
         """Whether a program at ``place_s`` should run before this program, although this program is then rebuilt.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.conversation import Job
-from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
+from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, rows_of, write_json
 from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -26,6 +26,7 @@ from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
+from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.scheduler import Discard, EventSink, ProgramSchedulerMixin
 from continuum_server.vllm_plugin.settings import Settings
@@ -43,6 +44,7 @@ def simulate(
     seed: int,
     out: Path,
     on_progress: Callable[[Progress], None] | None = None,
+    token_times: bool = False,
 ) -> None:
     """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
     engine.json into ``out``.
@@ -50,7 +52,8 @@ def simulate(
     A policy that learns also writes tool_statistics.json, with which another run may start. With several replicas the
     records are those of all replicas: events have the replica's number, and statistics are merged.
 
-    Equal arguments write equal bytes, except scheduler_time.json, which is measured. ``seed`` is only recorded.
+    Equal arguments write equal bytes, except scheduler_time.json, which is measured. ``seed`` is only recorded. With
+    ``token_times`` the turns' records have the gaps between output tokens.
 
     Raises:
         StepTimesError: unknown hardware, or a batch outside the measured range.
@@ -65,9 +68,11 @@ def simulate(
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
 
         def engine(own_jobs: Sequence[Job], sink: EventSink) -> Engine:
-            return build_engine(
+            built = build_engine(
                 shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs, max_stretch=max_stretch
             )
+            built.loop.token_times = TokenTimes() if token_times else None
+            return built
 
         if config.replicas == 1:
             engines = [engine(jobs, events)]
@@ -83,7 +88,7 @@ def simulate(
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
-    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked})
+    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
 def settings_of(

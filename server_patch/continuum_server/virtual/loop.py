@@ -21,9 +21,15 @@ from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches
+from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
+from continuum_server.vllm_plugin.touch_points import (
+    hash_before_free,
+    hash_computed_blocks,
+    omit_prefill_stats,
+    several_steps,
+)
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -134,6 +140,7 @@ class VirtualLoop:
         self._times = step_times
         self._on_turn = on_turn
         self._stretches = Stretches(scheduler, step_times, max_stretch)
+        hash_before_free(scheduler)
         self._max_calls = max_calls
         self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
@@ -145,13 +152,15 @@ class VirtualLoop:
         self._events: list[tuple[float, int, Play]] = []
         self.on_answer: Callable[[Play], None] = self._come_back
         """Called with a play whose turn ended. By default the play's next turn arrives in this engine, at ``due_s``."""
-        self.horizon_s: Callable[[], float] = lambda: inf
-        """Until this instant no unknown turn arrives. By default the loop knows all arrivals."""
+        self.horizon_s: Callable[[], float] | None = None
+        """Until this instant no unknown turn arrives. None: the loop knows all arrivals."""
         self.admits_late = False
         """A running engine learns of an arrival one step later, as a server does that schedules ahead
         (asynchronous scheduling)."""
         self.transfers: Transfers | None = None
         """Transfers of KV between tiers; None: there are no tiers."""
+        self.token_times: TokenTimes | None = None
+        """None: the gaps between tokens are not recorded."""
         for play in plays_of(jobs, self._block_size):
             self.deliver(play, play.due_s, play.number)
 
@@ -315,7 +324,10 @@ class VirtualLoop:
                 finished.append(play)
         self.step_start_s = self.now_s
         moved = self._move_kv(output)
-        self._take_time(batch, stretch_s or [batch.step_s(self._times)])
+        start_s, steps_s = self.now_s, stretch_s or [batch.step_s(self._times)]
+        self._take_time(batch, steps_s)
+        if self.token_times is not None:
+            self.token_times.step(start_s, steps_s, index, sampled)
         if batch.chunks:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
@@ -364,6 +376,7 @@ class VirtualLoop:
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
             alone_s=play.alone_s[play.index],
+            token_gaps_ms=None if self.token_times is None else self.token_times.gaps_ms(request.request_id),
         )
         self.turns_done += 1
         self._go_on(play, answered)
@@ -377,11 +390,16 @@ class VirtualLoop:
         transfers = self.transfers
         if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
-        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
+        alone = transfers is None
+        # replicas are recorded in the order of their scheduler calls: a finish has a call of its own
+        ends = alone and self.horizon_s is None
+        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=alone, ends=ends)
 
     def _news_s(self) -> float:
         """When the next turn may arrive or the next transfer ends."""
-        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
+        news_s = self._events[0][0] if self._events else inf
+        if self.horizon_s is not None:
+            news_s = min(news_s, self.horizon_s())
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 

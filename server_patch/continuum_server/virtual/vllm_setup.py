@@ -20,6 +20,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.touch_points_pool import shorten_loops
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
@@ -37,13 +38,15 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec([f"layer.{n}" for n in range(shape.kv_layers or shape.layers)], spec)],
     )
-    return scheduler_type(
+    scheduler = scheduler_type(
         vllm_config=vllm_config,
         kv_cache_config=kv_config,
         structured_output_manager=StructuredOutputManager(vllm_config),
         block_size=shape.block_size,
         log_stats=False,
     )
+    shorten_loops(scheduler)
+    return scheduler
 
 
 @lru_cache(maxsize=64)

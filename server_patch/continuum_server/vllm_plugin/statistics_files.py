@@ -33,12 +33,29 @@ def load_statistics(policy: Policy) -> None:
     named = getattr(policy.options, "statistics", None)
     if not named:
         return
+    found = read_statistics(named, policy.name)
+    try:
+        policy.import_statistics(found)
+    except ValueError as error:
+        raise StatisticsError(_fault(named, policy.name, error)) from error
+
+
+def read_statistics(named: str, policy: str) -> dict[str, Any]:
+    """What files or run directories, separated by commas, hold together.
+
+    Raises:
+        StatisticsError: a file is missing or has another form.
+    """
     paths = [Path(name.strip()) for name in named.split(",") if name.strip()]
     files = [path / FILE if path.is_dir() else path for path in paths]
     try:
-        policy.import_statistics(merge_statistics([read_json(file) for file in files]))
+        return merge_statistics([read_json(file) for file in files])
     except (RunDirError, ValueError) as error:
-        raise StatisticsError(f"policy {policy.name!r}: option statistics = {named}: {error}") from error
+        raise StatisticsError(_fault(named, policy, error)) from error
+
+
+def _fault(named: str, policy: str, error: Exception) -> str:
+    return f"policy {policy!r}: option statistics = {named}: {error}"
 
 
 SAVE_EVERY_S = 30.0

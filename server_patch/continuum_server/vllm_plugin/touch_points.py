@@ -51,6 +51,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     ),
     KVCacheManager: ("allocate_slots", "get_blocks", "cache_blocks"),
     BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
+    KVCacheBlock: ("_block_hash",),
 }
 _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """Queues of requests that vLLM keeps outside its waiting queue: the name since about 0.32, and the name before."""
@@ -62,7 +63,7 @@ def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
     A partly filled last block has no hash, so no later prompt could find it.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-    return [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
+    return [block for group in groups for block in group if block._block_hash is not None and not block.is_null]
 
 
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
@@ -114,6 +115,21 @@ def hash_computed_blocks(scheduler: Scheduler) -> None:
     """Hash the running requests' full blocks now; vLLM would do so when it allocates their next step."""
     for request in scheduler.running:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
+
+
+def hash_before_free(scheduler: Scheduler) -> None:
+    """Hash the full blocks of requests that end well before they are freed.
+
+    vLLM hashes a step's blocks when it allocates the step, so several steps in one call leave some without a hash.
+    """
+    manager, free = scheduler.kv_cache_manager, scheduler._free_request
+
+    def hash_and_free(request: Request, *args: Any, **kwargs: Any) -> Any:
+        if ended_well(request):
+            manager.cache_blocks(request, request.num_computed_tokens)
+        return free(request, *args, **kwargs)
+
+    scheduler._free_request = hash_and_free  # type: ignore[method-assign]
 
 
 def omit_prefill_stats(request: Request) -> None:

@@ -18,7 +18,7 @@ from continuum_server.policy.tool_statistics import ByTool, ToolStatistics, merg
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nano import build
 from policy_driver import MACHINE, Driver
@@ -61,7 +61,6 @@ exact_samples = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, ma
 
 
 @given(exact_samples, st.sampled_from([1, 2, 8, 64, 128]), st.lists(st.integers(0, 400), min_size=1, max_size=12))
-@settings(max_examples=150)
 def test_exactly_the_plain_decision_with_ties(samples: list[float], window: int, gains: list[int]) -> None:
     times, plain = both(window)
     for number, sample in enumerate(samples):
@@ -105,7 +104,6 @@ def test_the_plain_decision(name: str, window: int) -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=400), st.integers(1, 300), st.lists(st.floats(0, 1e7)))
-@settings(max_examples=100)
 def test_no_other_tau_is_better(samples: list[float], window: int, gains: list[float]) -> None:
     """Any numbers at all: where rounding leaves a choice, the value is that of the plain search."""
     times, plain = both(window)
@@ -250,8 +248,8 @@ def test_real_tool_times(real_traces: Path) -> None:
                 times, plain = of_tools.setdefault(tool, both(4096))
                 times.add(turn.gap_s)
                 plain.add(turn.gap_s)
-                if times.count % 7 == 0:
+                if times.count % 40 == 0:
                     decided += 1
                     for gain in (0.2, 1.0, 5.0, 60.0):
                         assert times.best_ttl(gain) == plain.best_ttl(gain)
-    assert decided > 2_000
+    assert decided > 300

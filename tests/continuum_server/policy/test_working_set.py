@@ -294,6 +294,7 @@ def test_nobody_waits_for_ever() -> None:
     assert came == [("d", 600.0), ("e", 1200.0)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_programs_come_in_in_order() -> None:
     gate = Gate()
     turns = [gate.arrive(f"p{i}") for i in range(10_000)]
@@ -491,6 +492,38 @@ def test_what_a_client_says_remains_counts_until_it_proves_wrong() -> None:
         gate.finish(turn, 110)
     believed = place(gate.arrive("later", task="r", remaining=Span(500, 500))) - gate.now_s
     assert believed < (place(many) - usual.arrival_s) / 2
+
+
+def test_makespan_puts_what_the_end_will_wait_for_first() -> None:
+    gate = gate_that_knows(objective="makespan")
+    others = [gate.arrive(name, 100, task=task) for name, task in (("s", "short"), ("l", "long"))]
+    assert place(others[1]) < place(others[0])
+    gate.policy._served_s.add(1e6)  # type: ignore[attr-defined]
+    outlived = gate.arrive("late", 100, task="short")
+    assert place(outlived) < -1e9 < place(others[1])
+
+
+def test_makespan_orders_by_the_whole_work_of_a_program() -> None:
+    gate = gate_that_knows(objective="makespan")
+    turns = [gate.arrive(name, 190, task="long") for name in "ab"]
+    before = place(turns[0])
+    gate.finish(turns[0], 200)
+    assert place(turns[0]) == before
+
+
+@pytest.mark.parametrize("end", ["last", "abort", "later"])
+def test_makespan_counts_no_work_of_programs_that_are_gone(end: str) -> None:
+    gate = gate_that_knows(objective="makespan")
+    forecasts = gate.policy.forecasts  # type: ignore[attr-defined]
+    turn = gate.arrive("a", 190, last=end == "last", task="long")
+    assert forecasts._left_s > 0.0
+    if end == "abort":
+        gate.table.abort(turn)
+    else:
+        gate.finish(turn, 200)
+    if end == "later":
+        gate.table.end_program(turn.program)
+    assert forecasts._left_s == pytest.approx(0.0, abs=1e-9)
 
 
 def place(turn: TurnState) -> float:

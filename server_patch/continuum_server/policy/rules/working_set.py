@@ -67,7 +67,8 @@ class WorkingSetOptions(Options):
     """Number of tasks whose sizes are remembered (named by the ``task`` hint, or by the first prompt); 0: none."""
     objective: Objective = "mean"
     """How programs with known tasks move in line. mean: less expected work moves a program forward, for a low mean JCT;
-    makespan: more expected work moves it forward, for an early end of the last program of a batch."""
+    makespan: more expected work moves it forward, and a program that the end will wait for comes first, for an early
+    end of the last program of a batch."""
     overtaking: Annotated[float, Range(0.0, 1e6)] = 100.0
     """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
     the average program, and back for each second more; 0: order of arrival."""
@@ -157,7 +158,8 @@ class WorkingSet(ProgramFcfs):
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
         self.predictions = Predictions()
-        self.forecasts = Forecasts(self.machine, self.options.tasks, self.options.objective, self.options.overtaking)
+        given = self.options
+        self.forecasts = Forecasts(self.machine, given.tasks, given.objective, given.overtaking, self._turn_s)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
         self._limit_tokens = self.options.share * machine.kv_tokens
@@ -341,11 +343,17 @@ class WorkingSet(ProgramFcfs):
         learned = self.options.tool_times > 0 and served_s > 0.0
         return self._worth + (self._held_s.value / served_s if learned else 0.0)
 
+    def _turn_s(self) -> float:
+        """Mean time from the start of a turn until its program's place ends or its next turn comes."""
+        return self._served_s.value + self._held_s.value
+
     def turn_lost(self, turn: TurnState) -> None:
         self._changed = True
         member = _member(turn.program)
         if member is not None:
             member.blocks = None
+            if turn.program.requests_in_engine == 0:
+                self.forecasts.program_left(member.progress)
         if turn.program.requests_in_engine == 0:
             self._leave(turn.program)
 
@@ -440,6 +448,7 @@ class WorkingSet(ProgramFcfs):
                 self._enter(program, member)
                 turns += waiting
             else:  # its requests were aborted; if it comes back, it is new
+                self.forecasts.program_left(member.progress)
                 program.policy_state = None
         return turns
 

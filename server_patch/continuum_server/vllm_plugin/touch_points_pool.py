@@ -1,0 +1,111 @@
+"""vLLM's block pool and prefix lookup with shorter inner loops, for the virtual engine.
+
+vLLM's own code makes several calls for each block that is looked up, allocated or cached, most of them for cases that a
+model with full attention on one engine does not have. The subclasses here do the same for such a model without these
+calls, and leave the rest to vLLM. The same blocks are taken, cached and evicted in the same order
+(``tests/continuum_server/test_block_pool.py``). A server always runs vLLM's own code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.request import Request
+
+from continuum_server.vllm_plugin.versions import check_version
+
+KNOWN = "0.32."
+"""The version of vLLM that this code was compared with. Other versions run their own code."""
+
+SWITCH = "CONTINUUM_VLLM_LOOPS"
+"""The environment variable that, set to ``own``, has this version run its own code too."""
+
+
+def shorten_loops(scheduler: Scheduler) -> None:
+    """Use the classes below in this scheduler, if vLLM and its configuration are as they expect."""
+    coordinator = scheduler.kv_cache_manager.coordinator
+    pool, managers = coordinator.block_pool, coordinator.single_type_managers
+    plain = type(coordinator) is UnitaryKVCacheCoordinator and type(managers[0]) is FullAttentionManager
+    extras = pool.metrics_collector or pool.enable_kv_cache_events or coordinator.eagle_group_ids
+    wanted = os.environ.get(SWITCH) != "own" and check_version().startswith(KNOWN)
+    if wanted and plain and not extras:
+        coordinator.__class__ = ShortLookup
+        pool.__class__ = ShortLoops
+
+
+class ShortLookup(UnitaryKVCacheCoordinator):
+    """The lookup of a prompt's longest cached prefix, in whole blocks."""
+
+    def find_longest_cache_hit(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[Any, int, int]:
+        find: Any = self.block_pool.cached_block_hash_to_block._cache.get
+        hits: list[KVCacheBlock] = []
+        for block_hash in islice(block_hashes, max_cache_hit_length // self.block_size):
+            block = find(block_hash)
+            if block is None:
+                break
+            hits.append(next(iter(block.values())) if type(block) is dict else block)
+        return (hits,), len(hits) * self.block_size, 0
+
+
+class ShortLoops(BlockPool):
+    """A pool without events, metrics and partly filled blocks in the cache.
+
+    A block's key in the cache is its hash alone. vLLM appends the number of the KV cache group, of which there is one.
+    """
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        if self._reuse_watchers or num_blocks > self.get_num_free_blocks():
+            return super().get_new_blocks(num_blocks)
+        cached: dict[Any, Any] = self.cached_block_hash_to_block._cache
+        blocks: list[KVCacheBlock] = self.free_block_queue.popleft_n(num_blocks)
+        for block in blocks:
+            key = block._block_hash
+            if key is not None:
+                if cached[key] is block:
+                    del cached[key]
+                    block._block_hash = block._block_hash_num_tokens = None
+                else:  # several blocks have this hash
+                    self._maybe_evict_cached_block(block)
+            block.ref_cnt = 1
+        return blocks
+
+    def cache_full_blocks(
+        self,
+        request: Request,
+        blocks: list[KVCacheBlock],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int,
+        block_mask: list[bool] | None = None,
+    ) -> None:
+        cached: dict[Any, Any] = self.cached_block_hash_to_block._cache
+        tokens = num_cached_blocks * block_size
+        new: Any = zip(
+            blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False
+        )
+        for block, key in new:
+            tokens += block_size
+            if key in cached:  # another block has this hash
+                self._insert_block_hash(key, block, num_tokens=tokens)
+            else:
+                cached[key] = block
+                block._block_hash, block._block_hash_num_tokens = key, tokens
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        unhashed: list[KVCacheBlock] = []
+        hashed: list[KVCacheBlock] = []
+        for block in ordered_blocks:
+            references = block.ref_cnt = block.ref_cnt - 1
+            if not references:
+                (unhashed if block._block_hash is None else hashed).append(block)
+        self.free_block_queue.prepend_n(unhashed)
+        self.free_block_queue.append_n(hashed)

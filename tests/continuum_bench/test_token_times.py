@@ -1,0 +1,110 @@
+"""``--token-times``: the percentiles of ITL, from a server's chunks to the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from click.testing import Result
+from continuum_analysis.compare.runs import load_runs
+from continuum_bench.cli import app
+from continuum_traces.token_gaps import gaps_ms
+from fake_endpoint import good, replay, run_of, serving, trace_of, turns_of
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_runs import write_recorded
+from typer.testing import CliRunner
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@given(st.lists(st.floats(0, 1e5), max_size=40).map(sorted))
+def test_gaps_are_kept_to_three_digits(instants_s: list[float]) -> None:
+    kept = [float(gap) for gap, number in gaps_ms(instants_s).items() for _ in range(number)]
+    exact = [1e3 * (after - before) for before, after in pairwise(instants_s)]
+    assert sorted(kept) == pytest.approx(sorted(exact), rel=0.0051)
+
+
+def test_statistics_are_those_of_all_gaps_of_all_turns(tmp_path: Path) -> None:
+    gaps = {"10": 7, "12.5": 2, "800": 1}
+    write_recorded(tmp_path / "r", "vllm", 0, [2.5, 5.5], token_gaps_ms=gaps)
+    (run,) = load_runs(tmp_path / "r")
+    pooled = [0.01] * 14 + [0.0125] * 4 + [0.8] * 2
+    for q in (50, 90, 95, 99):
+        assert run.metrics.values[f"itl_p{q}_s"] == pytest.approx(np.percentile(pooled, q))
+    assert run.metrics.values["itl_mean_s"] == pytest.approx(np.mean(pooled))
+
+
+def test_tables_say_what_is_missing(tmp_path: Path) -> None:
+    write_recorded(tmp_path / "with" / "vllm-seed0", "vllm", 0, [2.5], token_gaps_ms={"10": 9, "300": 1})
+    write_recorded(tmp_path / "without" / "vllm-seed0", "vllm", 0, [2.5])
+    said, missing = bench("compare", tmp_path / "with").stdout, bench("compare", tmp_path / "without").stdout
+    assert "percentiles of ITL need runs with --token-times" in missing
+    assert "--token-times" not in said
+    itl = [next(line for line in each.splitlines() if "ITL, ms" in line).split("│")[3:8] for each in (said, missing)]
+    assert [cell.strip() for cell in itl[0]] == ["39.0", "10.0", "39.0", "169.5", "273.9"]
+    assert [cell.strip() for cell in itl[1]] == ["200.0", "-", "-", "-", "-"]
+    gate = bench("compare", tmp_path / "with", "--fail-if", "itl_p99 > 0.2", "--point-estimate")
+    assert gate.exit_code == 3
+
+
+def test_an_slo_limits_the_longest_gap(tmp_path: Path) -> None:
+    write_recorded(tmp_path / "with", "vllm", 0, [2.5], token_gaps_ms={"10": 9, "300": 1})
+    for limit, share in (("itl=300ms", 1.0), ("itl=299ms,ttft=1s", 0.0)):
+        done = json.loads(bench("analyze", tmp_path / "with", "--slo", limit, "--json").stdout)
+        assert done[str(tmp_path / "with")]["slo_requests_share"] == share
+    write_recorded(tmp_path / "without", "vllm", 0, [2.5])
+    refused = bench("compare", tmp_path / "without", "--slo", "itl=1s")
+    assert refused.exit_code == 2
+    assert "without has turns without the gaps between their tokens; give a run of --token-times\n" in refused.stderr
+
+
+async def one_by_one(request: web.Request, number: int) -> Any:
+    """Chunks of one token and, at last, of three: each is sent when the loop has sent the one before."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    count = (await request.json())["max_tokens"]
+    for ids in [[token] for token in range(count - 3)] + [[1, 2, 3]]:
+        chunk = {"choices": [{"text": "x" * len(ids), "token_ids": ids}]}
+        await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await asyncio.sleep(0)
+    await response.write(b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n')
+    return response
+
+
+def test_a_servers_chunks_are_timed_when_asked(tmp_path: Path) -> None:
+    with serving(one_by_one) as server:
+        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--token-times")
+        plain = replay(trace_of(tmp_path, 2), server.url, tmp_path / "plain")
+    assert (done.exit_code, plain.exit_code) == (0, 0), done.output + plain.output
+    for turn in turns_of(tmp_path / "out"):
+        assert sum(turn.token_gaps_ms.values()) == turn.output_tokens - 3  # the last three tokens are one chunk
+    assert {turn.token_gaps_ms for turn in turns_of(tmp_path / "plain")} == {None}
+    (run,) = load_runs(tmp_path / "out")
+    assert run.metrics.values["itl_p99_s"] is not None
+    assert "token_times" in (run_of(tmp_path / "out") / "manifest.json").read_text()
+
+
+def test_a_broken_stream_is_tried_again_with_gaps_of_its_own(tmp_path: Path) -> None:
+    async def breaks_first(request: web.Request, number: int) -> Any:
+        if number > 1:
+            return await good(request, number)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": [{"text": "x", "token_ids": [1]}]}\n\n' * 7)
+        request.transport.close()  # type: ignore[union-attr]
+        return response
+
+    with serving(breaks_first) as server:
+        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--token-times")
+    assert done.exit_code == 0, done.output
+    assert [turn.failed_tries for turn in turns_of(tmp_path / "out")] == [("stream",), (), ()]
+    assert [sum(turn.token_gaps_ms.values()) for turn in turns_of(tmp_path / "out")] == [19, 9, 4]

@@ -1,0 +1,68 @@
+"""The virtual engine's shorter loops take, cache and evict the same blocks in the same order as vLLM's own code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from continuum_server.policy.catalog import POLICIES
+from continuum_server.vllm_plugin.touch_points_pool import KNOWN, SWITCH, ShortLookup, ShortLoops
+from continuum_server.vllm_plugin.versions import check_version
+from continuum_traces.conversation import Job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nano import build
+from test_virtual import workloads
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
+
+pytestmark = pytest.mark.skipif(not check_version().startswith(KNOWN), reason="this vLLM runs its own code")
+
+
+def blocks_of(pool: BlockPool) -> tuple[list[int], dict[bytes, list[int]], list[Any]]:
+    """The free blocks in the order of eviction, the blocks of each hash, and what each block knows of itself.
+
+    A hash has 8 bytes; in vLLM's own code the number of the KV cache group follows.
+    """
+    free, block = [], pool.free_block_queue.fake_free_list_head.next_free_block
+    while block is not None and block.block_id >= 0:
+        free.append(block.block_id)
+        block = block.next_free_block
+    cached = pool.cached_block_hash_to_block._cache.items()
+    by_hash = {key[:8]: list(found) if isinstance(found, dict) else [found.block_id] for key, found in cached}
+    known = [(block.ref_cnt, (block.block_hash or b"")[:8], block.block_hash_num_tokens) for block in pool.blocks]
+    return free, by_hash, known
+
+
+def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[Any]:
+    """The pool's state after each call of the scheduler, then the run's events and turns."""
+    events: list[Any] = []
+    turns: list[Any] = []
+    options = dict(POLICIES[policy].test_options)
+    scheduler, loop = build(jobs, policy, options, turns=turns, events=events, **shape)
+    manager = scheduler.kv_cache_manager
+    assert (type(manager.block_pool), type(manager.coordinator)) == (ShortLoops, ShortLookup)
+    if own_code:
+        manager.block_pool.__class__, manager.coordinator.__class__ = BlockPool, UnitaryKVCacheCoordinator
+    states = []
+    while not loop.idle:
+        loop.advance()
+        states.append(blocks_of(manager.block_pool))
+    return [states, events, turns]
+
+
+@pytest.mark.parametrize("policy", ["vllm", "continuum", "working-set"])
+@given(jobs=workloads(), blocks=st.integers(48, 128), chunk_tokens=st.sampled_from([9, 256]), shared=st.booleans())
+@settings(max_examples=8)
+def test_same_blocks_as_vllms_own_code(policy: str, jobs: list[Job], shared: bool, **shape: int) -> None:
+    if shared:  # several blocks of one hash
+        jobs = [replace(job, program=replace(job.program, shared_prefix_id="system")) for job in jobs]
+        jobs = [replace(job, program=replace(job.program, shared_prefix_tokens=32)) for job in jobs]
+    assert history(jobs, policy, own_code=False, **shape) == history(jobs, policy, own_code=True, **shape)
+
+
+def test_vllms_own_code_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "own")
+    manager = build([], "vllm", {})[0].kv_cache_manager
+    assert (type(manager.block_pool), type(manager.coordinator)) == (BlockPool, UnitaryKVCacheCoordinator)
