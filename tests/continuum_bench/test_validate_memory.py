@@ -64,6 +64,10 @@ def test_the_command_finds_the_blocks_that_nobody_named(full: list[Served], tmp_
     options = ["validate", str(log), "--gpu", "h100", "--model", "llama-3.1-8b", "--max-num-seqs", "256"]
     result = CliRunner().invoke(app, [*options, "--json"])
     (found,) = json.loads(result.stdout)["runs"]
+    assert found["kv_blocks"]["from"].startswith("computed")  # so small a pool is not believed
+    options += ["--gpu-memory-utilization", "0.24"]
+    result = CliRunner().invoke(app, [*options, "--json"])
+    (found,) = json.loads(result.stdout)["runs"]
     assert found["kv_blocks"]["from"].startswith("estimated")
     assert abs(found["e2e_mean_error"]) < 0.05
     assert "estimated" in CliRunner().invoke(app, options).output

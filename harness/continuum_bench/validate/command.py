@@ -12,7 +12,7 @@ from typing import Any
 from continuum_analysis.compare.words import TextTable
 from continuum_server import defaults
 from continuum_server.step_times.catalog import find_gpu, find_model
-from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.model import DoesNotFit, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -26,6 +26,8 @@ from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 
+LEAST_SHARE = 0.7
+"""Of the KV blocks that are computed: requests that wait while fewer are held wait for something else."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
 
@@ -143,7 +145,13 @@ def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
     """From the log, where it shows a full pool and its requests share nothing."""
     if any(each.program_id is not None for each in run.served):
         return None
-    return blocks_of_a_full_pool(run.served, config.max_num_seqs, config.block_size)
+    found = blocks_of_a_full_pool(run.served, config.max_num_seqs, config.block_size)
+    if found is None:
+        return None
+    try:
+        return found if found >= LEAST_SHARE * shape_of(config).num_blocks else None
+    except DoesNotFit:
+        return found
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:

@@ -30,27 +30,18 @@ def blocks_of_a_full_pool(served: Sequence[Served], max_num_seqs: int, block_siz
     A pool is full while requests wait and fewer than ``max_num_seqs`` run. What the running ones hold is then all
     there is. Requests must not share prefixes.
     """
-    end_s = max(each.finish_s for each in served)
-    held = [
-        blocks
-        for at_s in np.linspace(0.0, end_s, INSTANTS)
-        if (blocks := _held_by_a_full_pool(served, float(at_s), max_num_seqs, block_size)) is not None
-    ]
+    times = np.asarray([(each.arrival_s, each.first_token_s, each.finish_s) for each in served])
+    lengths = np.asarray([(each.prompt_tokens, each.output_tokens) for each in served])
+    held = []
+    for at_s in np.linspace(0.0, times.max(), INSTANTS):
+        arrival, first, finish = times.T
+        waiting, running = (arrival <= at_s) & (at_s < first), (first <= at_s) & (at_s < finish)
+        longest_s = (at_s - arrival[waiting]).max(initial=0.0)
+        if longest_s >= LONG_S and running.sum() < NEARLY_ALL * max_num_seqs:
+            done = (at_s - first[running]) / (finish[running] - first[running])
+            tokens = lengths[running, 0] + lengths[running, 1] * done
+            held.append(np.ceil(tokens / block_size).sum())
     if len(held) < FEWEST * INSTANTS:
         return None
     low, median, high = np.quantile(held, (0.1, 0.5, 0.9))
     return round(float(median) / PREEMPTED) if high - low < FLATTEST * median else None
-
-
-def _held_by_a_full_pool(served: Sequence[Served], at_s: float, max_num_seqs: int, block_size: int) -> float | None:
-    """Blocks of the running requests; None where no request waits for memory."""
-    running = [each for each in served if each.first_token_s <= at_s < each.finish_s]
-    waited = [at_s - each.arrival_s for each in served if each.arrival_s <= at_s < each.first_token_s]
-    if len(running) >= NEARLY_ALL * max_num_seqs or max(waited, default=0.0) < LONG_S:
-        return None
-    return sum(-(-_tokens(each, at_s) // block_size) for each in running)
-
-
-def _tokens(each: Served, at_s: float) -> float:
-    """Tokens in KV: the prompt, and a share of the answer by time."""
-    return each.prompt_tokens + each.output_tokens * (at_s - each.first_token_s) / (each.finish_s - each.first_token_s)
