@@ -194,7 +194,7 @@ def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     assert gate.waits(gate.arrive("d"))  # no way around the queue
 
 
-TIERS = replace(MACHINE, swap_token_s=1e-3, tier_tokens=100_000)
+TIERS = replace(MACHINE, swap_token_s=1e-3)
 """A reload of 300 tokens takes 0.3 s."""
 
 
