@@ -1,6 +1,6 @@
 """Measures the speed of the virtual engine beside aisimulate, and of the plugin beside stock vLLM (64 programs).
 
-    python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3]
+    python benchmarks/virtual_speed.py TRACE [--aisimulate PATH] [--jps 0.05] [--repeats 3] [--skipping-only]
     python benchmarks/virtual_speed.py TRACE --shares
 
 All arms run in turn (A B A B ...) in one process, because the speed of a machine changes over time. Prints medians.
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--aisimulate")
     parser.add_argument("--jps", type=float, default=0.05)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--skipping-only", action="store_true", help="leave out the arms that take every step")
     parser.add_argument("--shares", action="store_true", help="print where the time is spent instead of the table")
     options = parser.parse_args()
     jobs = load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
@@ -145,6 +147,8 @@ def main() -> None:
         "plugin, vllm": ("vllm", ProgramScheduler, 512),
         "plugin, continuum": ("continuum", ProgramScheduler, 512),
     }
+    if options.skipping_only:
+        arms = {name: arm for name, arm in arms.items() if arm[2] > 1}
     found: dict[str, list[Row]] = {name: [] for name in arms}
     peer: list[Row] = []
     for _ in range(options.repeats):
@@ -165,8 +169,9 @@ def show(found: dict[str, list[Row]], peer: list[Row]) -> None:
     if peer:
         wall, processor = (spread([row[i] for row in peer]) for i in range(2))
         write(f"| aisimulate, whole process | {wall} | {processor} | | |\n")
-    stock, stepwise, *skipping = found
-    pairs = [(stepwise, stock, found[stock], 2)] + [(name, "aisimulate", peer, i) for name in skipping for i in (0, 1)]
+    *stepwise, vllm, continuum = found
+    pairs = [(plugin, stock, found[stock], 2) for stock, plugin in pairwise(stepwise)]
+    pairs += [(name, "aisimulate", peer, i) for name in (vllm, continuum) for i in (0, 1)]
     for name, other, rows, i in pairs:
         ratios = [ours[i] / row[i] for ours, row in zip(found[name], rows, strict=False)]
         if ratios:
