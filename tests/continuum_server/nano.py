@@ -75,7 +75,6 @@ def build(
         PrefillCurve(0.0, 1e-4, 0.01, "test"),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.ssd_token_s,
-        tier_tokens=shape.tier_tokens,
     )
 
     class Sink:

@@ -270,8 +270,6 @@ class Machine:
     """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
     ssd_token_s: float = 0.0
     """Seconds to load one token's KV from the SSD to DRAM first."""
-    tier_tokens: int = 0
-    """Tokens that the tiers below GPU memory hold together."""
     decode: DecodeLine | None = None
     """Seconds of decode steps; None: unknown."""
     notes: tuple[str, ...] = field(default=())

@@ -2,7 +2,7 @@
 
 A program without a forecast stands in line by its arrival. A program with a forecast moves forward by so many seconds
 for each second of engine work that it is expected to need less than the average program, and back for each second more.
-Under ``makespan`` it is the other way round, and a program that the end of all programs will wait for comes first.
+Under ``makespan`` a program that the end of all programs will wait for comes before all others.
 Forecasts come from earlier runs of the program's task, and from the turns or tokens that its client says remain. The
 further off a client was for its earlier programs, the less its word counts.
 """
@@ -32,8 +32,6 @@ RECENT = 64
 MAX_CLIENTS = 1024
 FIRST_S = -1e12
 """A place before all arrivals."""
-CAUTION = 2.0
-"""The end waits for a program if so many times its remaining time is at least what all programs together need."""
 
 
 @dataclass(slots=True)
@@ -98,7 +96,7 @@ class Forecasts:
 
     Args:
         limit: tasks remembered; 0: nothing is forecast.
-        objective: ``mean``: programs with less remaining work move forward; ``makespan``: programs with more.
+        objective: ``makespan``: programs that the end of all programs will wait for come first.
         seconds_per_work: seconds by which a second of work moves a program in line.
         turn_s: gives the mean time from the start of a turn to its program's next turn.
     """
@@ -116,7 +114,8 @@ class Forecasts:
         self._prefill = machine.prefill
         decode = machine.decode
         self._token_s = USUAL_TOKEN_S if decode is None else decode.full_token_s(machine.kv_tokens)
-        self._move = 0.0 if limit == 0 else seconds_per_work if objective == "mean" else -seconds_per_work
+        self._move = 0.0 if limit == 0 else seconds_per_work
+        self._makespan = objective == "makespan"
         self._pace_s = turn_s
         self._left_s = 0.0
         """Remaining work of all programs; only under ``makespan``."""
@@ -179,15 +178,12 @@ class Forecasts:
             progress.place_s = progress.arrival_s
             return
         left_s = forecast.work_s(progress.work_s) - progress.work_s
-        if self._move > 0.0:
-            progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
-            return
-        # by the whole work, not by what remains: else all long programs would be at their largest at the same time
-        self._count_left(progress, left_s)
-        progress.place_s = progress.arrival_s + self._move * (forecast.work_s() - usual.work_s())
-        rest_s = max(0.0, forecast.turns(progress.turns) - progress.turns) * self._pace_s()
-        if CAUTION * rest_s >= self._left_s:
-            progress.place_s = FIRST_S - rest_s
+        progress.place_s = progress.arrival_s + self._move * (left_s - usual.work_s())
+        if self._makespan:
+            self._count_left(progress, left_s)
+            rest_s = max(0.0, forecast.turns(progress.turns) - progress.turns) * self._pace_s()
+            if rest_s >= self._left_s:
+                progress.place_s = FIRST_S - rest_s
 
     def _count_left(self, progress: Progress, left_s: float) -> None:
         self._left_s = max(0.0, self._left_s + left_s - progress.left_s)
@@ -199,7 +195,7 @@ class Forecasts:
         Only a program that moved back can be passed, and none under ``makespan``: a rebuild only delays the end.
         """
         moved_back = progress.place_s > progress.arrival_s
-        return self._move > 0.0 and moved_back and place_s + self._move * rebuild_s < progress.place_s
+        return not self._makespan and moved_back and place_s + self._move * rebuild_s < progress.place_s
 
     def final_tokens(self, progress: Progress, tokens: int) -> float | None:
         """Expected final context of a program that has grown to ``tokens``; None: nothing is known of its task."""

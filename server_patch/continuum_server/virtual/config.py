@@ -159,14 +159,6 @@ class EngineShape:
         ssd = self.offload.ssd if self.offload is not None else None
         return self.kv_token_bytes / (ssd.read_gb_s * self.gpus * GB) if ssd is not None else 0.0
 
-    @property
-    def tier_tokens(self) -> int:
-        """Tokens that DRAM and SSD of all GPUs can hold together."""
-        if self.offload is None or self.offload.dram.gb <= 0.0:
-            return 0
-        gb = self.offload.dram.gb + (self.offload.ssd.gb if self.offload.ssd is not None else 0.0)
-        return int(gb * self.gpus * GB) // self.kv_token_bytes
-
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
     """A decode step's time as a function of the batch's tokens: the fit of the profile or of the tables."""

@@ -108,7 +108,6 @@ def settings_of(
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.ssd_token_s,
-        tier_tokens=shape.tier_tokens,
         decode=decode_of(config, times),
     )
 

@@ -24,12 +24,7 @@ from continuum_server.virtual.stretch import Stretches
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import (
-    hash_before_free,
-    hash_computed_blocks,
-    omit_prefill_stats,
-    several_steps,
-)
+from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -140,7 +135,6 @@ class VirtualLoop:
         self._times = step_times
         self._on_turn = on_turn
         self._stretches = Stretches(scheduler, step_times, max_stretch)
-        hash_before_free(scheduler)
         self._max_calls = max_calls
         self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
@@ -152,8 +146,8 @@ class VirtualLoop:
         self._events: list[tuple[float, int, Play]] = []
         self.on_answer: Callable[[Play], None] = self._come_back
         """Called with a play whose turn ended. By default the play's next turn arrives in this engine, at ``due_s``."""
-        self.horizon_s: Callable[[], float] | None = None
-        """Until this instant no unknown turn arrives. None: the loop knows all arrivals."""
+        self.horizon_s: Callable[[], float] = lambda: inf
+        """Until this instant no unknown turn arrives. By default the loop knows all arrivals."""
         self.admits_late = False
         """A running engine learns of an arrival one step later, as a server does that schedules ahead
         (asynchronous scheduling)."""
@@ -390,16 +384,11 @@ class VirtualLoop:
         transfers = self.transfers
         if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
-        alone = transfers is None
-        # replicas are recorded in the order of their scheduler calls: a finish has a call of its own
-        ends = alone and self.horizon_s is None
-        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=alone, ends=ends)
+        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
 
     def _news_s(self) -> float:
         """When the next turn may arrive or the next transfer ends."""
-        news_s = self._events[0][0] if self._events else inf
-        if self.horizon_s is not None:
-            news_s = min(news_s, self.horizon_s())
+        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 

@@ -30,25 +30,24 @@ class Stretches:
         self._max_steps = max_steps
         self._step_tokens = scheduler.max_num_scheduled_tokens
 
-    def next(self, now_s: float, news_s: Callable[[], float], settled: bool, prompts: bool, ends: bool) -> list[float]:
+    def next(self, now_s: float, news_s: Callable[[], float], settled: bool, prompts: bool) -> list[float]:
         """Seconds of each step of the stretch that begins now; empty where the next step must be taken alone.
 
-        No running request finishes before the last step of a stretch, no prompt is computed to its end, the pool has
-        the blocks, and no arrival, pin deadline or end of a transfer falls before the last step starts.
+        None of the running requests finishes in a stretch, no prompt is computed to its end, the pool has the blocks,
+        and no arrival, pin deadline or end of a transfer falls before the last step starts.
 
         Args:
             news_s: the instant before which nothing comes from outside the scheduler.
             settled: the step before passed over every request that waits. With fewer free blocks and the same batch
                 they stay where they are. Beside a prompt they are not looked at: it takes all of a step's tokens.
             prompts: whether a stretch may compute a prompt.
-            ends: whether requests may finish in the last step of a stretch.
         """
         running: Sequence[Any] = self._scheduler.running
         prompt = running[-1] if running and running[-1].is_prefill_chunk else None
         decoding = running if prompt is None else running[:-1]
         if (prompt is None and self._waits() and not settled) or (prompt is not None and not prompts):
             return []
-        steps, chunk = self._steps_of_tokens(decoding, prompt, ends)
+        steps, chunk = self._steps_of_tokens(decoding, prompt)
         if steps > 1:
             steps = self._fit_blocks(decoding, prompt, chunk, steps)
         if steps <= 1:
@@ -59,8 +58,8 @@ class Stretches:
     def _waits(self) -> bool:
         return bool(self._scheduler.waiting) or has_set_aside(self._scheduler)
 
-    def _steps_of_tokens(self, decoding: Sequence[Any], prompt: Any, ends: bool) -> tuple[int, int]:
-        """The most steps to the end of a request (``ends``) or to the step before, and the prompt's tokens in each."""
+    def _steps_of_tokens(self, decoding: Sequence[Any], prompt: Any) -> tuple[int, int]:
+        """The most steps before a request reaches its end, and the prompt's tokens in each of them."""
         if any(request.is_prefill_chunk or not request.num_output_tokens for request in decoding):
             return 1, 0
         if prompt is None:
@@ -72,8 +71,8 @@ class Stretches:
             if chunk <= 0:
                 return 1, 0
             most = (prompt.num_tokens - prompt.num_computed_tokens - 1) // chunk
-        left = min((request.max_tokens - request.num_output_tokens for request in decoding), default=most)
-        return min(self._max_steps, most, left if ends else left - 1), chunk
+        left = [request.max_tokens - request.num_output_tokens - 1 for request in decoding]
+        return min(self._max_steps, most, *left), chunk
 
     def _fit_blocks(self, decoding: Sequence[Any], prompt: Any, chunk: int, steps: int) -> int:
         """The most steps, halving, for which the free blocks suffice."""

@@ -102,7 +102,6 @@ class ProgramSchedulerMixin(Scheduler):
             self.max_num_scheduled_tokens,
             settings.swap_token_s,
             settings.deep_token_s,
-            settings.tier_tokens,
             settings.decode,
             block_size=self.block_size,
         )

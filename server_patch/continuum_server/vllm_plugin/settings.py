@@ -29,8 +29,6 @@ class Settings:
     """Seconds to load one token's KV from the offload tier to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
     """Seconds to load it from the tier below (SSD) to that tier (DRAM) first."""
-    tier_tokens: int = 0
-    """Tokens that fit the tiers below GPU memory together."""
     decode: DecodeLine | None = None
     """Seconds of a decode step by the tokens in its batch; None: not known."""
     record_path: str | None = None

@@ -117,21 +117,6 @@ def hash_computed_blocks(scheduler: Scheduler) -> None:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
 
 
-def hash_before_free(scheduler: Scheduler) -> None:
-    """Hash the full blocks of requests that end well before they are freed.
-
-    vLLM hashes a step's blocks when it allocates the step, so several steps in one call leave some without a hash.
-    """
-    manager, free = scheduler.kv_cache_manager, scheduler._free_request
-
-    def hash_and_free(request: Request, *args: Any, **kwargs: Any) -> Any:
-        if ended_well(request):
-            manager.cache_blocks(request, request.num_computed_tokens)
-        return free(request, *args, **kwargs)
-
-    scheduler._free_request = hash_and_free  # type: ignore[method-assign]
-
-
 def omit_prefill_stats(request: Request) -> None:
     """vLLM is not to count the request's cached tokens for its log, which takes a look at every block of the prompt."""
     request.prefill_stats = None

@@ -20,7 +20,7 @@ PAGES = Path(__file__).parents[3] / "docs" / "policies"
 MACHINES = (
     Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000),
     Machine(PrefillCurve(0.0, 0.0, 0.0), kv_tokens=64, max_num_batched_tokens=1),
-    Machine(PrefillCurve(1e-9, 1e-5, 0.01), 50_000, 2048, 1e-6, 1e-5, 200_000, DecodeLine(0.005, 1e-7)),
+    Machine(PrefillCurve(1e-9, 1e-5, 0.01), 50_000, 2048, 1e-6, 1e-5, DecodeLine(0.005, 1e-7)),
 )
 EDGES = (0, 1, 2, 3, 64, 0.5, 0.999, 1e-320, 1e-9, 1e-3, 1e6, 1e9, 1e300, 10**6, 10**9, 10**30, 10**400)
 NOT_NUMBERS = (True, "2", "0.5", "none", "evicted", "moon", None, [], {}, b"1", math.inf, math.nan, -1, -0.5)

@@ -194,7 +194,7 @@ def test_who_gives_up_waiting_is_new_when_it_comes_back() -> None:
     assert gate.waits(gate.arrive("d"))  # no way around the queue
 
 
-TIERS = replace(MACHINE, swap_token_s=1e-3, tier_tokens=100_000)
+TIERS = replace(MACHINE, swap_token_s=1e-3)
 """A reload of 300 tokens takes 0.3 s."""
 
 
@@ -450,7 +450,7 @@ def gate_that_knows(**options: object) -> Gate:
     ("options", "order"),
     [
         ({}, ["short", "new", "long"]),
-        ({"objective": "makespan"}, ["long", "new", "short"]),
+        ({"objective": "makespan"}, ["short", "new", "long"]),
         ({"tasks": 0}, ["long", "new", "short"]),
         ({"overtaking": 0}, ["long", "new", "short"]),
     ],
@@ -497,18 +497,20 @@ def test_what_a_client_says_remains_counts_until_it_proves_wrong() -> None:
 def test_makespan_puts_what_the_end_will_wait_for_first() -> None:
     gate = gate_that_knows(objective="makespan")
     others = [gate.arrive(name, 100, task=task) for name, task in (("s", "short"), ("l", "long"))]
-    assert place(others[1]) < place(others[0])
+    assert place(others[0]) < place(others[1])
     gate.policy._served_s.add(1e6)  # type: ignore[attr-defined]
     outlived = gate.arrive("late", 100, task="short")
-    assert place(outlived) < -1e9 < place(others[1])
+    assert place(outlived) < -1e9 < place(others[0])
 
 
-def test_makespan_orders_by_the_whole_work_of_a_program() -> None:
-    gate = gate_that_knows(objective="makespan")
-    turns = [gate.arrive(name, 190, task="long") for name in "ab"]
-    before = place(turns[0])
-    gate.finish(turns[0], 200)
-    assert place(turns[0]) == before
+def test_under_makespan_no_program_gives_way() -> None:
+    gate = gate_that_knows(overtaking=1000.0, objective="makespan")
+    for name in "ab":
+        gate.arrive(name)
+    long = gate.arrive("L", 200, task="long")
+    gate.arrive("S", 300, task="short")
+    gate.finish(long, context=210)
+    assert gate.admitted() == []
 
 
 @pytest.mark.parametrize("end", ["last", "abort", "later"])

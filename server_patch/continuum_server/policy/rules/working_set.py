@@ -66,9 +66,8 @@ class WorkingSetOptions(Options):
     tasks: Annotated[int, Range(0, 1_000_000)] = 4096
     """Number of tasks whose sizes are remembered (named by the ``task`` hint, or by the first prompt); 0: none."""
     objective: Objective = "mean"
-    """How programs with known tasks move in line. mean: less expected work moves a program forward, for a low mean JCT;
-    makespan: more expected work moves it forward, and a program that the end will wait for comes first, for an early
-    end of the last program of a batch."""
+    """How programs with known tasks move in line: less expected work moves a program forward. makespan: a program that
+    the end of all programs will wait for comes before the others, for an early end of the last program of a batch."""
     overtaking: Annotated[float, Range(0.0, 1e6)] = 100.0
     """Seconds by which a program moves forward in line for each second of work that it is expected to need less than
     the average program, and back for each second more; 0: order of arrival."""
