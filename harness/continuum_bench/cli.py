@@ -361,7 +361,7 @@ def convert(
             "from such a file)."
         ),
     ],
-    form: Format = None,
+    form: Annotated[Format, Without("to", "--format is for traces", lambda to: to in ("preview", "native"))] = None,
     overwrite: Overwrite = False,
 ) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
-import msgspec
 import yaml
 from continuum_server.policy.catalog import PolicyError
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.option_values import check_value
+from continuum_bench.option_values import read_value
 from continuum_bench.options.declare import OptionError, hints_of, is_set, spelling
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, LiveOptions, RunOptions
@@ -94,8 +93,8 @@ class _Entry:
 
 def _override(text: str) -> _Entry:
     name, equals, value = text.partition("=")
-    if not equals:
-        raise BenchError(f"--set {text}: expected NAME=VALUE")
+    if not (equals and value.strip()):
+        raise BenchError(f"--set {text}: expected NAME=VALUE; null is the default")
     key = _known(name.strip(), f"--set {text}")
     try:
         return _Entry(f"--set {text}", key, yaml.safe_load(value))
@@ -130,28 +129,8 @@ def _known(name: str, where: str) -> str:
 
 
 def _value(entry: _Entry) -> Any:
-    """The value as the option's type, within its limit."""
     field = KEYS[entry.key]
-    hint = _HINTS[field]
-    given = _as_text(entry.value, hint)
-    try:
-        value = msgspec.convert(given, hint, dec_hook=lambda kind, text: kind(text))
-    except (msgspec.ValidationError, TypeError) as error:
-        wanted = str(error).removeprefix("Expected `").partition("`")[0].replace(" | null", "")
-        raise BenchError(f"{entry.where}: {given!r} is no value of this option; expected {wanted}") from error
-    check_value(field, value, hint, entry.where)
-    return value
-
-
-def _as_text(value: Any, hint: Any) -> Any:
-    """A number where the option takes text, and one text where it takes several, as a command line has them."""
-    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    kinds = get_args(plain) or (plain,)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return value
-    if list[str] in kinds:
-        return [str(value)]
-    return str(value) if str in kinds else value
+    return read_value(field, entry.value, _HINTS[field], entry.where)
 
 
 def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
+import msgspec
 from continuum_server.policy.catalog import PolicyError
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.model import StepTimesError
@@ -52,12 +53,18 @@ READERS: Mapping[str, Callable[[Any], object]] = {
 """What reads the value of an option, by the field's name. Its error may begin with ``--option VALUE:``."""
 
 
-def check_value(name: str, value: Any, hint: Any, where: str) -> None:
-    """Refuse a value that is outside its option's limit or cannot be read.
+def read_value(name: str, given: Any, hint: Any, where: str) -> Any:
+    """A value from YAML as the option's type. It is within the option's limit, and can be read.
 
     Raises:
-        BenchError: ``where`` and why.
+        BenchError: ``where``, and why it is not.
     """
+    given = _as_text(given, hint)
+    try:
+        value = msgspec.convert(given, hint, dec_hook=lambda kind, text: kind(text))
+    except (msgspec.ValidationError, TypeError) as error:
+        wanted = str(error).removeprefix("Expected `").partition("`")[0].replace(" | null", "")
+        raise BenchError(f"{where}: {given!r} is no value of this option; expected {wanted}") from error
     try:
         check(name, value, hint)
         if value is not None and name in READERS:
@@ -65,3 +72,15 @@ def check_value(name: str, value: Any, hint: Any, where: str) -> None:
     except (BenchError, OffloadError, OptionError, PolicyError, StepTimesError) as error:
         text = str(error)
         raise BenchError(f"{where}: {text.partition(' ')[2] if text.startswith('--') else text}") from error
+    return value
+
+
+def _as_text(value: Any, hint: Any) -> Any:
+    """A number where the option takes text, and one text where it takes several, as a command line has them."""
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    kinds = get_args(plain) or (plain,)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    if list[str] in kinds:
+        return [str(value)]
+    return str(value) if str in kinds else value

@@ -44,6 +44,8 @@ def _model(options: BuildOptions) -> tuple[Model, bool]:
     """The model, and whether it was known before."""
     path = Path(options.model).expanduser()
     if not path.exists():
+        if options.name is not None:
+            raise BenchError(f"--name {options.name}: for a config.json; {options.model} has a name")
         return find_model(options.model), True
     model = read_model(path, options.name)
     if model.name in catalog_models():

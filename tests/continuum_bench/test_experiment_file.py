@@ -195,6 +195,8 @@ def test_a_missing_file_and_an_unknown_override(tmp_path: Path) -> None:
     assert missing.stderr.endswith("missing.yaml: cannot read: No such file or directory\n")
     wrong = bench("run", written(tmp_path, "{}"), "--set", "sede=1")
     assert wrong.stderr == "error: --set sede=1: no such option; did you mean seed?\n"
+    empty = bench("run", written(tmp_path, "{}"), "--set", "policy=")
+    assert empty.stderr == "error: --set policy=: expected NAME=VALUE; null is the default\n"
     cut = bench("run", written(tmp_path, "{}"), "--set", "policy=[vllm")
     assert cut.exit_code == 2
     assert cut.stderr.startswith("error: --set policy=[vllm: not YAML: expected ',' or ']'")

@@ -104,11 +104,11 @@ MISTAKES = [
     ("jps: [0.1", "grid.yaml:1: not YAML"),
     ("- jps", "expected a mapping of axes to values"),
     ("moon: 1", "moon: unknown; a grid has name, engine"),
-    ("jps: fast", "jps: 'fast' is not float"),
-    ("jps: true", "jps: True is not float"),
+    ("jps: fast", "jps: 'fast' is no value of this option; expected float"),
+    ("jps: true", "jps: True is no value of this option; expected float"),
     ("jps: []", "jps: an empty list"),
     ("jps: [1, 1]", "jps: 1 is there twice"),
-    ("chunk_tokens: 0.5", "chunk_tokens: 0.5 is not int"),
+    ("chunk_tokens: 0.5", "chunk_tokens: 0.5 is no value of this option; expected int"),
     ("seeds: 0", "seeds: 0 is not a whole number of at least 1"),
     ("seed: [0, -1]", "seed: -1 is not a whole number of at least 0"),
     ("{seed: 1, seeds: 2}", "seeds: give seed (which) or seeds (how many), not both"),
@@ -126,6 +126,12 @@ MISTAKES = [
     ("engine: cpu\nreplicas: [1, 2]", "replicas: for engine virtual"),
     ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: for engine virtual"),
 ]
+
+
+def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text("hints: tool_s\nhint_error: [0, 0.5]\nnum_programs: 2\npolicy: vllm\n")
+    grid = read_grid(tmp_path / "grid.yaml")
+    assert [point.options.hint_error for point in grid.points] == ["0", "0.5"]
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES)

@@ -54,6 +54,10 @@ def run_figure(options: FigureOptions) -> int:
         raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
     if options.overrides and spec.kind in ("tools", "overhead"):
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
+    if options.limits and spec.kind != "goodput":
+        raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: for figure goodput")
+    if options.traces and spec.kind == "overhead":
+        raise BenchError(f"figure {spec.name}: --traces {options.traces[0]}: this figure plays no programs")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
     if spec.kind == "tools":
         return _tools(spec, options, out)

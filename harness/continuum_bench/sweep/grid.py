@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-import msgspec
 import yaml
 from continuum_server.policy.catalog import PolicyError, split_arm
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.option_values import check_value
+from continuum_bench.option_values import read_value
 from continuum_bench.options.declare import hints_of
 from continuum_bench.options.policies import checked_options
 from continuum_bench.options.run import (
@@ -197,24 +196,14 @@ def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]
     axes: dict[str, list[Any]] = {"workload": _workloads(raw, where, folder)}
     for name in AXES:
         if name in raw:
-            axes[name] = [_value(name, value, f"{where}: {name}") for value in _listed(raw[name], f"{where}: {name}")]
+            at = f"{where}: {name}"
+            axes[name] = [read_value(name, value, AXES[name], at) for value in _listed(raw[name], at)]
     for values in itertools.product(*axes.values()):
         workload, *given = values
         traces = workload if isinstance(workload, Path) else None
         point = dict(zip(list(axes)[1:], given, strict=True))
         name = traces.name.split(".")[0] if traces else str(workload)
         yield Point({"workload": name, **point}, RunOptions(traces=traces, **point), name, arms, seeds)
-
-
-def _value(name: str, given: Any, where: str) -> Any:
-    """A value of an axis as the run option's type, within the option's limit. An int may stand for a float."""
-    try:
-        value = msgspec.convert(given, AXES[name], dec_hook=lambda kind, text: kind(text))
-    except msgspec.ValidationError as error:
-        kind = get_type_hints(RunOptions)[name]
-        raise BenchError(f"{where}: {given!r} is not {getattr(kind, '__name__', kind)}") from error
-    check_value(name, value, AXES[name], where)
-    return value
 
 
 def _listed(value: Any, where: str) -> list[Any]:
