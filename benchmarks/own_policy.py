@@ -205,7 +205,7 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
     """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
     programs that tell the truth where a third lies; ``wall``: when the last program ends."""
-    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preempted | to base: JCT | P95 | honest | wall |"
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | hit | preempted | to base: JCT | P95 | honest | wall |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
