@@ -9,8 +9,8 @@ STAMP := $(VENV)/.continuum-installed
 ARGS ?=
 # CI runs the slow end-to-end cases too.
 MARK := $(if $(CI),,-m "not slow")
-# As many processes as cores, at most 4; tests that share a server stay together (tests/conftest.py).
-PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# One process more than cores, as tests wait for servers; at most 4. Tests that share a server stay together (tests/conftest.py).
+PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 # A CPU build of torch: from a folder of wheels where one is known, else from PyTorch's own index.
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import tarfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 if sys.version_info >= (3, 11):
@@ -42,6 +45,16 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
     assert packed == ours
     assert {name.split("/")[0] for name in packed} == {Path(package).name for package in PACKAGES}
     assert {"report.html.j2", "swebench-100.jsonl.gz", "mini-swe.txt", "NOTICE"} < {Path(name).name for name in packed}
+
+
+def test_the_sdist_is_what_git_has(tmp_path: Path) -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a checkout")
+    (path,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(path) as packed:
+        names = {name.split("/", 1)[1] for name in packed.getnames() if "/" in name}
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} - names == set()
 
 
 def test_metadata(wheel: zipfile.ZipFile) -> None:

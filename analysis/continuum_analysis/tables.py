@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
+from continuum_traces.names import which
 from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.intervals import Interval
@@ -224,7 +225,7 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         RunDirError: the file cannot be written.
     """
     if form not in FORMS:
-        raise AnalysisError(f"--format {form}: there are {', '.join(FORMS)}")
+        raise AnalysisError(f"--format {form}: {which(form, FORMS)}")
     if form == "parquet" and file is None:
         raise AnalysisError("--format parquet: binary; name a file with --out")
     if form != "parquet" or file is None:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import yaml
+from continuum_server.policy.catalog import PolicyError
+from continuum_server.vllm_plugin.versions import PluginError
+from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError, check, hints_of, is_set, spelling
-from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.option_values import check_value
+from continuum_bench.options.declare import OptionError, hints_of, is_set, spelling
+from continuum_bench.options.policies import arms_of, read_policy_options
+from continuum_bench.options.run import DEFAULT_POLICIES, LiveOptions, RunOptions
 from continuum_bench.options.together import faults, options_of
 from continuum_bench.yaml_files import yaml_fault, yaml_of
 
@@ -56,6 +60,10 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile
     where = {KEYS[key]: entry.where for key, entry in entries.items()}
     for field, fault in faults({**options_of(found.options), **options_of(found.live)}):
         raise BenchError(f"{where[field]}: {fault}")
+    try:
+        read_policy_options(found.options.policy_option or (), arms_of(found.options.policy or DEFAULT_POLICIES))
+    except (OptionError, PluginError, PolicyError) as error:
+        raise BenchError(f"{where['policy_option']}: {str(error).removeprefix('--policy-option ')}") from error
     return found
 
 
@@ -64,6 +72,8 @@ def experiment_yaml(workload: str, options: RunOptions, live: LiveOptions) -> st
     given = {field: getattr(options, field) for field in hints_of(RunOptions)}
     given |= {field: getattr(live, field) for field in hints_of(LiveOptions)} if live.base_url is not None else {}
     values = {key: given[field] for key, field in KEYS.items() if is_set(given.get(field))}
+    if "policy" in values:
+        values["policy"] = arms_of(values["policy"])
     whole = {"workload": values.pop("traces") if workload == REPLAY else workload, **values}
     return "".join(["# continuum-bench run FILE\n", *(_line(key, value) for key, value in whole.items())])
 
@@ -114,9 +124,8 @@ def _entries(path: Path) -> Iterator[_Entry]:
 def _known(name: str, where: str) -> str:
     key = name.replace("-", "_")
     if key != "workload" and key not in KEYS:
-        near = get_close_matches(key, ["workload", *KEYS], n=1)
-        hint = f"; did you mean {near[0]}?" if near else "; `continuum-bench replay --help` lists the options"
-        raise BenchError(f"{where}: no such option{hint}")
+        hint = near(key, ["workload", *KEYS]) or "`continuum-bench replay --help` lists the options"
+        raise BenchError(f"{where}: no such option; {hint.strip()}")
     return key
 
 
@@ -130,10 +139,7 @@ def _value(entry: _Entry) -> Any:
     except (msgspec.ValidationError, TypeError) as error:
         wanted = str(error).removeprefix("Expected `").partition("`")[0].replace(" | null", "")
         raise BenchError(f"{entry.where}: {given!r} is no value of this option; expected {wanted}") from error
-    try:
-        check(field, value, hint)
-    except OptionError as error:
-        raise BenchError(f"{entry.where}: {str(error).partition(' ')[2]}") from error
+    check_value(field, value, hint, entry.where)
     return value
 
 
@@ -152,7 +158,7 @@ def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:
     """The command, and the trace that it replays."""
     if entry is None or entry.value in WORKLOADS:
         return WORKLOADS[0] if entry is None else str(entry.value), None
-    return REPLAY, _trace(entry, folder, f", nor one of {', '.join(WORKLOADS)}")
+    return REPLAY, _trace(entry, folder, f", nor a workload; {which(entry.value, WORKLOADS)}")
 
 
 def _trace(entry: _Entry, folder: Path, or_what: str = "") -> Path:

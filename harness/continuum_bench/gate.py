@@ -9,6 +9,7 @@ from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
 from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_traces.names import which
 
 from continuum_bench.options.gate import GateOptions
 from continuum_bench.show import print_notice
@@ -27,13 +28,27 @@ def side_by_side(directories: Directories) -> bool:
     return sum(map(len, seen)) > len(set().union(*seen))
 
 
-def apply_conditions(directories: Directories, options: GateOptions, baseline: str | None) -> int:
-    """Print the outcome of each condition, and write it as JUnit XML. Returns ``FAILED`` if one holds, else 0."""
-    if not options.fail_if:
-        return 0
-    conditions = [Condition(text, options.point_estimate) for text in options.fail_if]
+def read_conditions(options: GateOptions) -> list[Condition]:
+    """Raises:
+    AnalysisError: a text that is no condition.
+    """
+    return [Condition(text, options.point_estimate) for text in options.fail_if or ()]
+
+
+def apply_conditions(
+    directories: Directories, conditions: Sequence[Condition], baseline: str | None
+) -> Sequence[Outcome]:
+    """Raises:
+    AnalysisError: a condition about an arm or a metric that these runs do not have.
+    """
+    if not conditions:
+        return ()
     pairs = list(_versions(directories) if side_by_side(directories) else _arms(directories, baseline))
-    outcomes = [outcome for condition in conditions for outcome in _applied(condition, pairs)]
+    return [outcome for condition in conditions for outcome in _applied(condition, pairs)]
+
+
+def conclude(outcomes: Sequence[Outcome], options: GateOptions) -> int:
+    """Print each outcome, and write it as JUnit XML. Returns ``FAILED`` if a condition holds, else 0."""
     for outcome in outcomes:
         print_notice(outcome.text)
     if options.junit is not None:
@@ -47,8 +62,8 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
         judged = [pair for pair in chosen if pair.runs is not pair.base]
         chosen = judged or chosen
     if not chosen:
-        names = ", ".join(dict.fromkeys(pair.runs[0].arm for pair in pairs))
-        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; there are {names}")
+        names = dict.fromkeys(pair.runs[0].arm for pair in pairs)
+        raise AnalysisError(f"--fail-if {condition.text}: no run of {condition.arm}; {which(condition.arm, names)}")
     return [condition.apply(pair) for pair in chosen]
 
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.latency import caption as latency_caption
 from continuum_analysis.compare.latency import latency_table
-from continuum_analysis.compare.runs import Run, by_load, load_runs, main_band, name_variants, read_run_metrics
+from continuum_analysis.compare.runs import (
+    Run,
+    by_load,
+    load_runs,
+    main_band,
+    name_variants,
+    read_run_metrics,
+    records_at,
+)
 from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
@@ -23,9 +31,10 @@ from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, runs_below
+from continuum_traces.names import which
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
 
-from continuum_bench.gate import apply_conditions, side_by_side
+from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.gate import GateOptions, SloOptions
 from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
 
@@ -59,7 +68,7 @@ def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
     """All runs in these directories, complete or not. Each is read once. ``alone``: the run of the same programs one at
     a time, to which slowdowns are measured."""
     alone_s = None if alone is None else completion_times(alone)
-    folders = dict.fromkeys(run for path in paths for run in (runs_below(path) or [path]))
+    folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
@@ -107,7 +116,7 @@ def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | Non
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     if name not in TABLES:
-        raise AnalysisError(f"--table {name}: there are {', '.join(TABLES)}")
+        raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
     return _wrote(write_table(TABLES[name](_judged(_runs(paths, slo.alone), slo)), form, out), out)
 
 
@@ -147,18 +156,20 @@ def show_comparison(
     gate: GateOptions = _NO_GATE,
 ) -> int:
     """Runs of all the directories side by side: seeds merged, a table for each load. Returns the exit code."""
+    conditions = read_conditions(gate)
     directories = _directories(paths, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
     summaries = [
         (", ".join(map(str, group)), found) for group in groups for found in [_summaries(directories, group, baseline)]
     ]
+    outcomes = apply_conditions(directories, conditions, baseline)
     if as_json:
         sys.stdout.write(_comparison_json([each for _, found in summaries for each in found.items()]))
     else:
         for caption, found in summaries:
             _print_comparison(caption, found, slo)
-    return apply_conditions(directories, gate, baseline)
+    return conclude(outcomes, gate)
 
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
@@ -217,10 +228,22 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
     """The runs of each directory, with the metrics of the SLO."""
+    _refuse_twice(paths)
+    limits = None if slo.slo is None else read_slo(slo.slo)
     alone_s = None if slo.alone is None else completion_times(slo.alone)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
+    named = name_variants([run for each in loaded.values() for run in each])
+    runs = iter(named if limits is None else with_slo(named, limits))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    """Raises:
+    AnalysisError: one directory, by two names or by one.
+    """
+    for number, path in enumerate(paths):
+        if path.resolve() in [before.resolve() for before in paths[:number]]:
+            raise AnalysisError(f"{path}: given twice")
 
 
 def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:

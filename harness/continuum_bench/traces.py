@@ -12,6 +12,7 @@ from typing import cast
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
 from continuum_traces.jsonl import TraceError, validate, write_programs
+from continuum_traces.names import which
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
@@ -185,6 +186,6 @@ def convert_trace(source: Path, target: Path, to: str, form: str | None, overwri
     elif to in EXPORTERS:
         export(target, _read_telling(source, form)[0], to)
     else:
-        raise BenchError(f"--to {to}: there are continuum, {', '.join(EXPORTERS)}, preview, native")
+        raise BenchError(f"--to {to}: {which(to, ['continuum', *EXPORTERS, 'preview', 'native'])}")
     print_notice(f"written to {target}")
     return 0

@@ -17,6 +17,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from continuum_traces.names import which
 from continuum_traces.run_dir import replica_name
 
 from continuum_server.bound_process import BoundProcess
@@ -85,7 +86,7 @@ def check_router(policy: str) -> None:
         ServerError: an unknown policy, or vllm-router is not installed.
     """
     if policy not in ROUTERS:
-        raise ServerError(f"unknown router {policy!r}; there are: {', '.join(ROUTERS)}")
+        raise ServerError(f"unknown router {policy!r}; {which(policy, ROUTERS)}")
     if importlib.util.find_spec("vllm_router") is None:
         raise ServerError("several replicas need vllm-router: pip install 'continuum-ttl[replicas]' (or make setup)")
 

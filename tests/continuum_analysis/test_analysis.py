@@ -278,6 +278,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(path)
 
 
+def test_where_all_policies_take_the_same_time_none_is_named_as_the_winner(tmp_path: Path) -> None:
+    for policy in ("vllm", "static-ttl", "continuum"):
+        make_run(tmp_path / f"{policy}-seed0", policy)
+    assert verdict(summarize(tmp_path)).startswith("All policies are equal to within 1% here: mean JCT ")
+
+
 def test_report_stands_alone(report: Path) -> None:
     html = report.read_text()
     assert "2.00x vllm" in html

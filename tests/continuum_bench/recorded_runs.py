@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
 GAP_S = 100.0
@@ -43,5 +43,5 @@ def write_recorded(
         records.append(replace(record, token_gaps_ms=token_gaps_ms))
     write_rows(path / EVENTS, events)
     write_rows(path / TURNS, records)
-    write_json(path / "engine.json", {})
+    write_json(path / "engine.json", rows_of(path))
     return path

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
 
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
-from continuum_bench.options.declare import hints_of, spelling
+from continuum_bench.options.declare import Limit, OptionError, check, extras_of, hints_of, spelling
+from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.options.together import faults, options_of, settled
 from continuum_traces.jsonl import write_programs
 from continuum_traces.synth import load_profile, synthesize
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 
@@ -39,7 +46,7 @@ def test_every_option_of_a_run_is_a_key_by_its_name() -> None:
     "command",
     [
         "swebench",
-        "bfcl --jps 0.5 --policy vllm,continuum --policy continuum-v1 --seeds 3 --policy-option static-ttl.ttl_s=5",
+        "bfcl --jps 0.5 --policy vllm,continuum --policy static-ttl --seeds 3 --policy-option static-ttl.ttl_s=5",
         "openhands --gpu a100-80gb --out runs/o --no-report --json --quiet --offload dram-100 --jobs 2",
         "swebench --traces trace.jsonl --format continuum --arrivals gamma:2",
         "replay trace.jsonl --num-programs 3 --base-url http://127.0.0.1:1/v1 --label new --warm-up 60s --retries 0",
@@ -70,7 +77,7 @@ def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
         ("seeds: 0\n", ":1: seeds: 0: must be at least 1"),
         ("seeds: 1\nseeds: 2\n", ":2: seeds: is there twice"),
         ("policy: {a: 1}\n", ":1: policy: {'a': 1} is no value of this option"),
-        ("workload: nothing.jsonl\n", ":1: workload: 'nothing.jsonl' is no file, nor one of swebench"),
+        ("workload: nothing.jsonl\n", ":1: workload: 'nothing.jsonl' is no file, nor a workload; there are swebench"),
         ("jps: [\n", ":2: not YAML"),
         ("jps: 1\0\n", ": not YAML: unacceptable character #x0000"),
         ("hint_error: yes\n", ":1: hint_error: True is no value of this option; expected str"),
@@ -83,6 +90,104 @@ def test_a_fault_is_one_sentence_with_its_line(text: str, error: str, tmp_path: 
     done = bench("run", file)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("jps: 1\narrivals: sometimes\n", ":2: arrivals: sometimes: there are poisson"),
+        ("jps: 1\ntool_times: slow\n", ":2: tool_times: slow: there are recorded"),
+        ("hints: tool\nhint_error: much\n", ":2: hint_error: much: expected a number"),
+        ("jps: 1\npolicy: [vllm, continum]\n", ":2: policy: unknown policy 'continum'; did you mean continuum?"),
+        ("jps: 1\npolicy_option: continuum.x=1\n", ":2: policy_option: policy 'continuum' has no option 'x'"),
+        ("jps: 1\npolicy_option: x.y=1\n", ":2: policy_option: x.y=1: policy 'x' is not in this run"),
+        ("jps: 1\ngpu: h10\n", ":2: gpu: unknown GPU 'h10'; did you mean h100-80gb"),
+        ("jps: 1\nmodel: llama-3.1-8\n", ":2: model: unknown model 'llama-3.1-8'; did you mean llama-3.1-8b"),
+        ("jps: 1\nreplicas: 2\nrouter: stick\n", ":3: router: did you mean sticky? there are affinity, sticky"),
+        ("replicas: 2\nkill_replica: now\n", ":2: kill_replica: now: expected REPLICA@SECOND"),
+        ("jps: 1\noffload: ram\n", ":2: offload: 'ram': expected dram-100"),
+        ("jps: 1\nprofile: none.json\n", ":2: profile: none.json: cannot read"),
+        ("base_url: http://x/v1\nwarm_up: long\n", ":2: warm_up: long: expected a number of programs"),
+        ("base_url: http://x/v1\ndialect: vlm\n", ":2: dialect: did you mean vllm? there are"),
+        ("jps: 1\nhints: tols\n", ":2: hints: tols: did you mean tool_s? there are none, tool"),
+    ],
+)
+def test_every_value_is_read_when_the_file_is(text: str, error: str, tmp_path: Path) -> None:
+    """No fault waits until the engine is built."""
+    done = bench("run", written(tmp_path, text))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert error in done.stderr
+
+
+TEXTS = {
+    "policy": st.lists(st.sampled_from(["vllm", "continuum", "vllm,working-set", " static-ttl , vllm"]), min_size=1),
+    "policy_option": st.none(),
+    "gpu": st.sampled_from(["h100-80gb", "a100-80gb"]),
+    "model": st.just("llama-3.1-8b"),
+    "offload": st.sampled_from([None, "dram-100", "dram-100@pcie4/8"]),
+    "router": st.sampled_from(["sticky", "cache_aware"]),
+    "kill_replica": st.sampled_from([None, "1@600"]),
+    "arrivals": st.sampled_from(["poisson", "gamma:2", "recorded"]),
+    "tool_times": st.sampled_from(["recorded", "constant:3"]),
+    "hint_error": st.sampled_from(["0", "0.5", "adversarial:0.5:silent"]),
+    "warm_up": st.sampled_from(["0", "10", "60s"]),
+    "cool_down": st.sampled_from(["0", "10"]),
+    "dialect": st.sampled_from([None, "vllm"]),
+    "traces": st.none(),
+    "profile": st.none(),
+    "scheduler_records": st.none(),
+}
+"""Values of options that are not any text; options without one take any value of their type within their limit."""
+ANY: dict[Any, list[Any]] = {
+    bool: [False, True],
+    int: [0, 1, 2, 3, 7, 512, 9999],
+    float: [0.0, 1e-7, 0.1, 1 / 3, 0.5, 1.0, 3.0, 12345.678, 1e9],
+    str: ["1", "no", "~", "null", "a b", "# x: y", "[", "'", "\n", "naïve", "1e3", "2026-01-01"],
+    Path: [Path("a b/c"), Path("1"), Path("no"), Path("#x: y")],
+}
+
+
+def values(name: str, hint: Any) -> st.SearchStrategy[Any]:
+    plain = get_args(hint)[0] if extras_of(hint) else hint
+    kinds = get_args(plain) or (plain,)
+    if name in TEXTS:
+        return TEXTS[name]
+    named = [limit.names for limit in extras_of(hint) if isinstance(limit, Limit) and limit.names]
+    kind = next(each for each in kinds if each is not NoneType)
+    allowed = [value for value in (named[0] if named else ANY[kind]) if _allowed(name, value, hint)]
+    return st.sampled_from(allowed) | st.none() if NoneType in kinds else st.sampled_from(allowed)
+
+
+def _allowed(name: str, value: Any, hint: Any) -> bool:
+    try:
+        check(name, value, hint)
+    except OptionError:
+        return False
+    return True
+
+
+def every(kind: Any) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({name: values(name, hint) for name, hint in hints_of(kind).items()}).map(
+        lambda given: settled(kind(**given))
+    )
+
+
+@given(options=every(RunOptions), live=every(LiveOptions), workload=st.sampled_from(["swebench", "bfcl", "openhands"]))
+@settings(max_examples=25, deadline=None)
+def test_every_experiment_survives_being_printed_and_read(
+    options: RunOptions, live: LiveOptions, workload: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Options that do nothing are at their defaults; policies are read as a list of names."""
+    defaults = RunOptions(print_config=options.print_config)
+    if live.base_url is not None:
+        server_decides = faults({**options_of(options), **options_of(live)})
+        options = settled(replace(options, **{name: getattr(defaults, name) for name, _ in server_decides}))
+    else:
+        live = LiveOptions()
+    expected = replace(options, print_config=False, policy=options.policy and arms_of(options.policy))
+    printed = experiment_yaml(workload, options, live)
+    found = read_experiment(written(tmp_path_factory.mktemp("e"), printed))
+    assert (found.workload, found.options, found.live) == (workload, expected, live)
 
 
 def test_a_missing_file_and_an_unknown_override(tmp_path: Path) -> None:

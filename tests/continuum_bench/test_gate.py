@@ -86,6 +86,20 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
     assert f"static-ttl has no counterpart in {experiment}" in done.stderr
 
 
+@pytest.mark.parametrize("wrong", ["jct_mean >", "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"])
+def test_a_wrong_condition_is_found_before_anything_is_printed(experiment: Path, wrong: str) -> None:
+    for more in ([], ["--json"]):
+        done = bench("compare", experiment, "--fail-if", "jct_mean > 1", "--fail-if", wrong, *more)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: --fail-if {wrong}: ")
+
+
+def test_a_directory_given_twice_is_refused(experiment: Path) -> None:
+    done = bench("compare", experiment, experiment / ".." / experiment.name)
+    assert done.stderr == f"error: {experiment / '..' / experiment.name}: given twice\n"
+    assert bench("compare", experiment / "no").stderr == f"error: {experiment / 'no'}: no such file or directory\n"
+
+
 def test_options_of_the_gate_that_do_nothing_are_refused(experiment: Path, tmp_path: Path) -> None:
     for arguments, why in (
         (["--junit", tmp_path / "x.xml"], "--junit: needs --fail-if"),

@@ -120,7 +120,10 @@ def test_a_baseline_is_asked_for_and_one_that_is_missing_is_an_error(experiment:
     assert "ratio to continuum" in said
     assert "No policy was faster than continuum" in said or "vllm finished programs" in said
     wrong = bench("compare", experiment, "--baseline", "stock")
-    assert (wrong.exit_code, wrong.stderr) == (2, "error: --baseline stock: no run of it; there are vllm, continuum\n")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "error: --baseline stock: no run of it; there are vllm and continuum\n",
+    )
 
 
 def test_a_table_for_programs_has_every_digit(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_tables_have_the_width_of_the_screen_and_names_are_whole(
 
 def test_options_without_effect_are_refused(tmp_path: Path) -> None:
     alone = bench("swebench", "--format", "bfcl", "--out", tmp_path / "a")
-    assert "--format bfcl: for a trace file of yours; give it with --traces" in alone.stderr
+    assert "--format: needs --traces" in alone.stderr
     no_grid = bench("figure", "tool-times", "--set", "jps=1", "--out", tmp_path / "b")
     assert "figure tool-times: --set jps=1: this figure has no grid" in no_grid.stderr
 

@@ -167,6 +167,10 @@ def test_a_log_without_lengths_and_a_file_of_another_kind(tmp_path: Path) -> Non
     path.write_text(json.dumps({**data, "input_lens": None}), encoding="utf-8")
     with pytest.raises(BenchError, match="input_lens: missing; run vllm bench serve"):
         read_log(path)
+    del data["start_times"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(BenchError, match=r"start_times: missing; .*older versions save no arrivals"):
+        read_log(path)
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(BenchError, match="no known log"):
         read_log(path)

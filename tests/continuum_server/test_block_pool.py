@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.vllm_plugin.touch_points_pool import KNOWN, ShortLookup, ShortLoops
+from continuum_server.vllm_plugin.touch_points_pool import KNOWN, SWITCH, ShortLookup, ShortLoops
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.conversation import Job
 from hypothesis import given, settings
@@ -60,3 +60,9 @@ def test_same_blocks_as_vllms_own_code(policy: str, jobs: list[Job], shared: boo
         jobs = [replace(job, program=replace(job.program, shared_prefix_id="system")) for job in jobs]
         jobs = [replace(job, program=replace(job.program, shared_prefix_tokens=32)) for job in jobs]
     assert history(jobs, policy, own_code=False, **shape) == history(jobs, policy, own_code=True, **shape)
+
+
+def test_vllms_own_code_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "own")
+    manager = build([], "vllm", {})[0].kv_cache_manager
+    assert (type(manager.block_pool), type(manager.coordinator)) == (BlockPool, UnitaryKVCacheCoordinator)

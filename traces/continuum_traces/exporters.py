@@ -12,6 +12,7 @@ from typing import Any
 
 from continuum_traces.conversation import open_turn
 from continuum_traces.jsonl import TraceError
+from continuum_traces.names import which
 from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
@@ -165,7 +166,7 @@ def export(path: Path, programs: Iterable[Program], form: str) -> int:
         TraceError: unknown format, or a file that cannot be written.
     """
     if form not in EXPORTERS:
-        raise TraceError(f"no exporter {form!r}; there are: {', '.join(EXPORTERS)}")
+        raise TraceError(f"no exporter {form!r}; {which(form, EXPORTERS)}")
     temporary = path.with_name(path.name + ".tmp")
     rows = 0
     try:

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.typed import FieldError, from_json, read_line
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
@@ -36,6 +37,17 @@ PROGRAMS = "programs.jsonl"
 ENGINE = "engine.json"
 SCHEDULER_TIME = "scheduler_time.json"
 SUMMARY = "summary.json"
+
+NUMBERS = (
+    ("workload", "jps"),
+    ("hardware", "tensor_parallel"),
+    ("hardware", "replicas"),
+    ("engine_options", "replicas"),
+    ("engine_options", "block_size"),
+)
+"""Fields inside a manifest's objects that metrics are computed from."""
+ROWS = "rows"
+"""Of engine.json: how many lines each of the run's records has."""
 
 Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
 
@@ -134,22 +146,23 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
-    data = read_json(file)
-    known = {f.name for f in dataclasses.fields(Manifest)}
-    unknown = sorted(set(data) - known)
-    if unknown:
-        raise RunDirError(f"{file}: unknown field {unknown[0]!r}; written by a newer version?")
-    for name in ("command", "modelled", "notes"):
-        data[name] = tuple(data.get(name, ()))
-    return Manifest(**data)
+    try:
+        manifest = from_json(Manifest, read_json(file))
+        for section, name in NUMBERS:
+            value = getattr(manifest, section).get(name)
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise FieldError(f"{section}.{name}: {str(value)[:60]!r} is not a number")
+    except FieldError as error:
+        raise RunDirError(f"{file}: {error}") from error
+    return manifest
 
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_line(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunDirError(f"{file}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise RunDirError(f"{file}: expected an object")
@@ -163,15 +176,14 @@ def read_events(path: Path) -> Iterator[SchedulerEvent]:
 def read_verdicts(path: Path) -> dict[str, bool]:
     """Whether each program passed its benchmark's test, by program id. Programs without a test are left out."""
     found = {}
-    for number, line in enumerate((path / PROGRAMS).read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if line.endswith("\n"):
-            try:
-                data = json.loads(line)
-                name, passed = data["program_id"], data.get("passed")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise RunDirError(f"{path / PROGRAMS}:{number}: expected a program's record: {error}") from error
-            if isinstance(passed, bool):
-                found[str(name)] = passed
+    for number, line in _lines(path / PROGRAMS):
+        try:
+            data = read_line(line)
+            name, passed = data["program_id"], data.get("passed")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunDirError(f"{path / PROGRAMS}:{number}: expected a program's record: {error}") from error
+        if isinstance(passed, bool):
+            found[str(name)] = passed
     return found
 
 
@@ -184,29 +196,53 @@ def read_arrivals(path: Path) -> Iterator[ArrivalRecord]:
 
 
 def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
+    for number, line in _lines(file):
+        try:
+            yield from_json(row_type, read_line(line))
+        except (ValueError, RecursionError) as error:
+            raise RunDirError(f"{file}:{number}: {error}") from error
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines. A killed writer leaves an incomplete last line, which is left out; a complete run has none.
+
+    Raises:
+        RunDirError: the file cannot be read, or it is not as it was when its run was complete.
+    """
+    number, whole = 0, True
     try:
-        lines = file.open(encoding="utf-8")
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                whole = line.endswith("\n")
+                if whole:
+                    yield number, line
     except OSError as error:
         raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
-    number = 0
-    with lines:
-        try:
-            for number, line in enumerate(lines, 1):
-                if line.endswith("\n"):  # a killed writer leaves an incomplete last line
-                    yield _row(file, number, line, row_type)
-        except UnicodeDecodeError as error:
-            raise RunDirError(f"{file}: not UTF-8 text after line {number}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise RunDirError(f"{file}: not UTF-8 text after line {number}: {error}") from error
+    if (file.parent / ENGINE).exists():
+        written = rows_written(file.parent).get(file.name)
+        if not whole:
+            raise RunDirError(f"{file}:{number}: the line ends too soon, but the run was complete: {DAMAGED}")
+        if written not in (None, number):
+            raise RunDirError(f"{file}: {number} lines, but the run wrote {written}: {DAMAGED}")
 
 
-def _row(file: Path, number: int, line: str, row_type: type[Row]) -> Row:
-    try:
-        data = json.loads(line)
-        for name in ("tools", "failed_tries"):
-            if name in data:
-                data[name] = tuple(data[name])
-        return row_type(**data)
-    except (TypeError, ValueError) as error:
-        raise RunDirError(f"{file}:{number}: {error}") from error
+DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
+
+
+def rows_of(path: Path) -> dict[str, dict[str, int]]:
+    """For engine.json: how many lines the run's records have, now that they are complete."""
+    files = [path / name for name in (EVENTS, TURNS, ARRIVALS) if (path / name).exists()]
+    return {ROWS: {file.name: file.read_bytes().count(b"\n") for file in files}}
+
+
+def rows_written(path: Path) -> dict[str, int]:
+    """What engine.json says of it; empty for a run of an earlier version, and for one that is not complete."""
+    found = read_json(path / ENGINE).get(ROWS, {}) if (path / ENGINE).exists() else {}
+    if not isinstance(found, dict) or not all(isinstance(number, int) for number in found.values()):
+        raise RunDirError(f"{path / ENGINE}: {ROWS}: expected a number for each file")
+    return found
 
 
 def replica_name(index: int) -> str:
@@ -223,10 +259,12 @@ def replica_folders(path: Path) -> list[Path]:
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The run directories at or below ``path``, by name. A record of several replicas counts as one run."""
-    if (path / EVENTS).exists() or (path / TURNS).exists() or replica_folders(path):
+    """The run directories at or below ``path``, by name, and those of the preview. A record of several replicas counts
+    as one run."""
+    names = (EVENTS, TURNS, PREVIEW_EVENTS)
+    if any((path / name).is_file() for name in names) or replica_folders(path):
         return [path]
-    return sorted({p.parent for name in (EVENTS, TURNS) for p in path.glob(f"*/{name}")})
+    return sorted({found.parent for name in names for found in path.glob(f"*/{name}") if found.is_file()})
 
 
 def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord | ArrivalRecord]) -> None:

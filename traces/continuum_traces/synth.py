@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from continuum_traces.jsonl import TraceError, read_programs
+from continuum_traces.names import which
 from continuum_traces.schema import Program, ToolCall, Turn
 
 Reading = Literal["context", "cumulative"]
@@ -86,7 +87,7 @@ def load_profile(name_or_path: str) -> Profile:
         try:
             text = Path(name_or_path).read_text(encoding="utf-8")
         except OSError as error:
-            raise TraceError(f"{name_or_path}: no profile of that name; there are {', '.join(PROFILES)}") from error
+            raise TraceError(f"{name_or_path}: no profile of that name; {which(name_or_path, PROFILES)}") from error
     try:
         return profile_from_json(json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
@@ -107,7 +108,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
 def bundled(name: str) -> Iterator[Program]:
     """The bundled set of 100 synthetic programs (context reading); docs/trace-format.md says how it was made."""
     if name not in BUNDLED:
-        raise TraceError(f"no bundled set {name!r}; there are {', '.join(BUNDLED)}")
+        raise TraceError(f"no bundled set {name!r}; {which(name, BUNDLED)}")
     return read_programs(bundled_path(name))
 
 

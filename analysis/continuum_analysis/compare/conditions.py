@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from continuum_traces.names import near
+
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import compare_to
@@ -118,7 +120,7 @@ class Condition:
         if isinstance(term, ast.Name):
             value = _interval(term.id, pair)
             if value is None:
-                raise self._error(term, f"no such metric, or no value of it for {pair.name}")
+                raise self._error(term, _no_value(term.id, pair))
             if value.bounds is None and not self._only_estimates:
                 raise self._error(
                     term, f"no interval for {pair.name} (one seed): give runs of --seeds 3 or more, or --point-estimate"
@@ -139,8 +141,16 @@ class Condition:
             seeds = _by_seed(inner.id, pair.runs)
             estimate = _OVER_SEEDS[reduce](list(seeds.values())) if seeds else None
         if estimate is None:
-            raise self._error(term, f"no such metric, or no value of it for {pair.name}")
+            raise self._error(term, _no_value(inner.id, pair))
         return Interval(estimate)
+
+
+def _no_value(name: str, pair: Pair) -> str:
+    """Why a metric cannot be compared: there is none of that name, or these runs do not say."""
+    known = pair.runs[0].metrics.values
+    if _metric(name, pair.runs) is None and _metric(name.removesuffix(RATIO), pair.runs) is None:
+        return f"no such metric; {near(name.removesuffix(RATIO), known)}docs/metrics.md lists them"
+    return f"no value of it for {pair.name}"
 
 
 def _number(node: ast.expr) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_manifest, runs_below
 from continuum_traces.schema import Manifest
 
@@ -65,8 +66,8 @@ def main_band(runs: Sequence[Run]) -> list[Run]:
 
 
 def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
-    """Complete runs at or below ``path``: those with a manifest, records and engine.json. Else the records at ``path``
-    that no manifest describes: a file of the preview, or a server's own record.
+    """Complete runs at or below ``path``: those with a manifest, records and engine.json. Else the records there that
+    no manifest describes: files of the preview, or a server's own records.
 
     Args:
         alone_s: as ``analyze_run`` takes it.
@@ -74,20 +75,22 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
     Raises:
         AnalysisError: there is none.
     """
-    complete = [folder for folder in runs_below(path) if (folder / MANIFEST).exists() and (folder / ENGINE).exists()]
-    if not complete and _is_bare_record(path):
-        complete = [path]
-    runs = [read_run_metrics(folder, alone_s) for folder in complete]
+    if not path.exists():
+        raise AnalysisError(f"{path}: no such file or directory")
+    found = records_at(path)
+    described = [folder for folder in found if (folder / MANIFEST).exists()]
+    complete = [folder for folder in described if (folder / ENGINE).exists()]
+    bare = [folder for folder in found if folder not in described]
+    runs = [read_run_metrics(folder, alone_s) for folder in complete or bare]
     if not runs:
-        raise AnalysisError(f"{path}: no finished run there")
+        cut = f"; {len(described)} there were cut short, which `analyze` shows" if described else ""
+        raise AnalysisError(f"{path}: no finished run there{cut}")
     return name_variants(runs)
 
 
-def _is_bare_record(path: Path) -> bool:
-    """Whether records are there without a manifest, which would tell a run that was cut short."""
-    if path.is_file() or (path / PREVIEW_EVENTS).is_file():
-        return True
-    return runs_below(path) == [path] and not (path / MANIFEST).exists()
+def records_at(path: Path) -> list[Path]:
+    """Run directories, complete or not, and other records at or below ``path``; a file is one of the preview."""
+    return runs_below(path) or ([path] if path.is_file() else [])
 
 
 def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
@@ -121,7 +124,7 @@ def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> 
     wanted = BASELINES if asked is None else (asked,)
     found = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
     if found is None and asked is not None:
-        raise AnalysisError(f"--baseline {asked}: no run of it; there are {', '.join(arms)}")
+        raise AnalysisError(f"--baseline {asked}: no run of it; {which(asked, arms)}")
     return found or next(iter(arms))
 
 

@@ -110,6 +110,10 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
     found = summary.arms[best].comparison if best is not None else None
     if best is None or found is None:
         return "No comparison: there are no two policies on the same arrivals.", ""
+    ratios = [arm.ratio for arm in summary.arms.values() if arm.ratio]
+    if len(ratios) > 2 and all(ratio.bounds is None and abs(ratio.mean - 1) < SAME_TO_THE_EYE for ratio in ratios):
+        same = f"mean JCT {_mean_jct(summary, summary.baseline)} on {_no_interval(found)}"
+        return f"All policies are equal to within 1% here: {same}.", ""
     rest = f"{_next_best(summary, best)}{_cost(summary, found)}"
     if summary.ends:
         rest = f"{rest} {_at_other_step_times(summary, best, found)}"
@@ -208,7 +212,7 @@ def _no_interval(found: Comparison) -> str:
         return f"{len(found.seeds)} seeds that differ too much for an interval; use more seeds"
     within = found.ratio_within
     spread = ""
-    if within is not None and within.bounds is not None:
+    if within is not None and within.bounds is not None and within.bounds != (1.0, 1.0):
         spread = f", {within.bounds_text('{:.2f}'.format)} within this one arrival sequence only"
     return f"one arrival sequence{spread}; one seed is no proof, use --seeds 5 for an interval"
 

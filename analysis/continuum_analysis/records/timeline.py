@@ -10,12 +10,14 @@ from typing import Literal
 from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
     ARRIVALS,
+    ENGINE,
     EVENTS,
     PREVIEW_EVENTS,
     TURNS,
     read_arrivals,
     read_turns,
     replica_folders,
+    rows_written,
 )
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
@@ -266,6 +268,9 @@ def read_run(path: Path) -> list[ProgramTimes]:
         AnalysisError: no records there.
         RunDirError: a fault in a file, with its line and field.
     """
+    for name in rows_written(path) if path.is_dir() else ():
+        if not (path / name).exists():
+            raise AnalysisError(f"{path / name}: missing, but the run wrote it ({ENGINE} says so); take it from a copy")
     has_turns, has_events = (path / TURNS).exists(), (path / EVENTS).exists() or replica_folders(path)
     if has_turns or has_events:
         records = list(read_turns(path)) if has_turns else []

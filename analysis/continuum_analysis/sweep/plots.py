@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from continuum_traces.names import near, which
+
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.plots.panels import Line, Panel
@@ -45,13 +47,13 @@ def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
     where = f"{sweep.path / 'sweep.json'}: plot"
     unknown = sorted(set(given) - set(Plot.__dataclass_fields__))
     if unknown:
-        raise AnalysisError(f"{where}: {unknown[0]}: unknown; there are {', '.join(Plot.__dataclass_fields__)}")
+        raise AnalysisError(f"{where}: {unknown[0]}: unknown; {which(unknown[0], Plot.__dataclass_fields__)}")
     y = given.get("y", "jct_mean_s")
     metrics, panels = tuple([y] if isinstance(y, str) else y), given.get("panels")
     names = {metric.name for metric in METRICS}
     for name in metrics:
         if name not in names:
-            raise AnalysisError(f"{where}: y: {name}: no such metric; docs/metrics.md lists them")
+            raise AnalysisError(f"{where}: y: {name}: no such metric; {near(name, names)}docs/metrics.md lists them")
     chosen = None if panels is None else tuple(panels)
     return Plot(str(given.get("x", "jps")), metrics, chosen, bool(given.get("log", False)))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from continuum_agents.recorded_web import RecordedWebError, read_web
+from continuum_traces.names import which
 
 from continuum_bench.agents.run import Results, Work, environment_of, run_batch
 from continuum_bench.agents.tasks import Task
@@ -72,7 +73,7 @@ def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
         BenchError: a fault; the message names the file, the line and the field.
     """
     if category not in CATEGORIES:
-        raise BenchError(f"--category {category}: there are {', '.join(CATEGORIES)}")
+        raise BenchError(f"--category {category}: {which(category, CATEGORIES)}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

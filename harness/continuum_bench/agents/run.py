@@ -28,6 +28,7 @@ from continuum_agents.environments import (
     set_up,
 )
 from continuum_agents.protocol import CHECK, Start, to_line
+from continuum_traces.names import which
 from continuum_traces.run_dir import (
     MANIFEST,
     PROGRAMS,
@@ -201,7 +202,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
     """The message that starts every program. A program's id, task and folders are filled in later."""
     dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
     return Start(
         program_id="",
         task="",

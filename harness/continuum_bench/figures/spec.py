@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
+from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
@@ -69,7 +70,7 @@ def load_figure(name: str) -> FigureSpec:
         BenchError: there is no such figure, or its file lacks a field.
     """
     if name not in figure_names():
-        raise BenchError(f"figure {name}: there are {', '.join(figure_names())}")
+        raise BenchError(f"figure {name}: {which(name, figure_names())}")
     raw = yaml.safe_load((files("continuum_bench") / "figures" / f"{name}.yaml").read_text(encoding="utf-8"))
     further = {word: raw.pop(word, {}) for word in ("quick", "full", "traces", "plot", "goodput")}
     try:

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, write_json
+from continuum_traces.names import which
+from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
@@ -141,7 +142,7 @@ def _check(options: RunOptions, live: LiveOptions) -> None:
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
     dialect = live.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: there are {', '.join(DIALECTS)}")
+        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
     prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
@@ -238,7 +239,8 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
         return None
     facts = generator_facts(counters, recorder.lateness_s)
     wall_s = elapsed_s + (_now() - now).total_seconds()
-    write_json(folder / ENGINE, {**facts, "programs_finished_before": len(done), "wall_s": wall_s})
+    before = {"programs_finished_before": len(done), "wall_s": wall_s}
+    write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
     report_generator(counters, facts)
     return counters
 

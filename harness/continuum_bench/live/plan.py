@@ -58,8 +58,8 @@ def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
 
 def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple[int, int]:
     """The index of the first program that counts, and the index after the last one."""
-    warm, warm_is_time = _amount("--warm-up", window.warm_up)
-    cool, cool_is_time = _amount("--cool-down", window.cool_down)
+    warm, warm_is_time = read_edge("--warm-up", window.warm_up)
+    cool, cool_is_time = read_edge("--cool-down", window.cool_down)
     if (warm_is_time or cool_is_time) and not open_loop:
         raise BenchError("--warm-up, --cool-down: with fixed concurrency give a number of programs, not seconds")
     first = sum(time_s < warm for time_s in times_s) if warm_is_time else int(warm)
@@ -67,8 +67,12 @@ def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple
     return first, len(times_s) - last
 
 
-def _amount(option: str, text: str) -> tuple[float, bool]:
-    """(number, whether it means seconds)."""
+def read_edge(option: str, text: str) -> tuple[float, bool]:
+    """(number, whether it means seconds).
+
+    Raises:
+        BenchError: neither a number of programs nor seconds.
+    """
     seconds = text.endswith("s")
     try:
         number = float(text[:-1]) if seconds else float(int(text))

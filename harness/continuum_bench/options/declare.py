@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
+from continuum_traces.names import which
 from typer.models import ArgumentInfo, OptionInfo
 
 T = TypeVar("T")
@@ -31,6 +32,11 @@ class Limit:
     holds: Callable[[Any], bool]
     words: str
     """The end of the error message ``--jobs 0: must be at least 1``."""
+    names: tuple[str, ...] = ()
+    """What the value can be, where that is one of some names."""
+
+    def said(self, value: Any) -> str:
+        return which(value, self.names) if self.names else self.words
 
 
 def at_least(least: int) -> Limit:
@@ -42,8 +48,7 @@ def at_most(most: float) -> Limit:
 
 
 def one_of(*names: str) -> Limit:
-    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-    return Limit(lambda value: value in names, f"there are {listed}")
+    return Limit(lambda value: value in names, "must be one of them", names)
 
 
 ABOVE_ZERO = Limit(lambda value: value > 0, "must be above 0")
@@ -138,7 +143,7 @@ def check(name: str, value: Any, hint: Any) -> None:
         for limit in [*limits, SANE] if number else limits:
             if one is not None and not limit.holds(one):
                 shown = f"{one:g}" if isinstance(one, float) else one
-                raise OptionError(f"{spelling(name, hint)} {shown}: {limit.words}")
+                raise OptionError(f"{spelling(name, hint)} {shown}: {limit.said(one)}")
 
 
 def spelling(name: str, hint: Any) -> str:

@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from continuum_server.policy.catalog import find_policy, read_options, split_arm
+from continuum_server.policy.catalog import POLICIES, find_policy, read_options, split_arm
 from continuum_server.vllm_plugin.statistics_files import read_statistics
+from continuum_traces.names import which
 
 from continuum_bench.options.declare import OptionError
+
+
+def arms_of(given: Sequence[str]) -> list[str]:
+    """The names in ``--policy A,B --policy C``.
+
+    Raises:
+        OptionError: there is none.
+        PolicyError: a policy that does not exist.
+    """
+    names = list(dict.fromkeys(part.strip() for item in given for part in item.split(",") if part.strip()))
+    if not names:
+        raise OptionError(f"--policy: names no policy; {which('', POLICIES)}")
+    for name in names:
+        find_policy(name)
+    return names
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,8 @@ class ValidateOptions(Options):
     chunk: Annotated[int | None, at_least(1)] = None
     """The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU."""
     kv_blocks: Annotated[int | None, at_least(2)] = None
-    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or as many as fit the GPU."""
+    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or estimated where it shows a
+    full pool, or as many as fit the GPU."""
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     """Share of the GPU's memory that the server used, if the number of KV blocks is not known."""
     vllm: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -12,9 +12,11 @@ import msgspec
 import yaml
 from continuum_server.policy.catalog import PolicyError, split_arm
 from continuum_server.vllm_plugin.versions import PluginError
+from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError, check, hints_of
+from continuum_bench.option_values import check_value
+from continuum_bench.options.declare import hints_of
 from continuum_bench.options.policies import checked_options
 from continuum_bench.options.run import (
     DEFAULT_POLICIES,
@@ -25,9 +27,7 @@ from continuum_bench.options.run import (
     RunOptions,
     TraceOptions,
 )
-from continuum_bench.workload.arrivals import arrival_times, lanes_of
-from continuum_bench.workload.hints import hint_error
-from continuum_bench.workload.tool_times import tool_times
+from continuum_bench.workload.arrivals import lanes_of
 from continuum_bench.yaml_files import yaml_of
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
@@ -43,12 +43,6 @@ AXES = {name: hints_of(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if n
 """Run options that a grid may range over, and their types."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
 """Axes that a sweep's servers do not have."""
-READERS: Mapping[str, Callable[[str], object]] = {
-    "arrivals": arrival_times,
-    "tool_times": tool_times,
-    "hint_error": hint_error,
-}
-"""Axes with values of a form of their own; what reads such a value refuses it as ``--option VALUE: why``."""
 WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
 
 
@@ -135,7 +129,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
     if engine not in ENGINES:
-        raise BenchError(f"{where}: engine: {engine!r}; there are {', '.join(ENGINES)}")
+        raise BenchError(f"{where}: engine: {engine!r}; {which(engine, ENGINES)}")
     for word in ("serve", "plot"):
         if not isinstance(raw.get(word, {}), dict):
             raise BenchError(f"{where}: {word}: expected a mapping")
@@ -180,7 +174,7 @@ def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[s
 def _known_words(raw: Mapping[Any, Any], where: str) -> None:
     for word in raw:
         if word not in WORDS:
-            raise BenchError(f"{where}: {word}: unknown; a grid has {', '.join(WORDS)}")
+            raise BenchError(f"{where}: {word}: unknown; {near(word, WORDS)}a grid has {', '.join(WORDS)}")
 
 
 def _cases(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -193,9 +187,8 @@ def _cases(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, An
             raise BenchError(f"{at}: expected a mapping of axes to values")
         for word in case:
             if word in ("name", "engine", "cases", "serve", "plot") or word not in WORDS:
-                raise BenchError(
-                    f"{at}: {word}: unknown in a case; there are policy, seed, seeds, workload, {', '.join(AXES)}"
-                )
+                known = ["policy", "seed", "seeds", "workload", *AXES]
+                raise BenchError(f"{at}: {word}: unknown in a case; {which(word, known)}")
         yield case, at
 
 
@@ -220,11 +213,7 @@ def _value(name: str, given: Any, where: str) -> Any:
     except msgspec.ValidationError as error:
         kind = get_type_hints(RunOptions)[name]
         raise BenchError(f"{where}: {given!r} is not {getattr(kind, '__name__', kind)}") from error
-    try:
-        check(name, value, AXES[name])
-        READERS.get(name, str)(value)
-    except (BenchError, OptionError) as error:
-        raise BenchError(f"{where}: {str(error).partition(' ')[2]}") from error
+    check_value(name, value, AXES[name], where)
     return value
 
 

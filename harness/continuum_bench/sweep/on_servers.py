@@ -12,6 +12,7 @@ from typing import Any
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.launcher import Server
 from continuum_server.server_config import ServerConfig, ServerError
+from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import OptionError
@@ -56,7 +57,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
     """
     unknown = sorted(set(serve) - set(SERVE_OPTIONS))
     if unknown:
-        raise BenchError(f"serve: {unknown[0]}: unknown; there are {', '.join(SERVE_OPTIONS)}")
+        raise BenchError(f"serve: {unknown[0]}: unknown; {which(unknown[0], SERVE_OPTIONS)}")
     run = cell.group.point.options
     given = asdict(run.group(EngineOptions)) | ({"model": run.model} if engine == "emulated" else {})
     given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
 from continuum_server import defaults
 from continuum_server.step_times.catalog import find_gpu, find_model
-from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.model import DoesNotFit, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -21,10 +21,13 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import LoggedRun, Served, read_log
+from continuum_bench.validate.memory import blocks_of_a_full_pool
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 
+LEAST_SHARE = 0.7
+"""Of the KV blocks that are computed: requests that wait while fewer are held wait for something else."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
 
@@ -39,6 +42,8 @@ class Compared:
     measured: tuple[Served, ...]
     modelled: tuple[Served, ...]
     calibration: Calibration | None
+    blocks_from: str
+    """Where the number of KV blocks comes from."""
 
     def to_json(self) -> dict[str, Any]:
         measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
@@ -56,6 +61,7 @@ class Compared:
             "calibration": asdict(self.calibration) if self.calibration else None,
             "step_times": asdict(self.times.provenance),
             "engine": asdict(self.config),
+            "kv_blocks": {"number": shape_of(self.config).num_blocks, "from": self.blocks_from},
         }
 
 
@@ -75,9 +81,10 @@ def validate_log(options: ValidateOptions) -> int:
 def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
     config = engine_of(run, options)
     times, asynchronous = times_of(config), is_asynchronous(config.vllm)
+    origin = _blocks_from(run, options, config)
     if not options.fit:
         modelled = play(run, config, times, asynchronous)
-        return Compared(run, config, times, run.served, tuple(modelled), None)
+        return Compared(run, config, times, run.served, tuple(modelled), None, origin)
     half = len(run.served) // 2
     if half < 2:
         raise BenchError(f"{options.log}: --fit needs at least 4 requests; there are {len(run.served)}")
@@ -89,7 +96,7 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
 
     calibration = fit(score)
     modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
-    return Compared(run, config, times, run.served[half:], tuple(modelled[half:]), calibration)
+    return Compared(run, config, times, run.served[half:], tuple(modelled[half:]), calibration, origin)
 
 
 def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
@@ -105,11 +112,11 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
         raise BenchError("--gpu: say which GPU the server ran on; `continuum-bench doctor` lists the known GPUs")
     if model is None:
         raise BenchError(f"--model: {options.log} does not say which model was served")
-    gpu = find_gpu(options.gpu)
+    gpu, known = find_gpu(options.gpu), find_model(model)
     seqs, chunk = _vllm_defaults(gpu.name, gpu.memory_gib)
     config = EngineConfig(
         gpu=gpu.name,
-        model=find_model(model).name,
+        model=known.name,
         tensor_parallel=options.tp or said.tensor_parallel or 1,
         max_num_seqs=options.max_num_seqs or said.max_num_seqs or seqs,
         chunk_tokens=options.chunk or said.chunk_tokens or chunk,
@@ -120,8 +127,31 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
         vllm=options.vllm or said.vllm,
         replicas=said.replicas or 1,
     )
+    if config.kv_blocks is None and not known.window_layers and config.replicas == 1:
+        config = replace(config, kv_blocks=_estimated_blocks(run, config))
     shape_of(config)
     return config
+
+
+def _blocks_from(run: LoggedRun, options: ValidateOptions, config: EngineConfig) -> str:
+    if options.kv_blocks or run.server.kv_blocks:
+        return "--kv-blocks" if options.kv_blocks else "the log"
+    if config.kv_blocks is None:
+        return "computed from the GPU's memory"
+    return "estimated: requests waited while fewer than max_num_seqs ran; if the server had other limits, name them"
+
+
+def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
+    """From the log, where it shows a full pool and its requests share nothing."""
+    if any(each.program_id is not None for each in run.served):
+        return None
+    found = blocks_of_a_full_pool(run.served, config.max_num_seqs, config.block_size)
+    if found is None:
+        return None
+    try:
+        return found if found >= LEAST_SHARE * shape_of(config).num_blocks else None
+    except DoesNotFit:
+        return found
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
@@ -140,6 +170,7 @@ def _print(run: dict[str, Any]) -> None:
         f"{run['name']}: {run['requests']} requests; {engine['model']} on "
         f"{engine['tensor_parallel']} x {engine['gpu']}, "
         f"max_num_seqs {engine['max_num_seqs']}, chunks of {engine['chunk_tokens']}\n"
+        f"KV blocks: {run['kv_blocks']['number']} ({run['kv_blocks']['from']})\n"
         f"step times: {steps['kind']}; attention: {steps['attention']}\n"
         f"overhead: {steps['step_overhead_ms']:g} ms a step, {steps['request_overhead_ms']:g} ms for each of its "
         f"requests: {steps['overhead']}"

@@ -185,7 +185,9 @@ VLLM_COLUMNS = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 def _vllm_bench(path: Path, data: dict[str, Any]) -> Iterator[Served]:
     for name in VLLM_COLUMNS:
         if not isinstance(data.get(name), list):
-            raise BenchError(f"{path}: {name}: missing; run vllm bench serve with --save-result --save-detailed")
+            why = "older versions save no arrivals" if name == "start_times" else ""
+            hint = "run vllm bench serve with --save-result --save-detailed"
+            raise BenchError(f"{path}: {name}: missing; {'; '.join(filter(None, (hint, why)))}")
         if len(data[name]) != len(data["ttfts"]):
             raise BenchError(f"{path}: {name}: {len(data[name])} entries, but ttfts has {len(data['ttfts'])}")
     errors = data.get("errors") or [""] * len(data["ttfts"])

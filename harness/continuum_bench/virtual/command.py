@@ -13,12 +13,11 @@ from pathlib import Path
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.report.page import write_report
-from continuum_server.policy.catalog import OFFLOAD, POLICIES, find_policy, split_arm
+from continuum_server.policy.catalog import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
-from continuum_bench.errors import BenchError
 from continuum_bench.lock import locked
-from continuum_bench.options.policies import read_policy_options
+from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
 from continuum_bench.show import print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
@@ -109,11 +108,7 @@ def _machines(options: RunOptions) -> str:
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
     """The names of the arms. If ``--offload`` is given and no arm is named NAME+offload, all arms are."""
-    names = [part.strip() for item in given or DEFAULT_POLICIES for part in item.split(",") if part.strip()]
-    if not names:
-        raise BenchError(f"--policy: names no policy; there are: {', '.join(POLICIES)}")
-    for name in names:
-        find_policy(name)
+    names = arms_of(given or DEFAULT_POLICIES)
     if offload is not None and not any(split_arm(name)[1] for name in names):
         names = [name + OFFLOAD for name in names]
-    return list(dict.fromkeys(names))
+    return names

@@ -43,7 +43,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,
         router=VLLM_ROUTER_NAMES.get(options.router, options.router),
-        replica_death=_death(options.kill_replica),
+        replica_death=None if options.kill_replica is None else read_death(options.kill_replica),
     )
     return config, describe(config)
 
@@ -64,10 +64,12 @@ def descriptions_at(options: RunOptions, config: EngineConfig) -> dict[str, Engi
     return {band: describe(replace(config, step_times=band)) for band in BANDS}
 
 
-def _death(given: str | None) -> tuple[int, float] | None:
-    """``REPLICA@SECOND`` as numbers."""
-    if given is None:
-        return None
+def read_death(given: str) -> tuple[int, float]:
+    """``REPLICA@SECOND`` as numbers.
+
+    Raises:
+        BenchError: another form.
+    """
     index, _, second = given.partition("@")
     try:
         replica, second_s = int(index), float(second)

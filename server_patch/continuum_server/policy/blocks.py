@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 
 class DistinctBlocks:
@@ -25,23 +25,29 @@ class DistinctBlocks:
         """Whether at least two holders have the block."""
         return self._holders.get(block, 0) > 1
 
-    def new(self, blocks: Iterable[Hashable]) -> int:
+    def new(self, blocks: Sequence[Hashable]) -> int:
         """How many of these blocks have no holder yet."""
-        held = self._holders
-        return sum(block not in held for block in blocks)
+        return len(blocks) - sum(map(self._holders.__contains__, blocks))
 
-    def add(self, blocks: Iterable[Hashable]) -> None:
-        """Add a holder to each block."""
+    def add(self, blocks: Sequence[Hashable]) -> None:
+        """Add a holder to each block. The blocks must be distinct."""
         held = self._holders
+        if held.keys().isdisjoint(blocks):
+            held.update(dict.fromkeys(blocks, 1))
+            return
         for block in blocks:
             count = held.get(block, 0)
             held[block] = count + 1
             if count:
                 self.repeats += 1
 
-    def remove(self, blocks: Iterable[Hashable]) -> None:
+    def remove(self, blocks: Sequence[Hashable]) -> None:
         """Remove a holder from each block; the blocks must have been added."""
         held = self._holders
+        if not self.repeats:
+            for block in blocks:
+                del held[block]
+            return
         for block in blocks:
             count = held[block] - 1
             if count:

@@ -6,8 +6,9 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -97,11 +98,17 @@ def _policy_class(name: str) -> type[Policy]:
         return POLICIES[name]
     if not found:
         names = ", ".join([*POLICIES, *installed])
-        raise PolicyError(f"unknown policy {name!r}; there are: {names}; each also as NAME{OFFLOAD}")
+        near = _near(name, [*POLICIES, *installed])
+        raise PolicyError(f"unknown policy {name!r}; {near}there are: {names}; each also as NAME{OFFLOAD}")
     policy = _users_policy(found[0].value, f"{name} ({_origin(found[0])})")
     if policy.name != name:
         raise PolicyError(f"policy {name}: {_origin(found[0])} has the name {policy.name!r}; both must be the same")
     return policy
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """``did you mean continuum? ``, or nothing."""
+    return "".join(f"did you mean {each}? " for each in get_close_matches(name, list(known), n=1))
 
 
 @cache
@@ -166,7 +173,8 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
     where = f"policy {policy_type.name!r}"
     for name in options:
         if name not in known:
-            raise PolicyError(f"{where} has no option {name!r}; it has: {', '.join(known) or 'none'}")
+            near = _near(name, known)
+            raise PolicyError(f"{where} has no option {name!r}; {near}it has: {', '.join(known) or 'none'}")
     try:
         values = {name: _read_option(name, value, known[name]) for name, value in options.items()}
         policy_type.options_type(**values)

@@ -136,9 +136,9 @@ def _models_by_name() -> dict[str, Model]:
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
     """One sentence: the name, the names that are spelled alike, and all that exist."""
-    near = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
-    question = f"; did you mean {' or '.join(near)}?" if near else ";"
-    return f"unknown {kind} {name!r}{question} there are: {', '.join(dict.fromkeys(names.values()))}"
+    found = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
+    question = f"did you mean {' or '.join(found)}? " if found else ""
+    return f"unknown {kind} {name!r}; {question}there are: {', '.join(dict.fromkeys(names.values()))}"
 
 
 def available() -> list[Provenance]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_traces.names import which
 
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine
@@ -176,7 +177,7 @@ def _check_replicas(config: EngineConfig) -> None:
     if config.replicas < 1:
         raise EngineError(f"replicas = {config.replicas}: must be at least 1")
     if config.router not in ROUTERS:
-        raise EngineError(f"router = {config.router}: there are {', '.join(ROUTERS)}")
+        raise EngineError(f"router = {config.router}: {which(config.router, ROUTERS)}")
     if config.replica_death is not None:
         index, at_s = config.replica_death
         if config.replicas < 2 or not 0 <= index < config.replicas or not at_s >= 0.0:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.conversation import Job
-from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, write_json
+from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, rows_of, write_json
 from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -88,7 +88,7 @@ def simulate(
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
-    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked})
+    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
 def settings_of(

@@ -73,11 +73,11 @@ def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[byte
     if (done + 1) * block_size > request.num_tokens:
         return []
     new = list(known) if done == 0 else []
-    previous = new[-1] if new else (request.block_hashes[-1] if done else b"")
-    tokens: list[int] = request.all_token_ids[(done + len(new)) * block_size :]
-    for start in range(0, len(tokens) - block_size + 1, block_size):
+    last = new[-1] if new else (request.block_hashes[-1] if done else b"")
+    previous = int.from_bytes(last, "little")
+    tokens = iter(request.all_token_ids[(done + len(new)) * block_size :])
+    for block in zip(*[tokens] * block_size, strict=False):
         # Python's hash of a tuple of ints is the same in every process.
-        value = hash((int.from_bytes(previous, "little"), *tokens[start : start + block_size]))
-        previous = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
-        new.append(previous)
+        previous = hash((previous, *block)) & 0xFFFFFFFFFFFFFFFF
+        new.append(previous.to_bytes(8, "little"))
     return new

@@ -51,6 +51,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     ),
     KVCacheManager: ("allocate_slots", "get_blocks", "cache_blocks"),
     BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
+    KVCacheBlock: ("_block_hash",),
 }
 _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """Queues of requests that vLLM keeps outside its waiting queue: the name since about 0.32, and the name before."""
@@ -62,7 +63,7 @@ def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
     A partly filled last block has no hash, so no later prompt could find it.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-    return [block for group in groups for block in group if block.block_hash is not None and not block.is_null]
+    return [block for group in groups for block in group if block._block_hash is not None and not block.is_null]
 
 
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:

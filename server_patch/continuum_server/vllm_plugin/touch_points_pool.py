@@ -8,6 +8,7 @@ calls, and leave the rest to vLLM. The same blocks are taken, cached and evicted
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -24,6 +25,9 @@ from continuum_server.vllm_plugin.versions import check_version
 KNOWN = "0.32."
 """The version of vLLM that this code was compared with. Other versions run their own code."""
 
+SWITCH = "CONTINUUM_VLLM_LOOPS"
+"""The environment variable that, set to ``own``, has this version run its own code too."""
+
 
 def shorten_loops(scheduler: Scheduler) -> None:
     """Use the classes below in this scheduler, if vLLM and its configuration are as they expect."""
@@ -31,7 +35,8 @@ def shorten_loops(scheduler: Scheduler) -> None:
     pool, managers = coordinator.block_pool, coordinator.single_type_managers
     plain = type(coordinator) is UnitaryKVCacheCoordinator and type(managers[0]) is FullAttentionManager
     extras = pool.metrics_collector or pool.enable_kv_cache_events or coordinator.eagle_group_ids
-    if check_version().startswith(KNOWN) and plain and not extras:
+    wanted = os.environ.get(SWITCH) != "own" and check_version().startswith(KNOWN)
+    if wanted and plain and not extras:
         coordinator.__class__ = ShortLookup
         pool.__class__ = ShortLoops
 
@@ -84,7 +89,9 @@ class ShortLoops(BlockPool):
     ) -> None:
         cached: dict[Any, Any] = self.cached_block_hash_to_block._cache
         tokens = num_cached_blocks * block_size
-        new: Any = zip(blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False)
+        new: Any = zip(
+            blocks[num_cached_blocks:num_full_blocks], request.block_hashes[num_cached_blocks:], strict=False
+        )
         for block, key in new:
             tokens += block_size
             if key in cached:  # another block has this hash

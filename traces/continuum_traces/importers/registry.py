@@ -19,6 +19,7 @@ from continuum_traces.importers.openhands import read_openhands
 from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
 from continuum_traces.importers.terminal_bench import read_terminal_bench
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
+from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
@@ -89,7 +90,7 @@ def read_any(path: Path, form: str | None = None, on_skip: OnSkip = _ignore) -> 
         TraceError: unknown or unrecognised format, or a fault in a file.
     """
     if form is not None and form not in READERS:
-        raise TraceError(f"{path}: unknown format {form!r}; there are: {', '.join(READERS)}")
+        raise TraceError(f"{path}: unknown format {form!r}; {which(form, READERS)}")
     times: Counter[str] = Counter()
     for name, files in _sources(path, form, on_skip):
         for program in READERS[name](*files):

@@ -1,0 +1,179 @@
+"""Asks a real Prometheus for every query of the Grafana dashboard, under each policy that a server can have.
+
+    python benchmarks/dashboard.py [POLICY ...]
+
+For each policy: an emulated server, Prometheus that scrapes it once a second, a small load of agents, then all queries
+of the panels that apply to the policy. Needs Prometheus (Debian: prometheus) and about a minute a policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+from continuum_bench.cli import app
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import Server
+from continuum_server.policy.catalog import POLICIES
+from continuum_server.server_config import ServerConfig
+
+DOCS = Path(__file__).parents[1] / "docs" / "server"
+LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times constant:0.01 --no-report --seed 1 --quiet"
+"""Tools so quick that every policy that pins does so."""
+HOLDING = "Only under policies that hold KV"
+"""The row of panels that are empty, and rightly so, where no pin was ever made."""
+OPTIONS: dict[str, dict[str, Any]] = {"continuum": {"cold_samples": 0}, "static-ttl": {"ttl_s": 2.0}}
+DEADLINE_S = 20.0
+
+
+class NoPrometheus(Exception):
+    """Prometheus is not installed."""
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[httpx.Client]:
+    """Prometheus on a free port; it scrapes the server once a second.
+
+    Raises:
+        NoPrometheus: it is not installed.
+    """
+    if shutil.which("prometheus") is None:
+        raise NoPrometheus("prometheus is not installed (Debian: prometheus)")
+    folder.mkdir()
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(DOCS / "alerts.yml")],
+        "scrape_configs": [{"job_name": "continuum", "static_configs": [{"targets": [target]}]}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["prometheus", "--config.file", str(folder / "prometheus.yml"), "--storage.tsdb.path", str(folder / "db")]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, "--web.listen-address", address], stdout=log, stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://{address}", timeout=10.0) as client:
+            if not comes_true(lambda: _scraped(client)):
+                raise TimeoutError(f"{folder / 'log'}: nothing was scraped")
+            yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _scraped(client: httpx.Client) -> bool:
+    try:
+        return client.get("/-/ready").status_code == 200 and bool(values(client, "continuum:up"))
+    except httpx.TransportError:
+        return False
+
+
+def values(client: httpx.Client, query: str) -> list[float]:
+    """What Prometheus answers now, without what is not a number."""
+    answer = client.get("/api/v1/query", params={"query": query})
+    if answer.status_code != 200:
+        raise ValueError(f"{query}: {answer.text}")
+    found = [float(series["value"][1]) for series in answer.json()["data"]["result"]]
+    return [value for value in found if not math.isnan(value)]
+
+
+def comes_true(condition: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + DEADLINE_S  # noqa: TID251 - a real server is waited for
+    while not condition():
+        if time.monotonic() > until_s:  # noqa: TID251
+            return False
+        time.sleep(0.25)
+    return True
+
+
+def queries(policy: str, holds: bool) -> dict[str, str]:
+    """The queries of the dashboard panels that apply to this policy, by panel title."""
+    found: dict[str, str] = {}
+    shown = True
+    for panel in json.loads((DOCS / "grafana.json").read_text())["panels"]:
+        if panel["type"] == "row":
+            policies = panel["title"].removeprefix("Only under ").split(", ")
+            shown = holds if panel["title"] == HOLDING else panel["title"] == "Every policy" or policy in policies
+        elif shown:
+            for target in panel["targets"]:
+                found[f"{panel['title']} {target['refId']}"] = target["expr"].replace("$__rate_interval", "10s")
+    return found
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What Prometheus said to all queries that apply."""
+
+    pins: int
+    asked: int
+    without_data: list[str]
+    """Panels and queries that show nothing."""
+
+
+def ask(client: httpx.Client, policy: str) -> Answers:
+    """Ask until every query has data, for some seconds at most."""
+
+    def answers() -> Answers:
+        pins = int(sum(values(client, "continuum:pins_total")))
+        asked = queries(policy, holds=pins > 0)
+        return Answers(pins, len(asked), [title for title, query in asked.items() if not values(client, query)])
+
+    comes_true(lambda: not answers().without_data)
+    return answers()
+
+
+def load(url: str, out: Path) -> None:
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        app([*LOAD.split(), "--base-url", f"{url}/v1", "--out", str(out)], standalone_mode=False)
+
+
+def serve_and_ask(policy: str, folder: Path) -> Answers:
+    """A server under this policy, a load, and the queries."""
+    config = ServerConfig(
+        port=0,
+        drain_s=5,
+        policy=policy,
+        policy_options=OPTIONS.get(policy, {}),
+        kv_blocks=1200,
+        block_size=16,
+        max_model_len=16_000,
+        emulated=EmulatedSettings(time_scale=20.0),
+    )
+    with (
+        Server(config, folder / "server.log") as server,
+        prometheus(folder / "prometheus", server.url.removeprefix("http://")) as client,
+    ):
+        load(server.url, folder / "run")
+        return ask(client, policy)
+
+
+def main() -> None:
+    served = [name for name, policy in POLICIES.items() if policy.label != "bound"]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"default: {', '.join(served)}")
+    sys.stdout.write("| policy | pins made | queries | without data |\n|---|---|---|---|\n")
+    for policy in parser.parse_args().policies or served:
+        with tempfile.TemporaryDirectory() as folder:
+            got = serve_and_ask(policy, Path(folder))
+        empty = ", ".join(got.without_data) or "none"
+        sys.stdout.write(f"| `{policy}` | {got.pins} | {got.asked} | {empty} |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""How many KV blocks a server had, as far as its log shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from continuum_bench.validate.logs import Served
+
+INSTANTS = 1000
+"""Of a run, at which its requests are counted."""
+LONG_S = 1.0
+"""A request that has waited so long waits for memory or for a place among the running ones."""
+FEWEST = 0.2
+"""Share of the run's instants at which requests must wait for memory."""
+FLATTEST = 0.3
+"""Largest spread (80% of the instants, relative to the median) of the blocks held while requests wait for memory. A
+queue for computing has more: the blocks held grow with every prompt."""
+NEARLY_ALL = 0.95
+"""Of max_num_seqs: with so many running, a request may wait for a place."""
+PREEMPTED = 1.03
+"""Blocks that seem to be held, relative to the pool: a log does not show that a request was preempted. Median of five
+modelled runs with a full pool, 1.01 to 1.04."""
+
+
+def blocks_of_a_full_pool(served: Sequence[Served], max_num_seqs: int, block_size: int) -> int | None:
+    """KV blocks of a server whose pool was full; None: it was not, or not for long enough to tell.
+
+    A pool is full while requests wait and fewer than ``max_num_seqs`` run. What the running ones hold is then all
+    there is. Requests must not share prefixes.
+    """
+    times = np.asarray([(each.arrival_s, each.first_token_s, each.finish_s) for each in served])
+    lengths = np.asarray([(each.prompt_tokens, each.output_tokens) for each in served])
+    held = []
+    for at_s in np.linspace(0.0, times.max(), INSTANTS):
+        arrival, first, finish = times.T
+        waiting, running = (arrival <= at_s) & (at_s < first), (first <= at_s) & (at_s < finish)
+        longest_s = (at_s - arrival[waiting]).max(initial=0.0)
+        if longest_s >= LONG_S and running.sum() < NEARLY_ALL * max_num_seqs:
+            done = (at_s - first[running]) / (finish[running] - first[running])
+            tokens = lengths[running, 0] + lengths[running, 1] * done
+            held.append(np.ceil(tokens / block_size).sum())
+    if len(held) < FEWEST * INSTANTS:
+        return None
+    low, median, high = np.quantile(held, (0.1, 0.5, 0.9))
+    return round(float(median) / PREEMPTED) if high - low < FLATTEST * median else None

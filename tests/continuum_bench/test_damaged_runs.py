@@ -1,0 +1,152 @@
+"""Files of a complete run that were cut, changed or lost later: commands name the file, the line and the field."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from continuum_bench.cli import app
+from continuum_traces.run_dir import write_rows
+from continuum_traces.schema import SchedulerEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import write_recorded
+from typer.testing import CliRunner
+
+COMMANDS = ("analyze", "compare", "report")
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def cut_line(text: str) -> str:
+    return text[:-20]
+
+
+def cut_rows(text: str) -> str:
+    return "".join(text.splitlines(keepends=True)[:-1])
+
+
+def with_field(name: str, value: Any) -> Callable[[str], str]:
+    """The second line, or the whole file, with another value of a field; ``a.b`` is a field of a field."""
+
+    def change(text: str) -> str:
+        whole = text.startswith("{\n")
+        lines = [text] if whole else text.splitlines(keepends=True)
+        at = 0 if whole else 1
+        data = json.loads(lines[at])
+        *outer, last = name.split(".")
+        inner = data
+        for each in outer:
+            inner = inner[each]
+        inner[last] = value
+        lines[at] = json.dumps(data, indent=2 if whole else None) + "\n"
+        return "".join(lines)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("turns.jsonl", cut_line, "turns.jsonl:2: the line ends too soon, but the run was complete: the file was cut"),
+        ("turns.jsonl", cut_rows, "turns.jsonl: 1 lines, but the run wrote 2: the file was cut or changed later"),
+        ("scheduler_timestamps.jsonl", cut_rows, "scheduler_timestamps.jsonl: 5 lines, but the run wrote 6"),
+        ("turns.jsonl", with_field("due_s", "soon"), "turns.jsonl:2: due_s: 'soon' is not a number"),
+        ("turns.jsonl", with_field("due_s", None), "turns.jsonl:2: due_s: 'None' is not a number"),
+        ("turns.jsonl", with_field("turn", 1.5), "turns.jsonl:2: turn: '1.5' is not a whole number"),
+        ("turns.jsonl", with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list"),
+        ("turns.jsonl", with_field("colour", 1), "turns.jsonl:2: unknown field 'colour'; written by a newer version?"),
+        ("turns.jsonl", with_field("finish_s", float("nan")), "turns.jsonl:2: NaN is no number"),
+        ("turns.jsonl", lambda text: text.replace('"turn":0,', "", 1), "turns.jsonl:1: the field 'turn' is missing"),
+        ("turns.jsonl", lambda text: "[]\n" + text, "turns.jsonl:1: expected an object"),
+        ("scheduler_timestamps.jsonl", with_field("event", "dance"), ":2: event: 'dance'; there are arrive, start"),
+        ("engine.json", lambda text: text[:9], "engine.json: not JSON"),
+        ("engine.json", with_field("rows", 3), "engine.json: rows: expected a number for each file"),
+        ("manifest.json", lambda text: text[:40], "manifest.json: not JSON"),
+        ("manifest.json", with_field("workload", None), "manifest.json: workload: 'None' is not an object"),
+        ("manifest.json", with_field("seed", "7"), "manifest.json: seed: '7' is not a whole number"),
+        ("manifest.json", with_field("workload.jps", "fast"), "manifest.json: workload.jps: 'fast' is not a number"),
+        ("manifest.json", with_field("hardware.tensor_parallel", []), "hardware.tensor_parallel: '[]' is not a number"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, name: str, damage: Callable[[str], str], said: str) -> None:
+    run = write_recorded(tmp_path / "r", "vllm", 0, [2.0, 3.0])
+    (run / name).write_text(damage((run / name).read_text()))
+    for command in COMMANDS:
+        done = bench(command, run)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (command, done.output)
+        assert said in done.stderr
+
+
+def test_a_lost_file_is_missed(tmp_path: Path) -> None:
+    for name in ("turns.jsonl", "scheduler_timestamps.jsonl"):
+        run = write_recorded(tmp_path / name, "vllm", 0, [2.0])
+        (run / name).unlink()
+        for command in COMMANDS:
+            done = bench(command, run)
+            assert done.exit_code == 2
+            assert f"{run / name}: missing, but the run wrote it" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recorded(tmp_path_factory.mktemp("whole") / "r", "vllm", 0, [2.0, 3.0], token_gaps_ms={"10": 10})
+
+
+@given(
+    name=st.sampled_from(["turns.jsonl", "scheduler_timestamps.jsonl", "manifest.json", "engine.json"]),
+    at=st.floats(0, 1),
+    kept=st.sampled_from([0, 1, 40]),
+    instead=st.sampled_from([b"", b"x", b"\xff", b"null", b"-1", b"9" * 400, b"[" * 5000, b'"', b"}\n{"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_damage_ends_in_a_traceback(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: float, kept: int, instead: bytes
+) -> None:
+    """A piece of a file is replaced by something else, or the file ends there."""
+    run = tmp_path_factory.mktemp("damaged") / "r"
+    shutil.copytree(whole, run)
+    data = (run / name).read_bytes()
+    place = round(at * len(data))
+    (run / name).write_bytes(data[:place] + instead + (data[place + kept :] if kept else b""))
+    for command in ("analyze", "compare"):
+        done = bench(command, run)
+        assert done.exit_code in (0, 2), done.output
+        assert isinstance(done.exception, SystemExit | None), repr(done.exception)
+
+
+def test_the_three_commands_read_the_same_folders(tmp_path: Path) -> None:
+    """Server records and files of the preview, without manifests, one folder each."""
+    for name, end_s in (("vllm", 4.0), ("continuum", 2.0)):
+        folder = tmp_path / "servers" / name
+        folder.mkdir(parents=True)
+        events = [SchedulerEvent(t, kind, "p", 0) for t, kind in ((0.0, "arrive"), (1.0, "start"), (end_s, "finish"))]  # type: ignore[arg-type]
+        write_rows(folder / "scheduler_timestamps.jsonl", events)
+        (tmp_path / "preview" / name).mkdir(parents=True)
+        target = tmp_path / "preview" / name / "scheduler_timestamps"
+        converted = bench("traces", "convert", folder, target, "--to", "preview")
+        assert converted.exit_code == 0, converted.stderr
+    for folder in (tmp_path / "servers", tmp_path / "preview"):
+        analyzed = json.loads(bench("analyze", folder, "--json").stdout)
+        assert [Path(name).name for name in analyzed] == ["continuum", "vllm"]
+        compared = json.loads(bench("compare", folder, "--json").stdout)["policies"]
+        assert compared["continuum"]["ratio_to_vllm"] == 2.0
+        assert bench("report", folder).exit_code == 0
+        assert (folder / "report.html").exists()
+    nothing = bench("analyze", tmp_path / "nothing")
+    assert nothing.exit_code == 2
+
+
+def test_a_run_that_was_cut_short_is_said_to_be(tmp_path: Path) -> None:
+    run = write_recorded(tmp_path / "e" / "vllm-seed0", "vllm", 0, [2.0])
+    (run / "engine.json").unlink()
+    said = bench("compare", tmp_path / "e").stderr
+    assert said.endswith("e: no finished run there; 1 there were cut short, which `analyze` shows\n")
+    assert bench("analyze", tmp_path / "e").exit_code == 0
