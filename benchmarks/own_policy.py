@@ -60,7 +60,7 @@ OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
 A_THIRD = hint_error("adversarial:0.3334")
 """The programs that do not lie then are compared in every arm: ``honest``."""
-BESIDE = ("jct", "p95", "honest")
+BESIDE = ("jct", "p95", "honest", "wall")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
 OF_THE_REPEATS = ("history", "repeats")
 OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
@@ -204,9 +204,9 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
     """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
-    programs that tell the truth where a third lies."""
-    yield "| cell | arm | seeds | JCT mean | P95 | longest | prefix hit | preemptions | JCT to base | P95 | honest |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    programs that tell the truth where a third lies; ``wall``: when the last program ends."""
+    yield "| cell | arm | seeds | JCT mean | P95 | longest | hit | preempted | to base: JCT | P95 | honest | wall |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
             mean = {
