@@ -167,7 +167,7 @@ def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     for text, message in (
         ("tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),
-        ("cases: [{tool_times: 3}]", "cases[0]: tool_times: 3 is not str"),
+        ("cases: [{tool_times: 3}]", "cases[0]: tool_times: 3: there are recorded"),
         ("arrivals: [poisson, 'gamma:0']", "arrivals: gamma:0: expected a number above 1e-06"),
     ):
         grid.write_text(text)

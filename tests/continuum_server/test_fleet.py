@@ -84,7 +84,7 @@ def test_a_stranger_who_answers_is_not_our_server(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ServerError, match="unknown router 'random'; there are: consistent_hash"):
+    with pytest.raises(ServerError, match="unknown router 'random'; there are consistent_hash"):
         check_router("random")
     monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServerError, match=r"need vllm-router: pip install 'continuum-ttl\[replicas\]'"):

@@ -41,10 +41,15 @@ class CalibratedStepTimes:
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         whole = self._times.step_s(chunks, decodes, decode_context_tokens)
         bare = self._times.step_s([PrefillChunk(chunk.tokens, 0) for chunk in chunks], decodes, decodes)
-        return max(bare + (whole - bare) * self._attention + self._overhead_s, 1e-6)
+        return self._calibrated(whole, bare)
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
+        bare = self._times.step_s((), decodes, decodes)
+        whole = self._times.decode_stretch_s(decodes, decode_context_tokens, steps)
+        return [self._calibrated(step_s, bare) for step_s in whole]
+
+    def _calibrated(self, whole_s: float, bare_s: float) -> float:
+        return max(bare_s + (whole_s - bare_s) * self._attention + self._overhead_s, 1e-6)
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)

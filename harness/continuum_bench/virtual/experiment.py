@@ -27,7 +27,7 @@ from continuum_traces.run_dir import (
 )
 from continuum_traces.schema import Manifest
 
-from continuum_bench.virtual.pool import ENGINE_MODULE, Listener, Outcome, Report, play_here
+from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
 from continuum_bench.workload.workload import Workload
 
 LOG = "engine.log"
@@ -192,7 +192,7 @@ class CellTask:
 
     def simulate(self, on_progress: Callable[[Any], None] | None = None) -> None:
         """Run the cell in this process."""
-        engine = import_module(ENGINE_MODULE)
+        engine = import_module("continuum_server.virtual.engine")
         experiment, cell = self.experiment, self.cell
         jobs = experiment.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Protocol
 
-ENGINE_MODULE = "continuum_server.virtual.engine"
+PRELOAD = "continuum_server.virtual.preload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([ENGINE_MODULE])
+    context.set_forkserver_preload([PRELOAD])
     pending, live, outcome = list(tasks), Live(), Outcome()
     with _ctrl_c() as pressed:
         try:
