@@ -47,6 +47,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
     assert {"report.html.j2", "swebench-100.jsonl.gz", "mini-swe.txt", "NOTICE"} < {Path(name).name for name in packed}
 
 
+@pytest.mark.slow
 def test_the_sdist_is_what_git_has(tmp_path: Path) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:

@@ -74,9 +74,11 @@ def dataset(python: Path, folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "options", "numbers"),
     [
-        ("jsonl", (), [1, 2, 3, 4, 5]),
+        pytest.param("jsonl", (), [1, 2, 3, 4, 5], marks=pytest.mark.slow),
         ("parquet", ("--slice=1:3",), [2, 3]),
-        ("folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4]),  # the filter first, as mini-extra does
+        pytest.param(  # the filter first, as mini-extra does
+            "folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple[str, ...], numbers: list[int]) -> None:

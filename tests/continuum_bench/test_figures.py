@@ -136,6 +136,7 @@ def test_own_policy_with_a_users_trace_has_the_same_changes(trace: Path) -> None
     assert {str(value) for point in points for value in point.axes.values()} >= STUDIED
 
 
+@pytest.mark.slow
 def test_ratios_from_end_to_end(trace: Path, tmp_path: Path) -> None:
     out, policies = tmp_path / "out", ["--set", "policy=vllm,continuum"]
     changes = ["--set", "jps=2", "--set", "tool_times=recorded,hang:0.5:50"]

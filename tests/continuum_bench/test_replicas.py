@@ -54,6 +54,7 @@ def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
     assert run.metrics.facts.gpus == 2
 
 
+@pytest.mark.slow
 def test_routers_side_by_side(trace: Path, tmp_path: Path) -> None:
     """A router under which no program comes back to its replica but by chance, and one under which each does."""
     for router, name in (("round_robin", "round-robin"), ("sticky", "sticky")):  # the first as vllm-router calls it

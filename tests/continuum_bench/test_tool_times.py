@@ -213,6 +213,7 @@ def test_scaled_lengths() -> None:
     assert all(turn.new_input_tokens >= 1 and turn.output_tokens >= 1 for turn in scale_lengths(program, 1e-9).turns)
 
 
+@pytest.mark.slow
 def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
     turns = (Turn(3000, 20, tool_calls=(ToolCall("ls", 0.5),)), Turn(100, 20, tool_calls=(ToolCall("ls", 0.5),)))
     write_programs(tmp_path / "small.jsonl", [Program(f"p{i}", (*turns, Turn(10, 5))) for i in range(4)])
