@@ -137,16 +137,21 @@ def test_a_tier_without_room_is_no_tier(policy: str, jobs: list[Job], blocks: in
     """Of zero size it is not built; of less than a block vLLM's code runs and finds no room.
 
     That code also steps while copies are under way in an engine without requests. A pin whose deadline has passed is
-    released at the first step after it, so it may be released sooner there, and the next turn finds it or not. Until a
-    release differs all is the same. A mean to which equal times were added in another order differs in its last digit.
+    released at the first step after it, so it may be released sooner there, and the next turn finds it or not. The
+    turns take as long all the same, and until a release differs the events are the same too. A mean to which equal
+    times were added in another order differs in its last digit. ``concur`` looks at the batch of the first step after
+    a check is due, so that other steps may give another window.
     """
     without = play(jobs, policy, BITING[policy], blocks=blocks)
     for size in (0.0, 0.5):
         played = play(jobs, policy, BITING[policy], blocks=blocks, offload=Offload(tier(size)))
         assert (played.loop.transfers is None) == (size == 0.0)
+        if size and policy == "concur":
+            continue
+        assert played.turns == without.turns
         end_s = first_other_release_s(played, without)
         assert size or end_s == math.inf
-        ours, theirs = (until(end_s, one) for one in (played, without))
+        ours, theirs = (events_before(end_s, one) for one in (played, without))
         assert ours == theirs
 
 
@@ -156,10 +161,8 @@ def first_other_release_s(one: Played, other: Played) -> float:
     return next((min(e.t for e in pair if e is not None) for pair in pairs if pair[0] != pair[1]), math.inf)
 
 
-def until(end_s: float, played: Played) -> tuple[list[Any], list[Any]]:
-    """Turns that ended and events that happened before."""
-    turns = [turn for turn in played.turns if turn.finish_s is not None and turn.finish_s < end_s]
-    return turns, [replace(e, ttl_s=pytest.approx(e.ttl_s)) for e in played.events if e.t < end_s]
+def events_before(end_s: float, played: Played) -> list[Any]:
+    return [replace(event, ttl_s=pytest.approx(event.ttl_s)) for event in played.events if event.t < end_s]
 
 
 @pytest.mark.parametrize("policy", EVERY)
