@@ -1,4 +1,4 @@
-"""What an error says about a name that does not exist. Standard library only."""
+"""Suggestions for a misspelled name, for error messages. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def which(name: object, known: Iterable[str]) -> str:
-    """The names that are spelled alike, then all that exist.
+    """Name the known names with a similar spelling, then all known names.
 
     >>> which("continum", ["vllm", "continuum"])
     'did you mean continuum? there are vllm and continuum'

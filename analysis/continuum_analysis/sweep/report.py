@@ -84,7 +84,7 @@ def _plots(panels: Sequence[Panel], picture: str) -> str:
 
 
 def _in_page_colours(picture: str) -> str:
-    """Black and white of a drawing on paper become the page's ink and paper, which differ in the dark."""
+    """Replace black and white by the page's foreground and background colours, which the dark theme changes."""
     return picture.replace("#000000", "var(--ink)").replace("#ffffff", "var(--paper)")
 
 

@@ -118,24 +118,24 @@ def is_set(value: Any) -> bool:
 
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
-    """The annotated type of each field of a dataclass."""
+    """Map each field of a dataclass to its annotated type."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def owner_of(kind: type, name: str) -> type:
-    """The class that declares the field of that name."""
+    """Find the class, ``kind`` or one of its bases, that declares the field ``name``."""
     return next(each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
 
 
 def extras_of(hint: Any) -> tuple[Any, ...]:
-    """What stands beside a type: a limit, and what Typer is to know."""
+    """Return the metadata of an ``Annotated`` type: limits, and parameters for Typer."""
     return tuple(getattr(hint, "__metadata__", ()))
 
 
 def check(name: str, value: Any, hint: Any) -> None:
     """Raises:
-    OptionError: the value is outside the limit that stands beside its type.
+    OptionError: the value violates a limit in the annotation of its type.
     """
     limits = [each for each in extras_of(hint) if isinstance(each, Limit)]
     for one in value if isinstance(value, list) else [value]:

@@ -284,7 +284,7 @@ class LiveOptions(Options):
 
 def check_no_server_needed(options: RunOptions) -> None:
     """Raises:
-    OptionError: arrivals that only a live server can have.
+    OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
     """
     if options.arrivals.startswith("concurrency"):
         raise OptionError(f"--arrivals {options.arrivals}: needs --base-url")
