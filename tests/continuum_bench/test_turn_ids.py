@@ -95,12 +95,12 @@ def breaking(server: Live, fates: dict[tuple[str, str], str]) -> Iterator[str]:
     proxy, started = Breaking(server.server.url, fates), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(proxy.run(started)), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield f"{proxy.url}/v1"
     finally:
         proxy.stop()
-        thread.join(10)
+        thread.join(60)
     assert not fates, "an answer was to be broken and was never asked for"
 
 

@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 pytestmark = pytest.mark.slow
 
 KEY = "secret-key"
+LONG = "first " * 6000
+"""A reply that takes two seconds: a client that leaves after its first token leaves long before its end."""
 SCRIPT = [
     {
         "program": "agent",
@@ -29,7 +31,7 @@ SCRIPT = [
             {"text": "Done."},
         ],
     },
-    {"program": "again", "replies": [{"text": "first " * 400}, {"text": "second"}]},
+    {"program": "again", "replies": [{"text": LONG}, {"text": "second"}]},
 ]
 TOOLS: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -76,8 +78,8 @@ def test_a_scripted_agent_is_a_real_conversation(agents: Live) -> None:
     for (_, before, _), (_, _, cached) in pairwise(seen):
         assert cached is not None
         assert cached >= before - 16  # the template repeats what was generated, token by token
-    events = agents.events("agent", until="unpin")
-    assert [event.tool for event in events if event.event == "finish"] == ["ls", "fetch+search", "pytest", None]
+    assert agents.wait_for(lambda: sum(event.event == "finish" for event in agents.events("agent")) == 4)
+    assert [event.tool for event in agents.events("agent") if event.event == "finish"] == ["ls", "fetch+search", "pytest", None]
 
 
 def test_an_aborted_reply_is_given_again(agents: Live) -> None:
@@ -88,7 +90,7 @@ def test_an_aborted_reply_is_given_again(agents: Live) -> None:
     next(iter(stream))
     stream.close()
     answers = [client.chat.completions.create(**ask).choices[0].message.content for _ in range(2)]
-    assert answers == ["first " * 400, "second"]
+    assert answers == [LONG, "second"]
 
 
 @pytest.mark.parametrize(
