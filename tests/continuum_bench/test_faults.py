@@ -390,7 +390,7 @@ async def told(goes_on: threading.Event) -> None:
 
 
 class Stuck:
-    """Answers two programs, and the first turn of each other; what comes then is held until ``goes_on`` is set."""
+    """Answers the first program, and the first turn of each other; what comes then is held until ``goes_on`` is set."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -400,7 +400,7 @@ class Stuck:
     async def __call__(self, request: web.Request, number: int) -> Any:
         program = (await request.json())["vllm_xargs"]["program_id"]
         self._turns[program] += 1
-        if program not in ("p0", "p1") and self._turns[program] > 1:
+        if program != next(iter(self._turns)) and self._turns[program] > 1:
             self.held += 1
             await told(self.goes_on)
         return await good(request, number)
@@ -416,7 +416,7 @@ def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
 
 
 def killed(server: FakeEndpoint, stuck: Stuck, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
-    """A run of two programs at a time, killed once two have finished and two are in the middle of their turns."""
+    """A run of two programs at a time, killed once one has finished and two are in the middle of their turns."""
     run = start(replay_command(trace, server.url, out, "--arrivals", "concurrency:2", *more), start_new_session=True)
     wait_for(lambda: stuck.held == 2, run)
     os.kill(run.pid, how)
@@ -436,7 +436,7 @@ def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int
         folder = run_of(out)
         finished = {record.program_id for record in read_turns(folder) if record.is_last}
         seen = {arrival.program_id for arrival in read_arrivals(folder)}
-        assert (finished, seen) == ({"p0", "p1"}, {"p0", "p1", "p2", "p3"})
+        assert (len(finished), len(seen)) == (1, 3)
         found = analyzed(out)
         assert (found["programs_finished"], found["programs"]) == (len(finished), len(seen))
         assert set(found["unfinished"]) == seen - finished
@@ -471,7 +471,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
         assert f"stopped; 0 of 1 runs are complete; go on with --resume {out}" in stderr
         assert "Traceback" not in stderr
         stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
-        assert stopped == {"p2", "p3"}
+        assert len(stopped) == 2
         assert set(server.released) >= stopped
         assert stopped <= set(analyzed(out)["unfinished"])
         assert replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True).exit_code == 0

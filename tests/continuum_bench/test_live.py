@@ -23,6 +23,7 @@ from continuum_traces.conversation import open_turn
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
+from live_server import Live
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,29 +102,14 @@ def test_a_server_too_small_to_profile() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
-    from continuum_server.emulated.settings import EmulatedSettings  # noqa: PLC0415
-    from continuum_server.launcher import Server  # noqa: PLC0415
-    from continuum_server.server_config import ServerConfig  # noqa: PLC0415
-
-    record = tmp_path / "record"
-    config = ServerConfig(
-        policy="static-ttl",
-        policy_options={"ttl_s": 60.0},
-        port=0,
-        record=record,
-        kv_blocks=2000,
-        max_model_len=16_000,
-        emulated=EmulatedSettings(time_scale=2.0),
+def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
+    url = f"{server.server.url}/v1"
+    done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", server.record)
+    assert done.exit_code == 0, done.output
+    profiled = runner.invoke(
+        app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
     )
-    with Server(config, tmp_path / "server.log") as server:
-        url = f"{server.url}/v1"
-        done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", record)
-        assert done.exit_code == 0, done.output
-        profiled = runner.invoke(
-            app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
-        )
-        assert profiled.exit_code == 0, profiled.output
+    assert profiled.exit_code == 0, profiled.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "emulated" in summary["manifest"]["modelled"][0]
     row = summary["policies"]["static-ttl"]

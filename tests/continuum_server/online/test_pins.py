@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest

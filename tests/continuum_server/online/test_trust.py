@@ -25,7 +25,7 @@ from request_fuzz import KEYS, Pair, Sent, pairs
 Status = Callable[[Sent], Awaitable[int]]
 
 AT_ONCE = 48
-REQUESTS = 20_000
+REQUESTS = 10_000
 WARM_UP = 3_000
 GROWTH_MB = 20.0
 HANDLERS = (
