@@ -23,7 +23,7 @@ from continuum_traces.run_dir import replica_name
 from continuum_server.bound_process import BoundProcess
 from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server, now_s
-from continuum_server.ports import answers, free_port, hold_port, listening, listens
+from continuum_server.ports import answers, hold_port, listening, listens
 from continuum_server.server_config import ServerConfig, ServerError, ServerState
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
@@ -54,14 +54,21 @@ class Router:
     def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
         self.port = port
         self.url = f"http://{host}:{self.port}"
+        self._held = hold_port("127.0.0.1", 0)  # for its own metrics
+        metrics = str(self._held.getsockname()[1])
         command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
-        command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_port())]
+        command += ["--host", host, "--port", str(self.port), "--prometheus-port", metrics]
         command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
         environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it logs every program's id three times a turn
         with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
             self._bound = BoundProcess(command, environment, file)
         self.process = self._bound.process
-        self.kill, self.kill_group = self._bound.kill, self._bound.kill_group
+        self.kill_group = self._bound.kill_group
+
+    def kill(self) -> None:
+        """Kill the router and wait for its end."""
+        self._bound.kill()
+        self._held.close()
 
     @property
     def ended(self) -> str | None:

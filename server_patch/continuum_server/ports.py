@@ -24,12 +24,6 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port on which nothing listens at this moment."""
-    with hold_port("127.0.0.1", 0) as held:
-        return int(held.getsockname()[1])
-
-
 def hold_port(host: str, port: int) -> socket.socket:
     """A socket that is bound there and does not listen, until it is closed.
 

@@ -10,7 +10,7 @@ import pytest
 from continuum_bench.cli import app
 from continuum_server import record_file, recorder
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.ports import free_port
+from continuum_server.ports import hold_port
 from continuum_server.server_command import command_of, longest_request
 from continuum_server.server_config import ServerConfig
 from typer.testing import CliRunner
@@ -180,7 +180,8 @@ def test_the_health_port_is_for_replicas_and_must_be_free() -> None:
         port = str(other.getsockname()[1])
         assert f"port {port} of 127.0.0.1 is taken" in refusal("--replicas", "2", "--health-port", port)
     assert "--health-port 99999: must be at most 65,535" in refusal("--replicas", "2", "--health-port", "99999")
-    port = str(free_port())
+    with hold_port("127.0.0.1", 0) as held:
+        port = str(held.getsockname()[1])
     both = runner.invoke(app, ["serve", "--port", port, "--replicas", "2", "--health-port", port])
     assert both.exit_code == 2
     assert f"port {port} of 127.0.0.1 is taken" in both.stderr
