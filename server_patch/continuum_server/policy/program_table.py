@@ -12,12 +12,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
 from continuum_server.policy.hints import Wishes
+from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
 from continuum_server.policy.tool_statistics import told
 
@@ -25,33 +26,22 @@ PinsYieldTo = Literal["policy", Yielding]
 """``policy``: what the policy itself chose."""
 
 
-class GuardError(ValueError):
-    """A guard has a value that is not allowed: its name, the value, and what is allowed."""
-
-    def __init__(self, name: str, given: Any, allowed: str) -> None:
-        super().__init__(name, given, allowed)
-        self.name, self.given, self.allowed = name, given, allowed
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.given!r}: {self.allowed}"
-
-
 @dataclass(frozen=True, slots=True)
 class Guards:
     """Limits that no policy can exceed.
 
     Raises:
-        GuardError: a value of the wrong type or out of range.
+        LimitError: a value of the wrong type or out of range.
     """
 
     max_ttl_s: float = 600.0
     """Longest hold of any turn."""
-    max_pinned_share: float = 0.95
-    """Share of the KV pool that pins may hold; a block that several pins share counts once."""
-    max_pins_per_client: int | None = None
-    """Pins that requests with one API key may hold at once; None: no such limit."""
-    max_programs: int = 100_000
-    """Idle programs remembered; the programs that were idle for longest are forgotten first."""
+    max_pinned_share: Annotated[float, Range(0.0, 1.0)] = 0.95
+    """Share of the KV pool that pins may hold. A block that several pins share counts once."""
+    max_pins_per_client: Count | None = None
+    """Number of pins that requests with one API key may hold at once; None: no such limit."""
+    max_programs: Annotated[int, Range(1, 1_000_000_000)] = 100_000
+    """Number of idle programs that are remembered. The programs that were idle for longest are forgotten first."""
     max_overtake_s: float = 1800.0
     """A request that has waited this long runs before all later requests, and pins are released for it."""
     pins_yield_to: PinsYieldTo = "policy"
@@ -61,28 +51,7 @@ class Guards:
     """
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.max_ttl_s) and 0 <= self.max_ttl_s < math.inf):
-            raise GuardError("max_ttl_s", self.max_ttl_s, "must be a number of seconds, 0 or more and finite")
-        if not (_is_number(self.max_overtake_s) and self.max_overtake_s >= 0):
-            raise GuardError("max_overtake_s", self.max_overtake_s, "must be a number of seconds, 0 or more")
-        if not (_is_number(self.max_pinned_share) and 0 <= self.max_pinned_share <= 1):
-            raise GuardError("max_pinned_share", self.max_pinned_share, "must be a number from 0 to 1")
-        per_client = self.max_pins_per_client
-        if per_client is not None and not (_is_whole(per_client) and per_client >= 0):
-            raise GuardError("max_pins_per_client", per_client, "must be a whole number, 0 or more; none: no limit")
-        if not (_is_whole(self.max_programs) and self.max_programs >= 1):
-            raise GuardError("max_programs", self.max_programs, "must be a whole number, at least 1")
-        if self.pins_yield_to not in get_args(PinsYieldTo):
-            raise GuardError("pins_yield_to", self.pins_yield_to, f"there are {', '.join(get_args(PinsYieldTo))}")
-
-
-def _is_number(value: Any) -> bool:
-    """Settings come as JSON, which holds text and truth values too."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        check_fields(self)
 
 
 @dataclass(slots=True)
