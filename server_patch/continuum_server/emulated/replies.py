@@ -46,7 +46,7 @@ class Reply:
     tool_calls: tuple[ToolCall, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.text is self.token_ids is self.tool_calls is None:
+        if all(part is None for part in (self.text, self.token_ids, self.tool_calls)):
             raise ValueError("expected text, token_ids or tool_calls")
 
     def tokens(self, encode: Encode) -> list[int]:

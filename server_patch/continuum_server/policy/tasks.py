@@ -217,7 +217,7 @@ def _is_number(value: Any) -> bool:
 
 
 def survivor_mean(log_mean: float, log_std: float, beyond: float) -> float:
-    """Return the mean of the log-normal values above ``beyond``. Without a spread: the mean, or ``beyond`` if larger."""
+    """Return the mean of the log-normal values above ``beyond``. Without a spread: ``beyond`` or the mean."""
     if log_std < 1e-6:
         return max(math.exp(log_mean), beyond)
     if beyond <= 0.0:
