@@ -1,7 +1,7 @@
-"""The key under which the times of an output's tools are recorded. Nothing here raises, whatever the text.
+"""The key under which the times of an output's tools are recorded. The functions never raise an exception.
 
-The key is the function's name or, for a function that runs a shell command, the command's first program (read as by
-clients and importers). Several calls share one key, the set of their keys: the recorded time is the slowest one's.
+The key is the function's name or, for a function that runs a shell command, the command's first program (as in clients
+and importers). Several calls have one key, which lists their keys, because the recorded time is that of the slowest.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MAX_CALLS = 16
 
 
 def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
-    """The key of the calls in an output; ``hint`` if the output calls nothing."""
+    """Return the key of the calls in an output; ``hint`` if it calls no tool."""
     return calls_key(read_calls(text), first_word) or hint
 
 
 def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
-    """The key of a response's ``tool_calls``, as objects or as dictionaries."""
+    """Return the key of a response's ``tool_calls``, which are objects or dictionaries."""
     return calls_key(read_openai(tool_calls), first_word)
 
 
 def tools_key(names: Iterable[str]) -> str | None:
-    """One key for several tools that run at the same time."""
-    found = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
-    return "+".join(found[:_MAX_CALLS]) or None
+    """Return one key for several tools that run at the same time."""
+    keys = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
+    return "+".join(keys[:_MAX_CALLS]) or None
 
 
 def calls_key(calls: Sequence[Call], first_word: bool = False) -> str | None:

@@ -70,7 +70,7 @@ class ContinuumV1(ProgramFcfs):
 
 
 def bernstein_bound(samples: Moments, delta: float, longest: float) -> float:
-    """Return the empirical Bernstein bound: with probability 1 - delta the mean of values up to ``longest`` is below."""
+    """Return the empirical Bernstein bound on the mean of values up to ``longest``, with confidence 1 - delta."""
     if samples.count == 0:
         return 0.0
     log = math.log(3.0 / delta)
