@@ -1,14 +1,15 @@
-"""Step times modelled from a GPU's peaks and a model's byte counts, for pairs that nobody measured.
+"""Step times modelled from a GPU's peaks and a model's byte counts, for pairs without measurements.
 
-A step's time is the sum of five parts. Matrix multiplications take the longer of two times: arithmetic at a share of
-the peak, and reading the weights at a share of the bandwidth. Routed experts take both times, one after the other:
-those that the tokens visit are read, and all experts are equally likely. Each layer adds a fixed time. On several GPUs
-each layer adds two all-reduces. Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
+A step's time is the sum of five parts. (1) Matrix multiplications take the longer of two times: arithmetic at a share
+of the peak, and reading the weights at a share of the bandwidth. (2) Routed experts take both times, one after the
+other. Only experts that the tokens visit are read, and all experts are equally likely. (3) Each layer adds a fixed
+time. (4) On several GPUs each layer adds two all-reduces. (5) Attention takes arithmetic for prompt chunks, and reading
+of KV for decoding requests.
 
-The six constants bring this formula nearest to the measured Llama tables of A100, H100, H200 and B200 (``python
-benchmarks/step_times_check.py --fit``). docs/results/step-times.md says how near, on these GPUs and on the L40S, which
-was not used in the fit. Two cards have constants of their own (``MEASURED_SHARES``). For other models the error is not
-known.
+The six constants are fitted to the measured Llama tables of A100, H100, H200 and B200 (``python
+benchmarks/step_times_check.py --fit``). docs/results/step-times.md has the errors on these GPUs and on the L40S, which
+was not used in the fit. Two cards have constants of their own (``MEASURED_SHARES``). For other models the error is
+unknown.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ CHUNK_SLACK_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Which shares of the data sheet's numbers a real step reaches."""
+    """The shares of the data sheet's numbers that a real step reaches."""
 
     matmul: float = 0.72
-    """Of peak arithmetic, by matrix multiplications."""
+    """Share of peak arithmetic that matrix multiplications reach."""
     attention: float = 0.65
-    """Of peak arithmetic, by the attention of prompt chunks."""
+    """Share of peak arithmetic that the attention of prompt chunks reaches."""
     bandwidth: float = 0.81
-    """Of memory bandwidth."""
+    """Share of memory bandwidth."""
     layer_us: float = 38.0
     """Time of a layer's norms, rotations and copies in any batch."""
     link: float = 0.45
-    """Of the link's bandwidth, by all-reduces."""
+    """Share of the link's bandwidth that all-reduces reach."""
     all_reduce_us: float = 8.5
     """Time of an all-reduce of hardly any bytes."""
 
 
 EXPERTS_SHARE = 0.6
-"""Of the rate of matrix multiplications, by those of routed experts. It brings the formula nearest to the tables of
-Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 10% and 8% for the first two, 11% and 16% for gpt-oss.
+"""Rate of routed experts' matrix multiplications, as a share of other matrix multiplications' rate. It is fitted to the
+tables of Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 10% and 8% for the first two, 11% and 16% for
+gpt-oss.
 """
 PROFILE_SOURCE = "kernel times of vLLM 0.19 in casys-kaist/LLMServingSim @ 5daddb2 (MIT)"
 MEASURED_SHARES = {
@@ -72,11 +74,11 @@ class RooflineStepTimes:
     Args:
         gpu: one of ``specs.GPUS``.
         model: one of ``specs.MODELS``.
-        tensor_parallel: GPUs; divides weights, KV and arithmetic evenly.
-        step_overhead_ms: added to every step.
-        shares: the constants; by default those of the GPU, or else the general ones.
-        request_overhead_ms: added to every step for each of its requests.
-        mixed: attention in steps with chunks; None: arithmetic and reading, chunk by chunk.
+        tensor_parallel: number of GPUs, over which weights, KV and arithmetic are divided evenly.
+        step_overhead_ms: time added to every step.
+        shares: the constants; None: the GPU's own constants if it has some, else the general ones.
+        request_overhead_ms: time added to every step for each of its requests.
+        mixed: attention in steps with chunks; None: the sum of arithmetic and reading of each chunk.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class RooflineStepTimes:
         attention_flops_s = gpu.bf16_tflops * 1e12 * shares.attention * tensor_parallel
         self._pair_s = 2 * model.query_heads * (2 * model.head_dim + model.rope_head_dim) / attention_flops_s
         self._context_s = model.kv_bytes_per_layer_token * model.kv_copies(tensor_parallel) / self._bytes_s
-        # MLA: a decode step multiplies compressed vectors; a chunk first expands those of its prefix
+        # MLA: a decode step multiplies compressed vectors, and a chunk first expands the vectors of its prefix
         latent = 2 * model.kv_lora_rank + model.rope_head_dim
         self._decode_context_s = max(self._context_s, 2 * model.query_heads * latent / attention_flops_s)
         self._expansion_s = 2 * model.layers * model.expansion_parameters / self._matmul_flops_s
@@ -132,7 +134,7 @@ class RooflineStepTimes:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_s(self, tokens: int, sampled: int) -> float:
-        """The step without attention. ``sampled`` of the tokens (one a request) reach the output layer."""
+        """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
         found = self._fixed.get((tokens, sampled))
         if found is None:
             limit = self._model.max_context_tokens + MAX_BATCH
@@ -146,7 +148,7 @@ class RooflineStepTimes:
         return found
 
     def _experts_s(self, tokens: int) -> float:
-        """Routed experts: reading those that the tokens visit (all are equally likely), then the arithmetic."""
+        """Return the time of routed experts: reading the experts that the tokens visit, then the arithmetic."""
         model = self._model
         if not model.experts:
             return 0.0
@@ -156,7 +158,7 @@ class RooflineStepTimes:
         return model.expert_bytes * visited / self._bytes_s + flops / self._expert_flops_s
 
     def _decode_s(self, batch: int, context_sum: int) -> float:
-        """Time to read the KV of every request once; window layers read at most their window."""
+        """Return the time to read the KV of every request once. Window layers read at most their window."""
         model, mean = self._model, context_sum / batch
         if not (batch <= MAX_BATCH and 1 <= mean <= model.max_context_tokens):
             check_range("decoding requests", batch, 1, MAX_BATCH)
@@ -167,7 +169,7 @@ class RooflineStepTimes:
         return layer_tokens * self._decode_context_s
 
     def _chunk_s(self, chunk: PrefillChunk) -> float:
-        """Arithmetic for the query-key pairs of a causal chunk; at least the time to read its KV once."""
+        """Return the time of arithmetic for the query-key pairs of a causal chunk, or of reading its KV if longer."""
         tokens, prefix = chunk
         model = self._model
         check_range("chunk tokens", tokens, 1, model.max_context_tokens)
@@ -182,7 +184,7 @@ class RooflineStepTimes:
 
 
 def window_pairs(tokens: int, prefix: int, window: int) -> float:
-    """Query-key pairs of a causal chunk whose queries see at most the last ``window`` keys."""
+    """Return the number of query-key pairs of a causal chunk whose queries attend to the last ``window`` keys."""
     ramp = min(max(window - prefix, 0), tokens)
     return ramp * (prefix + ramp / 2) + (tokens - ramp) * window
 
