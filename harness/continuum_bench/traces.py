@@ -17,7 +17,7 @@ from continuum_traces.run_dir import EVENTS, create, read_events, write_json, wr
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, profile_to_json, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -76,7 +76,7 @@ def synth_traces(
 
 def fit_profile(source: Path, target: Path, name: str, reading: str, form: str | None, overwrite: bool) -> int:
     check_free(target, overwrite)
-    write_json(target, profile_to_json(fit(_read_telling(source, form)[0], name, cast(Reading, reading))))
+    write_json(target, dataclasses.asdict(fit(_read_telling(source, form)[0], name, cast(Reading, reading))))
     print_notice(f"profile written to {target}")
     return 0
 
