@@ -40,8 +40,6 @@ class RunMetrics:
 
     values: dict[str, Value]
     pins_by_ending: dict[str, int]
-    unfinished: tuple[str, ...]
-    failed: tuple[str, ...]
     errors_by_kind: dict[str, int]
     facts: RunFacts
 
@@ -67,9 +65,7 @@ def completion_times(path: Path) -> dict[str, float]:
 def measure(facts: RunFacts) -> RunMetrics:
     values = {metric.name: metric.compute(facts) for metric in METRICS}
     endings = Counter(pin.reason for pin in facts.pins)
-    return RunMetrics(
-        values, dict(sorted(endings.items())), facts.unfinished, facts.failed, errors_by_kind(facts), facts
-    )
+    return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)
 
 
 Values = Callable[[RunFacts], Iterable[float | None]]

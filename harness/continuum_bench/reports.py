@@ -49,8 +49,8 @@ def show_metrics(paths: Sequence[Path], as_json: bool, slo: SloOptions = _NO_SLO
                 **run.metrics.values,
                 "pins_by_ending": run.metrics.pins_by_ending,
                 "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
-                "unfinished": run.metrics.unfinished,
-                "failed": run.metrics.failed,
+                "unfinished": run.metrics.facts.unfinished,
+                "failed": run.metrics.facts.failed,
                 "errors_by_kind": run.metrics.errors_by_kind,
                 **_verdicts(run.path),
             }

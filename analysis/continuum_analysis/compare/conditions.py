@@ -40,7 +40,6 @@ class Pair:
 
     name: str
     runs: Sequence[Run]
-    base_name: str
     base: Sequence[Run]
 
 
@@ -179,11 +178,7 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
     """This arm's metric / the baseline's. The mean JCT's ratio is over the programs that finished under both."""
     if _metric(name, pair.runs) == JCT_MEAN:
         comparison = compare_to(pair.base, pair.runs)
-        if comparison is None:
-            return None
-        found = comparison.ratio
-        bounds = found.bounds
-        return Interval(1 / found.mean, 1 / bounds[1], 1 / bounds[0]) if bounds else Interval(1 / found.mean)
+        return None if comparison is None else comparison.ratio.inverse()
     ours, theirs = _by_seed(name, pair.runs), _by_seed(name, pair.base)
     seeds = [seed for seed in ours if seed in theirs]
     over, under = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]

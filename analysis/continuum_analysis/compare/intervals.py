@@ -39,6 +39,11 @@ class Interval:
             return self
         return Interval(self.mean, max(least, self.low), min(most, self.high))
 
+    def inverse(self) -> Interval:
+        """The same comparison the other way round: 1 / the estimate, with the reciprocal bounds."""
+        low, high = self.bounds or (None, None)
+        return Interval(1 / self.mean, 1 / high if high else None, 1 / low if low else None)
+
     def text(self, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
         """``1.5 (1.2 to 1.8)``, or the estimate alone where there is no interval or it has no width.
 

@@ -21,7 +21,7 @@ from continuum_analysis.compare.intervals import (
     resampled_ratio,
 )
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.words import SAME_TO_THE_EYE
+from continuum_analysis.compare.words import outcome
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400
@@ -112,7 +112,7 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
         groups = [dealt[at : at + size] for at in range(0, len(dealt) - size + 1, size)]
         found = [method(group) for group in groups]
         raised = sum(_leaves_out_one(each) for each in found)
-        claims += sum(_leaves_out_one(each) and not _equal_to_the_eye(each) for each in found)
+        claims += sum(each.bounds is not None and outcome(each) in ("faster", "slower") for each in found)
         alarms, total = alarms + raised, total + len(groups)
         unbounded += sum(each.low is None for each in found)
         if number == 0:
@@ -121,12 +121,7 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
 
 
 def _leaves_out_one(found: Interval) -> bool:
-    return found.low is not None and found.high is not None and not found.low <= 1 <= found.high
-
-
-def _equal_to_the_eye(found: Interval) -> bool:
-    """The verdict's rule."""
-    return max(abs((found.low or 0.0) - 1), abs((found.high or 0.0) - 1)) < SAME_TO_THE_EYE
+    return found.bounds is not None and not found.bounds[0] <= 1 <= found.bounds[1]
 
 
 def _means(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -263,8 +262,8 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
         comparison=comparison,
         pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
         errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
-        unfinished=tuple(sorted({program for each in metrics for program in each.unfinished})),
-        failed=tuple(sorted({program for each in metrics for program in each.failed})),
+        unfinished=tuple(sorted({program for each in metrics for program in each.facts.unfinished})),
+        failed=tuple(sorted({program for each in metrics for program in each.facts.failed})),
     )
 
 
@@ -290,13 +289,14 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
         if missing:
             warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
         for run in group:
-            left_out = len(run.metrics.unfinished) + len(run.metrics.failed)
+            facts = run.metrics.facts
+            left_out = len(facts.unfinished) + len(facts.failed)
             if left_out:
                 warnings.append(
-                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(run.metrics.facts.everyone)} programs did "
+                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
                 )
-            late = lateness_warning(run.metrics.facts)
+            late = lateness_warning(facts)
             if late is not None and run.manifest.engine != "virtual":  # there a turn only waits for a step to end
                 warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
     return warnings
@@ -335,10 +335,8 @@ def _csv_values(arm: ArmSummary) -> list[Value]:
 
 
 def _write_csv(file: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([headings, *rows])
-    with writing(file):
-        file.write_text(out.getvalue(), encoding="utf-8")
+    with writing(file), file.open("w", encoding="utf-8", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
 
 
 def _cell(value: Value) -> str:

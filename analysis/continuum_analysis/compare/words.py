@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, Interval, interval_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
@@ -145,42 +146,45 @@ def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
 def _holds(end: Summary, best: str, found: Comparison) -> bool:
     """Whether the fastest policy stands to the baseline as it does there, and no other is faster."""
     arm, leader = end.arms.get(best), _leader(end)
-    if arm is None or arm.comparison is None or leader is None or _outcome(arm.comparison) != _outcome(found):
+    if arm is None or arm.ratio is None or leader is None or outcome(arm.ratio) != outcome(found.ratio):
         return False
     if leader[0] == best:
         return True
     second = end.runner_up
-    return second is not None and second[0] == best and _outcome(second[1]) in ("equal", "open")
+    return second is not None and second[0] == best and outcome(second[1].ratio) in ("equal", "open")
 
 
-def _outcome(found: Comparison) -> str:
-    low, high = found.ratio.bounds or (found.ratio.mean, found.ratio.mean)
+def outcome(ratio: Interval) -> Literal["equal", "open", "faster", "slower"]:
+    """Judge a ratio of the baseline's mean JCT to a policy's by its interval, or by the estimate if it has none.
+
+    ``equal``: the interval lies within 1% of 1. ``open``: it contains 1, so that the two cannot be told apart.
+    """
+    low, high = ratio.bounds or (ratio.mean, ratio.mean)
     if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
         return "equal"
     if low <= 1.0 <= high:
         return "open"
-    return "faster" if found.ratio.mean > 1 else "slower"
+    return "faster" if ratio.mean > 1 else "slower"
 
 
 def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:
     baseline, several = summary.baseline, len(summary.arms) > 2
     facts = f"mean JCT {_mean_jct(summary, name)} against {_mean_jct(summary, baseline)}"
-    ratio, bounds, seeds = found.ratio, found.ratio.bounds, f"{len(found.seeds)} seeds, paired"
-    if bounds is None:
-        return f"{name}: {ratio.mean:.2f}x {baseline}'s speed ({facts}) on {_no_interval(found)}."
-    low, high = bounds
-    said = f"(95% interval {ratio.bounds_text('{:.2f}'.format)}, {seeds}; {facts})"
-    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
+    if found.ratio.bounds is None:
+        return f"{name}: {found.ratio.mean:.2f}x {baseline}'s speed ({facts}) on {_no_interval(found)}."
+    result = outcome(found.ratio)
+    ratio = found.ratio.inverse() if result == "slower" else found.ratio
+    interval = ratio.bounds_text("{:.2f}".format)
+    said = f"(95% interval {interval}, {len(found.seeds)} seeds, paired; {facts})"
+    if result == "equal":
         return f"{name} and {baseline} are equal to within 1% here: {ratio.mean:.2f}x {said}."
-    if low <= 1.0 <= high:
+    if result == "open":
         return f"{name} and {baseline} cannot be told apart: {ratio.mean:.2f}x {said}."
-    if ratio.mean > 1:
+    if result == "faster":
         first = "was the fastest: it " if several else ""
         return f"{name} {first}finished programs {ratio.mean:.2f}x faster than {baseline} {said}."
-    slower = Interval(1 / ratio.mean, 1 / high, 1 / low)
-    said = f"(95% interval {slower.bounds_text('{:.2f}'.format)}, {seeds}; {facts})"
     first = f"No policy was faster than {baseline}: " if several else ""
-    return f"{first}{name} finished programs {slower.mean:.2f}x slower than {baseline} {said}."
+    return f"{first}{name} finished programs {ratio.mean:.2f}x slower than {baseline} {said}."
 
 
 def _next_best(summary: Summary, best: str) -> str:
@@ -188,10 +192,9 @@ def _next_best(summary: Summary, best: str) -> str:
     if summary.runner_up is None or summary.runner_up[0] in (best, summary.baseline):
         return ""
     second, found = summary.runner_up
-    bounds = found.ratio.bounds
-    if bounds is None:
+    if found.ratio.bounds is None:
         return f"The next best was {second} ({_mean_jct(summary, second)}). "
-    if bounds[0] <= 1.0 <= bounds[1] or max(abs(each - 1) for each in bounds) < SAME_TO_THE_EYE:
+    if outcome(found.ratio) in ("equal", "open"):
         how = "it cannot be told apart from the next best"
     else:
         how = f"its programs were {found.ratio.mean:.2f}x as fast as under the next best"

@@ -80,9 +80,7 @@ def _bars(panel: Panel) -> str:
         whisker = f'<b style="left:{bar.low / top:.2%};width:{(bar.high - bar.low) / top:.2%}"></b>'
         filled = f'<i style="width:{bar.y / top:.2%};background:{colour}"></i>'
         track = filled + (whisker if bar.high > bar.low else "")
-        rows.append(
-            f"<div><span>{escape(bar.name)}</span><span class='track'>{track}</span><span>{bar.said}</span></div>"
-        )
+        rows.append(_row(bar.name, track, bar.said))
     return f"<div class='bars'><h3>{escape(panel.title)}</h3>{''.join(rows)}</div>"
 
 

@@ -6,13 +6,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import gcd
 from typing import Literal
 
 from continuum_traces.schema import Manifest
 
-from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes, pinned_tokens
 
 Cause = Literal[
     "pinned",
@@ -129,13 +128,17 @@ def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int
     what was found.
     """
     found = turn.hit_tokens or 0
-    known = turn.client.reusable_tokens if turn.client else None
+    known = _recorded_reusable(turn)
     if known is None:
         if before is None or turn.prompt_tokens < before.prompt_tokens:
             return found
         known = before.prompt_tokens
     at_most = max(0, min(known, turn.prompt_tokens - 1))  # an engine always computes the last prompt token
     return max(found, at_most // block_tokens * block_tokens)
+
+
+def _recorded_reusable(turn: TurnTimes) -> int | None:
+    return turn.client.reusable_tokens if turn.client else None
 
 
 def explain(programs: Sequence[ProgramTimes], limits: Limits) -> list[Return]:
@@ -152,18 +155,14 @@ def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iter
         pin = pins.get(before.index)
         reusable = reusable_tokens(turn, before, limits.block_tokens)
         whole = turn.hit_tokens >= reusable - limits.block_tokens
-        cause = _why_hit(turn, pin, held) if whole else _why_missed(turn, before, pin, limits, held)
-        if whole and turn.prompt_tokens < before.prompt_tokens and _client_reusable(turn) is None:
+        cause = _why_hit(turn, pin) if whole else _why_missed(turn, before, pin, limits, held)
+        if whole and turn.prompt_tokens < before.prompt_tokens and _recorded_reusable(turn) is None:
             cause = "rewritten"
         late_s = turn.arrive_s - pin.until_s if pin and pin.until_s is not None and cause == "expired" else None
         yield Return(program.program_id, turn, before, pin, cause, reusable, late_s)
 
 
-def _client_reusable(turn: TurnTimes) -> int | None:
-    return turn.client.reusable_tokens if turn.client else None
-
-
-def _why_hit(turn: TurnTimes, pin: PinTimes | None, held: _PinnedTokens) -> Cause:
+def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
     if turn.reload_bytes:
         return "reloaded"
     if turn.start_s is None:
@@ -194,7 +193,7 @@ def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _P
     if before.tool is None:
         return "no tool"
     if limits.pinned_tokens is not None:
-        wanted = held.at(finish_s) + before.prompt_tokens + before.output_tokens
+        wanted = held.before(finish_s) + before.prompt_tokens + before.output_tokens
         if wanted > limits.pinned_tokens:
             return "guard"
     return "ttl 0"
@@ -215,24 +214,14 @@ class _PinnedTokens:
     """Tokens in pins at any instant of a run."""
 
     def __init__(self, programs: Sequence[ProgramTimes]) -> None:
-        self.any = any(program.pins for program in programs)
         self.native = any(turn.status is not None for program in programs for turn in program.turns)
         """False for the preview's records, which do not say how a turn ended."""
-        changes = [
-            change
-            for program in programs
-            for pin in program.pins
-            for change in ((pin.since_s, pin.tokens), (pin.until_s, -pin.tokens))
-            if change[0] is not None
-        ]
-        changes.sort(key=lambda change: change[0] or 0.0)
-        self._times = [t or 0.0 for t, _ in changes]
-        self._totals = list(accumulate(tokens for _, tokens in changes))
+        self._times, self._totals = pinned_tokens(programs)
+        self.any = bool(self._times)
 
-    def at(self, instant_s: float) -> int:
-        """Before the changes at that instant itself."""
-        index = bisect_left(self._times, instant_s)
-        return self._totals[index - 1] if index else 0
+    def before(self, instant_s: float) -> int:
+        """Return the tokens in pins before the pins that begin or end at that instant."""
+        return self._totals[bisect_left(self._times, instant_s)]
 
 
 def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:

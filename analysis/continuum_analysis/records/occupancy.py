@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, pinned_tokens
 
 INSTANTS = 500
 Array = NDArray[np.float64]
@@ -57,10 +57,5 @@ def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> No
 
 
 def _pinned(times: Array, programs: Sequence[ProgramTimes]) -> Array:
-    pins = [pin for program in programs for pin in program.pins]
-    changes = [(pin.since_s, pin.tokens) for pin in pins]
-    changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
-    changes.sort()
-    totals = np.concatenate([[0.0], np.cumsum([tokens for _, tokens in changes])])
-    found: Array = totals[np.searchsorted([t for t, _ in changes], times, side="right")]
-    return found
+    instants, totals = pinned_tokens(programs)
+    return np.asarray(totals, dtype=float)[np.searchsorted(instants, times, side="right")]

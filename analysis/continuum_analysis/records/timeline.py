@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -256,6 +257,16 @@ class ProgramTimes:
         """When the client meant to send the first turn, on the client's clock."""
         record = self.turns[0].client if self.turns else None
         return record.due_s if record else self.due_from_arrival_s
+
+
+def pinned_tokens(programs: Iterable[ProgramTimes]) -> tuple[list[float], list[int]]:
+    """Return the instants at which pins begin or end, in order, and the tokens in pins: before the first instant, then
+    after each (one number more than there are instants)."""
+    pins = [pin for program in programs for pin in program.pins]
+    changes = [(pin.since_s, pin.tokens) for pin in pins]
+    changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
+    changes.sort()
+    return [t for t, _ in changes], list(accumulate((tokens for _, tokens in changes), initial=0))
 
 
 def read_run(path: Path) -> list[ProgramTimes]:

@@ -156,9 +156,8 @@ def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
     return short(float(np.mean(waits))) if waits else "-"
 
 
-def pin_figure(groups: Groups) -> Figure:
-    counts = {policy: _endings(group) for policy, group in groups.items()}
-    pinning = {policy: endings for policy, endings in counts.items() if endings}
+def pin_figure(summary: Summary) -> Figure:
+    pinning = {name: arm.pins_by_ending for name, arm in summary.arms.items() if arm.pins_by_ending}
     reasons = [reason for reason in ENDINGS if any(reason in endings for endings in pinning.values())]
     stacks = [
         Stack(reason, list(pinning), [endings.get(reason, 0) for endings in pinning.values()], *ENDINGS[reason])
@@ -173,14 +172,6 @@ def pin_figure(groups: Groups) -> Figure:
         [Panel("", "", "pins", stacks=stacks)],
         TextTable(("policy", *reasons), rows),
     )
-
-
-def _endings(group: Sequence[Run]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for run in group:
-        for reason, count in run.metrics.pins_by_ending.items():
-            total[reason] = total.get(reason, 0) + count
-    return total
 
 
 def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:

@@ -30,10 +30,6 @@ from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.program_timeline import timeline_json
 
-__all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
-
-Summaries = Mapping[float | None, Summary]
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -41,7 +37,7 @@ class Page:
 
     name: str
     loads: Mapping[float | None, Sequence[Run]]
-    summaries: Summaries
+    summaries: Mapping[float | None, Summary]
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -118,7 +114,7 @@ class Figures:
 def figures_of(page: Page) -> Figures:
     groups, capacity = page.groups, kv_tokens(page.runs)
     head = load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)
-    why = [miss_figure(groups), wait_figure(groups), pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
+    why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
     if capacity:
         why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
     return Figures(head, why, [jct_figure(groups), bubble_figure(groups)])

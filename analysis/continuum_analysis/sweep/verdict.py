@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Literal
 
 from continuum_analysis.compare.intervals import Interval
-from continuum_analysis.compare.words import SAME_TO_THE_EYE
+from continuum_analysis.compare.words import SAME_TO_THE_EYE, outcome
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
@@ -25,12 +26,9 @@ class Record:
         """The geometric mean of the ratios."""
         return geometric_mean(ratio.mean for _, ratio in self.points)
 
-    def sure(self, faster: bool) -> int:
-        """Number of points at which the policy was certainly faster (or slower): the whole interval of the ratio lies
-        above (or below) 1, and an end of the interval is at least 1% away from 1."""
-        known = [ratio.bounds for _, ratio in self.points if ratio.bounds is not None]
-        far = [bounds for bounds in known if max(abs(each - 1) for each in bounds) >= SAME_TO_THE_EYE]
-        return sum(low > 1 if faster else high < 1 for low, high in far)
+    def sure(self, result: Literal["faster", "slower"]) -> int:
+        """Number of points at which the interval of the ratio shows that the policy was faster (or slower)."""
+        return sum(ratio.bounds is not None and outcome(ratio) == result for _, ratio in self.points)
 
 
 def records_of(sweep: Sweep) -> list[Record]:
@@ -65,7 +63,7 @@ def _how_sure(record: Record) -> str:
     known = sum(ratio.bounds is not None for _, ratio in record.points)
     if known == 0:
         return "No point has several seeds, so that nothing is proved; use --seeds 5."
-    faster, slower = record.sure(faster=True), record.sure(faster=False)
+    faster, slower = record.sure("faster"), record.sure("slower")
     rest = known - faster - slower
     said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
     return said if known == len(record.points) else f"{said} The others have no interval."
