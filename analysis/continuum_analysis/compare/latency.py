@@ -1,4 +1,4 @@
-"""The latencies that a client sees, as a table: TTFT, TPOT and ITL of each arm, and its output tokens per GPU."""
+"""A table of the latencies that clients see: TTFT, TPOT and ITL of each arm, and its output tokens/s per GPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SPANS = (("TTFT, s", "ttft", "{:.2f}".format), ("TPOT, ms", "tpot", _ms), ("ITL,
 
 
 def latency_table(summary: Summary) -> TextTable | None:
-    """Rows for each arm; None where no client recorded first tokens (the preview's files)."""
+    """Return the table; None if no client recorded first tokens (the preview's files)."""
     rows = [row for name, arm in summary.arms.items() for row in _rows(name, arm)]
     return TextTable(HEADINGS, rows) if rows else None
 
 
 def caption(summary: Summary) -> str:
-    """What the table shows, and what it cannot."""
+    """Return the caption of the table, which says if it lacks percentiles of ITL."""
     lacking = any(arm.metrics.get("itl_p50_s") is None for arm in summary.arms.values())
     return CAPTION + (NO_GAPS if lacking else "")
 

@@ -1,5 +1,5 @@
-"""The verdict of a sweep: which policy was the fastest on average over the grid, and at how many points it was
-certainly faster than the baseline."""
+"""The verdict of a sweep: the policy that was the fastest on average over the grid, and the number of points at which
+the intervals show that it was faster than the baseline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One policy beside the baseline, point by point."""
+    """The ratios of one policy to the baseline at each point of the grid."""
 
     policy: str
     points: Sequence[tuple[str, Interval]]
-    """Each point in words, with the ratio of the baseline's mean JCT to this policy's there."""
+    """The point in words, and the baseline's mean JCT / this policy's at that point."""
 
     @property
     def mean(self) -> float:
@@ -32,18 +32,19 @@ class Record:
 
 
 def records_of(sweep: Sweep) -> list[Record]:
-    """Every policy but the baselines that has a ratio somewhere."""
+    """Return the record of every policy, baselines excluded, that has a ratio at some point."""
     axes = sweep.varying() or ["jps"]
-    found: dict[str, list[tuple[str, Interval]]] = {}
+    ratios: dict[str, list[tuple[str, Interval]]] = {}
     for group in sweep.groups:
         for name, arm in group.policies.items():
             if group.summary is not None and name != group.summary.baseline and arm.ratio is not None:
-                found.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
-    return [Record(policy, points) for policy, points in found.items()]
+                ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
+    return [Record(policy, points) for policy, points in ratios.items()]
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
-    """The best policy on average, of those played at the most points; then how certain that is."""
+    """Return the verdict in two parts: the best policy on average, of those that ran at the most points; then how sure
+    that is."""
     records = records_of(sweep)
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""
@@ -77,7 +78,7 @@ def _where(record: Record) -> str:
 
 
 def sweep_trust(sweep: Sweep) -> str:
-    """One line: seeds, and what is modelled."""
+    """Return one line with the number of seeds and what is modelled."""
     seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
     number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
     said = f"{number} {_plural('seed', seeds[-1] if seeds else 0)} at each point; engine {sweep.engine}"
