@@ -49,8 +49,8 @@ def show_metrics(paths: Sequence[Path], as_json: bool, slo: SloOptions = _NO_SLO
                 **run.metrics.values,
                 "pins_by_ending": run.metrics.pins_by_ending,
                 "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
-                "unfinished": run.metrics.unfinished,
-                "failed": run.metrics.failed,
+                "unfinished": run.metrics.facts.unfinished,
+                "failed": run.metrics.facts.failed,
                 "errors_by_kind": run.metrics.errors_by_kind,
                 **_verdicts(run.path),
             }
@@ -94,10 +94,10 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         failing = ", ".join(name for name, passed in verdicts.items() if not passed)
         said = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
         print_notice(f"{said}; these do not: {failing}" if failing else said)
-    if measured.unfinished:
-        print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
-    if measured.failed:
-        print_notice(f"failed programs: {', '.join(measured.failed)}")
+    if measured.facts.unfinished:
+        print_notice(f"unfinished programs: {', '.join(measured.facts.unfinished)}")
+    if measured.facts.failed:
+        print_notice(f"failed programs: {', '.join(measured.facts.failed)}")
 
 
 def show_misses(paths: Sequence[Path]) -> int:
