@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,18 @@ def within(row: Any, *names: str) -> Any:
     return row
 
 
-def documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one or several, each with the file and the line where it begins.
+def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Raises:
+    BenchError: a document is no JSON object.
+    """
+    for where, value in documents:
+        if not isinstance(value, dict):
+            raise BenchError(f"{where}: expected an object")
+        yield where, value
+
+
+def documents(path: Path) -> Iterator[tuple[str, Any]]:
+    """The JSON documents of a file, one or several, each with the file and the line where it begins.
 
     Raises:
         BenchError: the file cannot be read, or holds something else.
@@ -97,8 +107,6 @@ def documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             value, at = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise BenchError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-        if not isinstance(value, dict):
-            raise BenchError(f"{path}:{line}: expected an object")
         yield f"{path}:{line}", value
         line += text.count("\n", start, at)
 

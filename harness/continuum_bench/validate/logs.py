@@ -15,7 +15,7 @@ from typing import Any
 from continuum_traces.run_dir import MANIFEST, TURNS
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.fields import documents, within
+from continuum_bench.validate.fields import documents, objects, within
 from continuum_bench.validate.formats import (
     Row,
     aiperf,
@@ -57,7 +57,7 @@ def read_log(path: Path) -> list[LoggedRun]:
 
 def _in_folder(path: Path, name: str) -> list[LoggedRun]:
     if (path / TURNS).exists():
-        return [_run(path / TURNS, name, own_turns(documents(path / TURNS)), _own_facts(path))]
+        return [_run(path / TURNS, name, own_turns(objects(documents(path / TURNS))), _own_facts(path))]
     named = [file for each in LOGS for file in (path / each, path / f"{each}.gz") if file.exists()]
     if named:
         return list(chain.from_iterable(map(_in_file, named)))
@@ -72,11 +72,11 @@ def _in_folder(path: Path, name: str) -> list[LoggedRun]:
 
 def _in_file(path: Path) -> list[LoggedRun]:
     """Empty: JSON of another kind."""
-    objects = documents(path)
-    first = next(objects, None)
-    if first is None:
+    found = documents(path)
+    first = next(found, None)
+    if first is None or not isinstance(first[1], dict):
         return []
-    rows = chain([first], objects)
+    rows = objects(chain([first], found))
     data, name = first[1], path.absolute().parent.name
     if "benchmarks" in data:
         return list(_guidellm_runs(path, data))
@@ -139,7 +139,7 @@ def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
 
 def _only(path: Path) -> dict[str, Any]:
     """The object of a JSON file; empty where there is no such file."""
-    return next((data for _, data in documents(path)), {}) if path.exists() else {}
+    return next((data for _, data in objects(documents(path))), {}) if path.exists() else {}
 
 
 def _own_facts(folder: Path) -> ServerFacts:
