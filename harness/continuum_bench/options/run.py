@@ -43,6 +43,8 @@ HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 NO_RATE = Without(
     "arrivals", "these arrivals have a rate of their own", lambda form: form.startswith(("concurrency", "recorded:"))
 )
+PIPELINE = typer.Option("--pp", "--pipeline-parallel-size")
+PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
 Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
 
@@ -217,6 +219,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
     """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
     high; band plays every run at all three. On other GPUs the three are the same."""
+    pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
+    """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
     """Tokens of one KV block."""
     offload: Annotated[str | None, SERVERS] = None
