@@ -9,7 +9,7 @@ from continuum_server.step_times.model import StepTimes
 
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
-    """Fit a quadratic to the prefill times of 1K, 2K, 4K ... tokens. Errors are relative, so short prompts count too."""
+    """Fit a quadratic to the prefill times of 1K, 2K, 4K ... tokens. With relative errors short prompts count too."""
     lengths = [min(1024, max_tokens // 4)]
     while lengths[-1] * 2 <= min(max_tokens, 131072):
         lengths.append(lengths[-1] * 2)

@@ -43,7 +43,7 @@ class Model:
     weight_bytes_each: float = 2.0
     """Bytes of a weight in attention and MLPs: 2 for bf16, 1 for fp8. Embeddings and output layer are always bf16."""
     expert_bytes_each: float | None = None
-    """Bytes of a weight in routed experts; None: as other weights. MXFP4 has 4 bits, and a byte of scale for each 32."""
+    """Bytes of a weight in routed experts; None: as other weights. MXFP4 has 4 bits, and a byte of scale per 32."""
     kv_bytes_each: float = 2.0
     """Bytes of each number in KV: 2 for bf16, 1 for fp8."""
     kv_lora_rank: int = 0

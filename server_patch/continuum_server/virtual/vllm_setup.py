@@ -55,7 +55,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
-    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=True)
+    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=shape.prefix_caching)
     cache.num_gpu_blocks = shape.num_blocks
     scheduler = SchedulerConfig(
         max_num_seqs=shape.max_num_seqs,

@@ -255,13 +255,13 @@ def kv_hints(request: Request) -> dict[str, Any] | None:
     return {"actions": [{"action_type": each.action_type, "payload": each.payload} for each in envelope.actions]}
 
 
-def refuse_what_cannot_work(scheduler: Scheduler) -> None:
-    """Refuse a configuration with which KV cannot be held.
+def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
+    """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 
     Raises:
         PluginError: prefix caching is off, vLLM orders by priority, or the model is an encoder-decoder model.
     """
-    if not scheduler.cache_config.enable_prefix_caching:
+    if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":
         raise PluginError("--scheduling-policy priority: the policy orders the queue; drop one of the two")
