@@ -266,7 +266,7 @@ class Fleet:
         self._held.close()
         self._page.close()
 
-    def _processes(self) -> list[Server | Router]:
+    def _processes(self) -> list[BoundProcess]:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def stop(self) -> None:

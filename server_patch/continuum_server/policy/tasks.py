@@ -181,13 +181,13 @@ class Tasks:
             self._tasks.popitem(last=False)
 
 
-def merge_tasks(runs: list[Mapping[str, Any]], limit: int = 1_000_000) -> dict[str, Any]:
+def merge_tasks(runs: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge what several servers learned.
 
     Raises:
         ValueError: see ``Tasks.from_json``.
     """
-    merged = Tasks(limit)
+    merged = Tasks(limit=1_000_000)
     for run in runs:
         merged.from_json(run)
     return merged.to_json()

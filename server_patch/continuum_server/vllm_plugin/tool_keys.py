@@ -16,14 +16,14 @@ from continuum_server.policy.tool_calls import Call, read_calls, read_openai
 _MAX_CALLS = 16
 
 
-def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
-    """Return the key of the calls in an output; ``hint`` if it calls no tool."""
-    return calls_key(read_calls(text), first_word) or hint
+def tool_key(text: str) -> str | None:
+    """Return the key of the calls in an output; None if it calls no tool."""
+    return _calls_key(read_calls(text))
 
 
-def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
+def openai_key(tool_calls: Any) -> str | None:
     """Return the key of a response's ``tool_calls``, which are objects or dictionaries."""
-    return calls_key(read_openai(tool_calls), first_word)
+    return _calls_key(read_openai(tool_calls))
 
 
 def tools_key(names: Iterable[str]) -> str | None:
@@ -32,10 +32,5 @@ def tools_key(names: Iterable[str]) -> str | None:
     return "+".join(keys[:_MAX_CALLS]) or None
 
 
-def calls_key(calls: Sequence[Call], first_word: bool = False) -> str | None:
-    return tools_key(_call_key(call, first_word) for call in calls[:_MAX_CALLS])
-
-
-def _call_key(call: Call, first_word: bool) -> str:
-    program = first_program(call.command, first_word) if call.command is not None else None
-    return program or call.name
+def _calls_key(calls: Sequence[Call]) -> str | None:
+    return tools_key(first_program(call.command or "") or call.name for call in calls[:_MAX_CALLS])
