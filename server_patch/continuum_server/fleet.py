@@ -239,7 +239,7 @@ class Fleet:
             if len(self._lost) == len(self.servers):
                 if self._stopping:
                     return
-                raise ServerError("no replica is left")
+                raise ServerError("all replicas have ended")
             if self.router is not None and not self._stopping:
                 self._check_router(self.router)
             if now_s() >= deadline_s:

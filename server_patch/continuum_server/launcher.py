@@ -173,7 +173,7 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
         except RunDirError as error:
             raise ServerError(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"{config.statistics}: no statistics of tools: {error}") from error
+            raise ServerError(f"{config.statistics}: not a file of tool statistics: {error}") from error
 
 
 def _opened(log: Path) -> IO[bytes]:

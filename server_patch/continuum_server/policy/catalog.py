@@ -137,7 +137,7 @@ def _users_policy(path: str, shown: str) -> type[Policy]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PolicyError(f"policy {shown}: cannot import it: {reason}") from error
     if not (inspect.isclass(policy) and issubclass(policy, Policy)):
-        raise PolicyError(f"policy {shown}: {name} is no class on continuum_server.policy.base.Policy")
+        raise PolicyError(f"policy {shown}: {name} is not a subclass of continuum_server.policy.base.Policy")
     if not re.fullmatch(r"[\w-]+", str(vars(policy).get("name", ""))):
         raise PolicyError(f'policy {shown}: {name} needs a name of its own: name: ClassVar[str] = "my-policy"')
     if policy.name in POLICIES:
@@ -149,7 +149,7 @@ def _users_policy(path: str, shown: str) -> type[Policy]:
 def _check_options_type(policy: type[Policy], shown: str) -> None:
     where = f"policy {shown}: options_type {policy.options_type.__name__}"
     if not is_dataclass(policy.options_type):
-        raise PolicyError(f"{where} is no dataclass")
+        raise PolicyError(f"{where} is not a dataclass")
     try:
         hints = hints_of(policy.options_type)
         policy.options_type()

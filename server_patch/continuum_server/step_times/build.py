@@ -156,7 +156,7 @@ def open_pair(model: Model, gpu: str, tensor_parallel: int) -> Any:
     if gpu not in SYSTEMS:
         raise StepTimesError(f"{PACKAGE} has no measurements of {gpu}; it has: {', '.join(SYSTEMS)}")
     if model.kv_lora_rank:
-        raise StepTimesError(f"{model.name}: {PACKAGE} does not tell MLA's attention from the rest of a step")
+        raise StepTimesError(f"{model.name}: {PACKAGE} cannot separate MLA's attention from the rest of a step")
     if model.architecture not in MODEL_TYPES:
         raise StepTimesError(f"{model.name}: no tables for {model.architecture}, only for {', '.join(MODEL_TYPES)}")
     try:
