@@ -91,18 +91,18 @@ def _policy_class(name: str) -> type[Policy]:
             sys.path.append(str(Path.cwd()))
         return _users_policy(name, name)
     installed = _installed_policies(tuple(sys.path))
-    found = installed.get(name, ())
-    if len(found) + (name in POLICIES) > 1:
-        raise PolicyError(f"policy name {name!r} is taken: {', '.join(map(_origin, found))} needs another name")
+    points = installed.get(name, ())
+    if len(points) + (name in POLICIES) > 1:
+        raise PolicyError(f"policy name {name!r} is taken: {', '.join(map(_origin, points))} needs another name")
     if name in POLICIES:
         return POLICIES[name]
-    if not found:
+    if not points:
         names = ", ".join([*POLICIES, *installed])
         near = _near(name, [*POLICIES, *installed])
         raise PolicyError(f"unknown policy {name!r}; {near}there are: {names}; each also as NAME{OFFLOAD}")
-    policy = _users_policy(found[0].value, f"{name} ({_origin(found[0])})")
+    policy = _users_policy(points[0].value, f"{name} ({_origin(points[0])})")
     if policy.name != name:
-        raise PolicyError(f"policy {name}: {_origin(found[0])} has the name {policy.name!r}; both must be the same")
+        raise PolicyError(f"policy {name}: {_origin(points[0])} has the name {policy.name!r}; both must be the same")
     return policy
 
 

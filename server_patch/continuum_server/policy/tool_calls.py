@@ -94,8 +94,8 @@ def _command(arguments: Any) -> str | None:
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, Mapping):
-        given = (arguments[key] for key in _COMMAND_ARGUMENTS if arguments.get(key))
-        return _command(next(given, None))
+        commands = (arguments[key] for key in _COMMAND_ARGUMENTS if arguments.get(key))
+        return _command(next(commands, None))
     if isinstance(arguments, list | tuple) and arguments and all(isinstance(part, str) for part in arguments):
         return shlex.join(arguments)
     return None

@@ -215,12 +215,12 @@ def open_source(path: str, system: str, tensor_parallel: int, **quantisation: st
         StepTimesError: the package is missing, has another version, or does not cover the pair.
     """
     try:
-        found = version(PACKAGE)
+        installed = version(PACKAGE)
         engine = importlib.import_module("aiconfigurator_core.sdk.engine")
     except (ImportError, PackageNotFoundError) as error:
         raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}: pip install it") from error
-    if found != PACKAGE_VERSION:
-        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; {found} is installed")
+    if installed != PACKAGE_VERSION:
+        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; {installed} is installed")
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
     parallel = {"tp_size": tensor_parallel, "moe_tp_size": tensor_parallel, "moe_ep_size": 1}
     return engine.EngineHandle.compile(path, system, "vllm", **parallel, **quantisation)
@@ -228,12 +228,12 @@ def open_source(path: str, system: str, tensor_parallel: int, **quantisation: st
 
 def shared_ms(source: Any) -> Callable[[int], float]:
     """Return a function from a step's tokens to its time without attention."""
-    seen: dict[int, float] = {}
+    known: dict[int, float] = {}
 
     def ask(tokens: int) -> float:
-        if tokens not in seen:
-            seen[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
-        return seen[tokens]
+        if tokens not in known:
+            known[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
+        return known[tokens]
 
     return ask
 
@@ -318,8 +318,8 @@ def pairs() -> Iterator[tuple[str, str, int]]:
             for tensor_parallel in TENSOR_PARALLEL:
                 yield model, gpu, tensor_parallel
     for model, degrees in MORE_TABLES.items():
-        for gpu, each in degrees.items():
-            for tensor_parallel in each:
+        for gpu, tensor_parallels in degrees.items():
+            for tensor_parallel in tensor_parallels:
                 yield model, gpu, tensor_parallel
 
 

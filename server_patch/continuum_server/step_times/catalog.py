@@ -138,8 +138,8 @@ def _models_by_name() -> dict[str, Model]:
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
     """Return an error message with the unknown name, similar names, and all known names."""
-    found = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
-    question = f"did you mean {' or '.join(found)}? " if found else ""
+    similar = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
     return f"unknown {kind} {name!r}; {question}there are: {', '.join(dict.fromkeys(names.values()))}"
 
 

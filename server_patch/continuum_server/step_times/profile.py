@@ -151,10 +151,10 @@ def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
 
     matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)
     scale = matrix.max(axis=0)
-    found, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
-    found = found / scale
-    worst = float(np.max(np.abs(matrix @ found / wanted - 1.0)))
-    return [*map(float, found), worst]
+    coefficients, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
+    coefficients = coefficients / scale
+    worst = float(np.max(np.abs(matrix @ coefficients / wanted - 1.0)))
+    return [*map(float, coefficients), worst]
 
 
 def write_profile(path: Path, profile: Profile) -> None:

@@ -135,17 +135,17 @@ class RooflineStepTimes:
 
     def _fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
-        found = self._fixed.get((tokens, sampled))
-        if found is None:
+        seconds = self._fixed.get((tokens, sampled))
+        if seconds is None:
             limit = self._model.max_context_tokens + MAX_BATCH
             check_range("tokens in a step", tokens, 1, limit)
             model = self._model
             flops = 2 * (model.always_parameters * tokens + model.head_parameters * sampled)
             read = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters
-            found = max(flops / self._matmul_flops_s, read / self._bytes_s) + self._experts_s(tokens)
-            found += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
-            self._fixed[tokens, sampled] = found
-        return found
+            seconds = max(flops / self._matmul_flops_s, read / self._bytes_s) + self._experts_s(tokens)
+            seconds += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
+            self._fixed[tokens, sampled] = seconds
+        return seconds
 
     def _experts_s(self, tokens: int) -> float:
         """Return the time of routed experts: reading the experts that the tokens visit, then the arithmetic."""

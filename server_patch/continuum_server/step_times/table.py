@@ -136,26 +136,26 @@ class TableStepTimes:
         check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
         check_range("mean decode context", final, 1, grid[-1])
         index = min(bisect_right(grid, decode_context_tokens / decodes) - 1, last)
-        found = []
+        steps_s = []
         for total in range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes):
             mean = total / decodes
             while index < last and mean >= grid[index + 1]:
                 index += 1
-            found.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
-        return found
+            steps_s.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
+        return steps_s
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_ms(self, tokens: int) -> float:
         """Return the time of a step with ``tokens`` tokens, without attention and with the overhead."""
-        found = self._shared.get(tokens)
-        if found is None:
+        ms = self._shared.get(tokens)
+        if ms is None:
             line = self._shared_line
             check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
             link_ms = self._link.step_ms + self._link.token_ms * tokens
-            found = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
-        return found
+            ms = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
+        return ms
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
         """Return the attention time of one chunk: its query-key pairs times the interpolated time per pair.

@@ -121,7 +121,7 @@ def _bound(data: Json) -> None:
     """Drop xargs if there are too many, because reading them would delay all other requests."""
     inner = data.get("sampling_params")
     for owner, carrier in ((data, "vllm_xargs"), (inner, "extra_args")):
-        if isinstance(owner, dict) and isinstance(found := owner.get(carrier), dict) and len(found) > MOST_XARGS:
+        if isinstance(owner, dict) and isinstance(xargs := owner.get(carrier), dict) and len(xargs) > MOST_XARGS:
             owner[carrier] = []
 
 
@@ -235,8 +235,8 @@ def hints_to_xargs(envelope: Any) -> Json:
 def _retain_s(envelope: Any) -> list[float | None]:
     """Return all durations in the envelope. None stands for a malformed duration."""
     actions = envelope.get("actions") if isinstance(envelope, Mapping) else None
-    found = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
-    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in found if wish is not None]
+    wishes = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
+    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in wishes if wish is not None]
 
 
 def _wishes(action: Any) -> list[Any]:
@@ -244,8 +244,8 @@ def _wishes(action: Any) -> list[Any]:
     if not isinstance(payload, Mapping) or action.get("action_type") != "kv.retain":
         return []
     directives = payload.get("directives")
-    found = [payload.get("ttl_s"), payload.get("ttl_seconds")]
+    durations = [payload.get("ttl_s"), payload.get("ttl_seconds")]
     for directive in directives if isinstance(directives, list) else []:
         if isinstance(directive, Mapping):
-            found.append(0 if directive.get("priority") == 0 else directive.get("duration"))
-    return found
+            durations.append(0 if directive.get("priority") == 0 else directive.get("duration"))
+    return durations

@@ -77,7 +77,7 @@ def _carrier(endpoint: Any) -> Carrier | None:
             fields = model.model_fields
             if _SIGNS.isdisjoint(fields):
                 continue
-            if any(type(each).__name__ == "Form" for each in getattr(hint, "__metadata__", ())):
+            if any(type(extra).__name__ == "Form" for extra in getattr(hint, "__metadata__", ())):
                 return Carrier.FORM
             if "sampling_params" in fields:
                 return Carrier.EXTRA_ARGS

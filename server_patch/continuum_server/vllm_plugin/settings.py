@@ -62,10 +62,10 @@ def read_section(additional_config: Any, section: str, kind: type[T], refused: t
         ValueError: a setting is not allowed. The error is of type ``refused``, and its message has the setting's name,
             its value and the allowed values.
     """
-    given = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
+    values = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
     try:
-        made: T = _read(kind, given, section, Range())
-        return made
+        settings: T = _read(kind, values, section, Range())
+        return settings
     except ValueError as error:
         raise refused(f"additional-config {error}") from error
 
@@ -74,20 +74,20 @@ _ANY = Range(-1e12, 1e12)
 """Range of numbers in nested objects. They come from fits, and may be negative."""
 
 
-def _read(kind: Any, given: Any, where: str, default: Range, or_none: str = "") -> Any:
+def _read(kind: Any, data: Any, where: str, default: Range, or_none: str = "") -> Any:
     """Build a dataclass, and the dataclasses in its fields, from a JSON object."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where} = {given!r}: must be an object{or_none}")
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} = {data!r}: must be an object{or_none}")
     if kind is dict:
-        return given
+        return data
     hints = hints_of(kind)
-    for name in given:
+    for name in data:
         if name not in hints:
             raise ValueError(f"{where}.{name}: unknown; there are: {', '.join(hints)}")
-    for each in fields(kind):
-        if each.default is each.default_factory is MISSING and each.name not in given:
-            raise ValueError(f"{where}.{each.name}: missing")
-    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in given.items()}
+    for member in fields(kind):
+        if member.default is member.default_factory is MISSING and member.name not in data:
+            raise ValueError(f"{where}.{member.name}: missing")
+    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in data.items()}
     try:
         made = kind(**values)
         if not hasattr(kind, "__post_init__"):  # otherwise the class checks itself
@@ -99,8 +99,8 @@ def _read(kind: Any, given: Any, where: str, default: Range, or_none: str = "") 
 
 def _member(hint: Any, value: Any, where: str) -> Any:
     """Read the value of a field. If its type is a dataclass or a dictionary, the value must be an object."""
-    kinds = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
-    kind = next((each for each in kinds if each is dict or is_dataclass(each)), None)
+    kinds = [get_origin(member) or member for member in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+    kind = next((member for member in kinds if member is dict or is_dataclass(member)), None)
     if kind is None or (value is None and NoneType in kinds):
         return value
     return _read(kind, value, where, _ANY, ", or none" if NoneType in kinds else "")

@@ -34,15 +34,15 @@ def check_supported() -> str:
     Raises:
         UnsupportedVllm: the version is outside the tested range, or lacks a name.
     """
-    found = check_version()
+    version = check_version()
     missing = [
         f"{kind.__name__}.{name}" for kind, names in _METHODS.items() for name in names if not hasattr(kind, name)
     ]
     if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
         missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
     if missing:
-        raise UnsupportedVllm(f"vLLM {found} lacks {', '.join(missing)}, which Continuum relies on")
-    return found
+        raise UnsupportedVllm(f"vLLM {version} lacks {', '.join(missing)}, which Continuum relies on")
+    return version
 
 
 _METHODS: dict[type, tuple[str, ...]] = {
@@ -252,7 +252,7 @@ def kv_hints(request: Request) -> dict[str, Any] | None:
     envelope = getattr(request, "kv_hints", None)
     if envelope is None:
         return None
-    return {"actions": [{"action_type": each.action_type, "payload": each.payload} for each in envelope.actions]}
+    return {"actions": [{"action_type": action.action_type, "payload": action.payload} for action in envelope.actions]}
 
 
 def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:

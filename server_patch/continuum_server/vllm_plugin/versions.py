@@ -27,13 +27,13 @@ def check_version() -> str:
     Raises:
         UnsupportedVllm: vLLM is not installed, or outside the tested range.
     """
-    found = vllm_distribution().version
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+    installed = vllm_distribution().version
+    numbers = tuple(int(part) for part in installed.split("+")[0].split(".")[:2])
     first, beyond = SUPPORTED
     if not first <= numbers < beyond:
         wanted = f"{first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-        raise UnsupportedVllm(f"vLLM {found} is not supported; Continuum works with {wanted}")
-    return found
+        raise UnsupportedVllm(f"vLLM {installed} is not supported; Continuum works with {wanted}")
+    return installed
 
 
 def vllm_distribution() -> Distribution:
