@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
 from continuum_server.policy.facts import ProgramState, TurnState
@@ -20,16 +19,25 @@ UNKNOWN_TOOL = "(unknown)"
 """The key of tool times after outputs that name no tool."""
 
 
-class ToolSamples(ABC):
-    """Records tool times: the times from a turn's finish to the arrival of its program's next turn."""
+Samples = TypeVar("Samples", Moments, ToolTimes)
 
-    @abstractmethod
+
+class ToolSamples(Generic[Samples]):
+    """Tool times, which are the times from a turn's finish to the arrival of its program's next turn.
+
+    Args:
+        make: returns samples without a value, of all tools together and of each tool.
+        max_tools: number of tools remembered. The tool that was not called for longest is forgotten first.
+    """
+
+    def __init__(self, make: Callable[[], Samples], max_tools: int = MAX_TOOLS) -> None:
+        self.all = make()
+        self.by_tool = Lru[str, Samples](make, max_tools)
+
     def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         """Add a tool time. ``own_s``: the time in this tool's own samples; None: ``seconds``."""
-
-    @abstractmethod
-    def has_room(self, tool: str) -> bool:
-        """Whether the tool is remembered, or can be remembered without forgetting another tool."""
+        self.all.add(seconds)
+        self.by_tool.of(tool).add(seconds if own_s is None else own_s)
 
     def note_return(self, turn: TurnState, now_s: float) -> None:
         """Record the tool time that the arrival of ``turn`` ends, if there is one.
@@ -46,7 +54,7 @@ class ToolSamples(ABC):
             return
         name = told(turn.ran, program)
         ran_s = away_s if turn.ran_s is None else min(turn.ran_s, away_s)
-        self.add(name if self.has_room(name) else UNKNOWN_TOOL, away_s, ran_s)
+        self.add(name if self.by_tool.has_room(name) else UNKNOWN_TOOL, away_s, ran_s)
 
 
 def told(tool: str, program: ProgramState) -> str:
@@ -54,26 +62,7 @@ def told(tool: str, program: ProgramState) -> str:
     return f"{tool} (told)" if program.namespace is None else f"{tool} (told by {program.namespace})"
 
 
-class ToolMoments(ToolSamples):
-    """Mean and variance of the times of all tools together, and of each tool."""
-
-    def __init__(self) -> None:
-        self.all = Moments()
-        self._by_tool = Lru[str, Moments](Moments, MAX_TOOLS)
-
-    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
-        self.all.add(seconds)
-        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
-
-    def has_room(self, tool: str) -> bool:
-        return self._by_tool.has_room(tool)
-
-    def of(self, tool: str) -> Moments | None:
-        """Return the tool's times; None: the tool has no samples."""
-        return self._by_tool.get(tool)
-
-
-class ToolStatistics(ToolSamples):
+class ToolStatistics(ToolSamples[ToolTimes]):
     """Recent tool times S of all tools and S[f] of each tool f, with the papers' cold start at K samples.
 
     Args:
@@ -83,33 +72,25 @@ class ToolStatistics(ToolSamples):
     """
 
     def __init__(self, cold_samples: int, window: int, max_tools: int = MAX_TOOLS) -> None:
+        super().__init__(lambda: ToolTimes(window), max_tools)
         self._cold = cold_samples
-        self._all = ToolTimes(window)
-        self._by_tool = Lru[str, ToolTimes](lambda: ToolTimes(window), max_tools)
-
-    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
-        self._all.add(seconds)
-        self._by_tool.of(tool).add(seconds if own_s is None else own_s)
-
-    def has_room(self, tool: str) -> bool:
-        return self._by_tool.has_room(tool)
 
     @property
     def is_cold(self) -> bool:
         """|S| <= K: too few samples to estimate anything from."""
-        return self._all.count <= self._cold
+        return self.all.count <= self._cold
 
     def times_for(self, tool: str) -> ToolTimes:
         """Return S[f] if it has more than K samples, otherwise S."""
-        own = self._by_tool.get(tool)
-        return self._all if own is None or own.count <= self._cold else own
+        own = self.by_tool.get(tool)
+        return self.all if own is None or own.count <= self._cold else own
 
     def counts(self) -> dict[str, int]:
-        return {tool: times.count for tool, times in self._by_tool.items()}
+        return {tool: times.count for tool, times in self.by_tool.items()}
 
     def to_json(self) -> dict[str, Any]:
-        tools = {tool: _times_to_json(times) for tool, times in self._by_tool.items()}
-        return {"all": _times_to_json(self._all), "tools": tools}
+        tools = {tool: _times_to_json(times) for tool, times in self.by_tool.items()}
+        return {"all": _times_to_json(self.all), "tools": tools}
 
     def from_json(self, data: Mapping[str, Any]) -> None:
         """Append samples to the recorded ones.
@@ -118,9 +99,9 @@ class ToolStatistics(ToolSamples):
             ValueError: ``data`` does not have the form that ``to_json`` writes.
         """
         _check(data)
-        _read_times(self._all, data["all"])
+        _read_times(self.all, data["all"])
         for tool, times in data["tools"].items():
-            _read_times(self._by_tool.of(tool), times)
+            _read_times(self.by_tool.of(tool), times)
 
 
 def _times_to_json(times: ToolTimes) -> dict[str, Any]:

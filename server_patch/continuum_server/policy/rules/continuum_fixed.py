@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from continuum_server.policy.base import Options
+from continuum_server.policy.estimate import Moments
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, TurnFinish, TurnState
 from continuum_server.policy.limits import Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
-from continuum_server.policy.tool_statistics import ToolMoments
+from continuum_server.policy.tool_statistics import ToolSamples
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ContinuumFixed(ProgramFcfs):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        self.tools = ToolMoments()
+        self.tools = ToolSamples(Moments)
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self.tools.note_return(turn, now_s)
@@ -41,7 +42,7 @@ class ContinuumFixed(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         if finish.tool is None:
             return NO_HOLD
-        known = self.tools.of(finish.tool)
+        known = self.tools.by_tool.get(finish.tool)
         if known is not None and known.mean > self.options.longest_mean_s:
             return NO_HOLD
         return Hold(self.options.ttl_s)

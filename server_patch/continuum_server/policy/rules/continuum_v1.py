@@ -12,7 +12,7 @@ from continuum_server.policy.estimate import Moments
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.limits import Count, Factor, Range, Seconds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
-from continuum_server.policy.tool_statistics import UNKNOWN_TOOL, ToolMoments
+from continuum_server.policy.tool_statistics import UNKNOWN_TOOL, ToolSamples
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ContinuumV1(ProgramFcfs):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        self.tools = ToolMoments()
+        self.tools = ToolSamples(Moments)
         self.turns_of_programs = Moments()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
@@ -58,7 +58,7 @@ class ContinuumV1(ProgramFcfs):
 
     def bound_s(self, tool: str) -> float:
         """Return B(r, f). With probability 1 - delta the mean time of ``tool`` is not above it."""
-        options, own = self.options, self.tools.of(tool)
+        options, own = self.options, self.tools.by_tool.get(tool)
         if self.tools.all.count < options.min_samples:
             return options.default_ttl_s
         if own is not None and own.count >= max(1, options.min_samples):
