@@ -118,16 +118,16 @@ def queries(policy: str, holds: bool) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """What Prometheus said to all queries that apply."""
+    """How many of the dashboard's queries returned data from Prometheus."""
 
     pins: int
     asked: int
     without_data: list[str]
-    """Panels and queries that show nothing."""
+    """Titles of the panels and queries that returned no data."""
 
 
 def ask(client: httpx.Client, policy: str) -> Answers:
-    """Ask until every query has data, for some seconds at most."""
+    """Send the queries until every one returns data, or a time limit is reached."""
 
     def answers() -> Answers:
         pins = int(sum(values(client, "continuum:pins_total")))
@@ -144,7 +144,7 @@ def load(url: str, out: Path) -> None:
 
 
 def serve_and_ask(policy: str, folder: Path) -> Answers:
-    """A server under this policy, a load, and the queries."""
+    """Start a server with this policy, put load on it, and send the queries."""
     config = ServerConfig(
         port=0,
         drain_s=5,
