@@ -70,7 +70,10 @@ class ContinuumV1(ProgramFcfs):
 
 
 def bernstein_bound(samples: Moments, delta: float, longest: float) -> float:
-    """Return the empirical Bernstein bound: with probability 1 - delta the mean of values up to ``longest`` is below."""
+    """Return the empirical Bernstein bound of samples that are at most ``longest``.
+
+    With probability 1 - delta, the mean of their distribution is below the bound.
+    """
     if samples.count == 0:
         return 0.0
     log = math.log(3.0 / delta)
