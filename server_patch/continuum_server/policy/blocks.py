@@ -27,7 +27,8 @@ class DistinctBlocks:
 
     def new(self, blocks: Sequence[Hashable]) -> int:
         """How many of these blocks have no holder yet."""
-        return len(blocks) - sum(map(self._holders.__contains__, blocks))
+        held = self._holders
+        return len(blocks) if held.keys().isdisjoint(blocks) else len(blocks) - sum(map(held.__contains__, blocks))
 
     def add(self, blocks: Sequence[Hashable]) -> None:
         """Add a holder to each block. The blocks must be distinct."""
@@ -74,12 +75,13 @@ class Contexts:
         return self._blocks.repeats
 
     def put(self, name: str, blocks: Sequence[Hashable]) -> None:
-        """Set the program's context; if it only grew, this takes O(new blocks)."""
+        """Set the program's context. This takes O(blocks that it does not share with the context before)."""
         chain = self._chains.setdefault(name, [])
-        length = len(chain)
-        if length > len(blocks) or (length and chain[-1] != blocks[length - 1]):
-            self._blocks.remove(chain)
-            chain.clear()
+        most = min(len(chain), len(blocks))
+        if most < len(chain) or (most and chain[-1] != blocks[most - 1]):
+            kept = bisect_left(range(most), True, key=lambda index: chain[index] != blocks[index])
+            self._blocks.remove(chain[kept:])
+            del chain[kept:]
         grown = blocks[len(chain) :]
         self._blocks.add(grown)
         chain.extend(grown)

@@ -365,7 +365,7 @@ class ProgramTable:
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:
             return None
-        return Hold(ttl_s, hold.delay_estimate_s, hold.eta, hold.worth_s)
+        return hold if ttl_s == hold.ttl_s else replace(hold, ttl_s=ttl_s)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
         """Record that the scheduler holds these blocks of the turn. The program must not have a pin."""
