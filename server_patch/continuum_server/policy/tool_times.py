@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import ClassVar
 
 
 class ToolTimes:
-    """The most recent ``window`` tool times. A sample takes O(log n) comparisons, a decision looks at each sample."""
+    """The most recent ``window`` tool times. A sample takes O(log n) comparisons, a decision looks at a few samples."""
+
+    STRIDE: ClassVar[int] = 64
+    """A decision passes over samples in groups of this size."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
@@ -39,10 +42,24 @@ class ToolTimes:
         P(tau) is the share of samples up to tau. No tau from ``gain_s`` on can be better than 0.
         """
         taus = self._sorted[: bisect_left(self._sorted, gain_s)]
-        gain_per_sample = gain_s / len(self._sorted) if taus else 0.0
-        values = [rank * gain_per_sample - tau for rank, tau in enumerate(taus, 1)]
-        best = max(values, default=0.0)
-        return taus[values.index(best)] if best > 0.0 else 0.0
+        if not taus:
+            return 0.0
+        gain_per_sample = gain_s / len(self._sorted)
+        ranks = self._worth_a_look(taus, gain_per_sample)
+        values = [rank * gain_per_sample - taus[rank - 1] for rank in ranks]
+        best = max(values)
+        return taus[ranks[values.index(best)] - 1] if best > 0.0 else 0.0
+
+    def _worth_a_look(self, taus: Sequence[float], gain_per_sample: float) -> list[int]:
+        """Ranks of the samples among which the best tau is.
+
+        No sample has a higher value than the rank of its last neighbour would have at the time of its first neighbour.
+        """
+        ends = [*range(self.STRIDE, len(taus), self.STRIDE), len(taus)]
+        reached = max([end * gain_per_sample - taus[end - 1] for end in ends])
+        firsts = zip(ends, taus[:: self.STRIDE], strict=True)
+        close = [end for end, tau in firsts if end * gain_per_sample - tau >= reached]
+        return [rank for end in close for rank in range((end - 1) // self.STRIDE * self.STRIDE + 1, end + 1)]
 
     def cost(self, gain_s: float, ttl_s: float) -> float:
         """The TTL, and what is expected to be lost if the tool takes longer. ``best_ttl`` has the least cost."""

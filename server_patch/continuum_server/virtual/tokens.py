@@ -44,7 +44,7 @@ class TokenContext:
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         """Also sets ``output``."""
-        self.prompt = [*self.prompt, *([self._id(index, INPUT)] * tokens)]
+        self.prompt += [self._id(index, INPUT)] * tokens
         reasoning = turn.output_tokens - turn.carried
         self.output = [self._id(index, REASONING)] * reasoning + [self._id(index, ANSWER)] * turn.carried
 
@@ -52,7 +52,7 @@ class TokenContext:
         """``answer``: the block hashes of the turn's request at its end."""
         common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
         self._hashes = answer[: common // self._block_size]
-        self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
+        self.prompt += self.output[turn.output_tokens - turn.carried :]
 
     def hasher(self) -> BlockHasher:
         """The block hasher of the present turn's request. It continues from the known hashes."""
