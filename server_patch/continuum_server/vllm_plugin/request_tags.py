@@ -70,6 +70,8 @@ class Tagged:
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
     """The sender of the request with these ``vllm_xargs``. Only our own digests are accepted."""
     found = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
+    if not found:
+        return ANYBODY
     read = {key: value for key, value in found.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
     return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in found if key not in read))
 
