@@ -1,4 +1,4 @@
-"""The virtual engine's configuration and its description in a manifest. Imports no vLLM, which takes seconds."""
+"""The virtual engine's configuration and its description in a manifest. Does not import vLLM, which takes seconds."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class EngineConfig:
     pipeline_parallel: int = 1
     """Pipeline stages, each with ``tensor_parallel`` GPUs."""
     max_num_seqs: int = defaults.MAX_NUM_SEQS
-    """Most requests that run at once."""
+    """Largest number of requests that run at once."""
     chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
-    """Most tokens of one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
+    """Largest number of tokens in one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
     block_size: int = defaults.BLOCK_SIZE
     kv_blocks: int | None = None
     """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
@@ -59,7 +59,7 @@ class EngineConfig:
     step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
     """Added to every step for the time that is not in the kernel times; None: by the vLLM version."""
     step_times: str = defaults.STEP_TIMES
-    """Which end of the attention's uncertainty: low, mid or high."""
+    """Which end of the uncertainty band of attention times: low, mid or high."""
     vllm: str | None = None
     """The vLLM version whose overhead is modelled; None: the newest."""
     max_model_len: int | None = None
@@ -84,7 +84,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineDescription:
-    """What a manifest says about the engine."""
+    """The manifest's part about the engine."""
 
     hardware: dict[str, Any]
     engine_options: dict[str, Any]
@@ -92,16 +92,16 @@ class EngineDescription:
     versions: dict[str, str]
 
     def without_offload(self) -> EngineDescription:
-        """The description of the engine for a run without tiers."""
+        """Return the description of the engine for a run without tiers."""
         modelled = tuple(line for line in self.modelled if line != MODELLED_TRANSFERS)
         return replace(self, engine_options={**self.engine_options, "offload": None}, modelled=modelled)
 
 
 def describe(config: EngineConfig) -> EngineDescription:
-    """The manifest's part about this engine.
+    """Return the manifest's part about this engine.
 
     Raises:
-        StepTimesError: unknown GPU or model, or the weights do not fit.
+        StepTimesError: an unknown GPU or model, or the weights do not fit.
         EngineError: an invalid option.
     """
     shape, times = shape_of(config), times_of(config)
@@ -131,8 +131,8 @@ class EngineShape:
     layers: int
     kv_heads: int
     head_dim: int
-    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV does
-    on all GPUs together."""
+    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV on
+    all GPUs together."""
     hidden: int
     query_heads: int
     max_model_len: int
@@ -141,7 +141,7 @@ class EngineShape:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_layers: int | None = None
-    """Layers whose KV grows with the context; None: all."""
+    """Number of layers whose KV grows with the context; None: all."""
     prefix_caching: bool = True
     gpus: int = 1
     offload: Offload | None = None
@@ -166,7 +166,7 @@ class EngineShape:
 
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
-    """A decode step's time as a function of the batch's tokens: the fit of the profile or of the tables."""
+    """Return the fitted time of a decode step by the tokens of its batch, from the profile or from the tables."""
     return fit_decode(times) if config.profile is None else read_profile(Path(config.profile)).decode_line
 
 

@@ -10,7 +10,7 @@ from continuum_traces.token_gaps import gaps_ms
 
 
 class TokenTimes:
-    """The instants of the tokens of turns that run, by request."""
+    """For each running request, the time at which each of its output tokens was produced."""
 
     def __init__(self) -> None:
         self._instants_s: defaultdict[str, list[float]] = defaultdict(list)
@@ -18,13 +18,16 @@ class TokenTimes:
     def step(
         self, start_s: float, steps_s: Sequence[float], requests: Iterable[str], new: Iterable[Sequence[int]]
     ) -> None:
-        """A scheduler call began at ``start_s`` and took these steps. ``new`` has the tokens of each request: one of
-        each step, or, for a prompt that was computed to its end, the last step's."""
+        """Record the tokens that one scheduler call produced.
+
+        The call began at ``start_s`` and ran steps that took ``steps_s`` seconds each. ``new`` holds each request's new
+        tokens: one per step, or a single one of the last step if the request's prefill was completed in this call.
+        """
         ends_s = list(accumulate(steps_s, initial=start_s))
         for request_id, tokens in zip(requests, new, strict=True):
             if tokens:
                 self._instants_s[request_id] += ends_s[-len(tokens) :]
 
     def gaps_ms(self, request_id: str) -> dict[str, int]:
-        """The gaps of a turn that ended. Its instants are forgotten."""
+        """Return the gaps between the tokens of a request that has finished, and forget the request."""
         return gaps_ms(self._instants_s.pop(request_id, []))

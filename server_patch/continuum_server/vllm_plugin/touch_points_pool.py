@@ -1,9 +1,9 @@
 """vLLM's block pool and prefix lookup with shorter inner loops, for the virtual engine.
 
-vLLM's own code makes several calls for each block that is looked up, allocated or cached, most of them for cases that a
-model with full attention on one engine does not have. The subclasses here do the same for such a model without these
-calls, and leave the rest to vLLM. The same blocks are taken, cached and evicted in the same order
-(``tests/continuum_server/test_block_pool.py``). A server always runs vLLM's own code.
+For each block that vLLM looks up, allocates or caches, it makes several calls. Most of them serve cases that do not
+occur with one engine and a model that uses full attention in every layer. The subclasses in this module omit these
+calls for such a model. They allocate, cache and evict the same blocks in the same order as vLLM, which
+``tests/continuum_server/test_block_pool.py`` checks. A server always runs vLLM's own code.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from vllm.v1.request import Request
 from continuum_server.vllm_plugin.versions import check_version
 
 KNOWN = "0.32."
-"""The version of vLLM that this code was compared with. Other versions run their own code."""
+"""The vLLM version whose code this module replaces. With any other version, vLLM's own code runs."""
 
 SWITCH = "CONTINUUM_VLLM_LOOPS"
-"""The environment variable that, set to ``own``, has this version run its own code too."""
+"""The environment variable that turns this module off when its value is ``own``."""
 
 
 def shorten_loops(scheduler: Scheduler) -> None:
-    """Use the classes below in this scheduler, if vLLM and its configuration are as they expect."""
+    """Switch the scheduler's pool and lookup to the classes below, if its version and configuration allow it."""
     coordinator = scheduler.kv_cache_manager.coordinator
     pool, managers = coordinator.block_pool, coordinator.single_type_managers
     plain = type(coordinator) is UnitaryKVCacheCoordinator and type(managers[0]) is FullAttentionManager
@@ -56,9 +56,10 @@ class ShortLookup(UnitaryKVCacheCoordinator):
 
 
 class ShortLoops(BlockPool):
-    """A pool without events, metrics and partly filled blocks in the cache.
+    """A block pool with neither KV events nor metrics, and with only full blocks in the cache.
 
-    A block's key in the cache is its hash alone. vLLM appends the number of the KV cache group, of which there is one.
+    vLLM's cache key is a block's hash and the index of its KV cache group. There is one group here, so the key is the
+    hash alone.
     """
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
