@@ -1,10 +1,10 @@
-"""Drop-in replacements for openai's clients, with programs.
+"""Drop-in replacements for openai's clients that tell the server to which program a call belongs.
 
 >>> from continuum_client import OpenAI
 >>> client = OpenAI(base_url="http://localhost:8000/v1", dialect="vllm", record="runs/agent")   # doctest: +SKIP
 >>> with client.program("task-7") as p: ...                                                     # doctest: +SKIP
 
-Names are imported on first use, so that importing ``continuum_client.tagging`` does not import openai.
+Names are imported on first use, so that an import of ``continuum_client.tagging`` does not import openai.
 """
 
 from __future__ import annotations
