@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import web
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
-from continuum_traces.shell import first_program
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -31,6 +30,7 @@ from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import log_release, once
 from continuum_client.observe import WatchedReply, parsed
 from continuum_client.program import Program
+from continuum_client.recorder import tool_by_command
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
 from continuum_client.settings import ClientSettings
 from continuum_client.turns import key_of
@@ -50,18 +50,6 @@ DUMMY_KEY = "EMPTY"
 LOCAL = "127.0.0.1"
 _WEB_PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 """Variables that name a web proxy. The agent must not use it for its requests to this proxy."""
-
-
-def tool_by_command(name: str, arguments: str) -> str:
-    """Return the name under which a tool is recorded: the program that the argument ``command`` runs, else ``name``.
-
-    The server names tools in the same way. With ``content="none"`` the arguments are unknown, and the result is
-    ``name``.
-    """
-    try:
-        return first_program(json.loads(arguments)["command"]) or name
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return name
 
 
 class Watcher(Protocol):

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from continuum_client.dialects import AUTO, DIALECTS, find_dialect
 from continuum_client.errors import ContinuumError
-from continuum_client.recorder import Recorder
-from continuum_client.reply import CONTENTS, Content
+from continuum_client.recorder import Recorder, tool_by_command
+from continuum_client.reply import CONTENTS, check_content
 from continuum_client.settings import DIALECT_VARIABLE, RECORD_VARIABLE, ClientSettings, settings_from
 
 try:
-    from continuum_client.proxy import Proxy, tool_by_command
+    from continuum_client.proxy import Proxy
 except ImportError as error:
     sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install 'continuum-ttl[proxy]'")
 
@@ -68,13 +68,16 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-def proxy_settings(dialect: str, record: str | None, content: Content) -> ClientSettings:
+def proxy_settings(dialect: str, record: str | None, content: str) -> ClientSettings:
     """Return the settings of a proxy.
 
     Raises:
         UnknownDialect: no dialect has that name.
+        ValueError: no ``content`` has that name.
     """
-    recorder = None if record is None else Recorder(record, content, source="continuum-proxy", tool_key=tool_by_command)
+    recorder = None
+    if record is not None:
+        recorder = Recorder(record, check_content(content), source="continuum-proxy", tool_key=tool_by_command)
     return settings_from({"dialect": find_dialect(dialect) or "auto", "record": recorder, "implicit": False})
 
 

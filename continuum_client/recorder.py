@@ -26,6 +26,7 @@ from typing import Any
 from continuum_traces.lines import encoded, end_line, header_line, program_line, turn_line
 from continuum_traces.run_dir import MANIFEST, TURNS, compact, write_manifest
 from continuum_traces.schema import Manifest, Program, TurnRecord
+from continuum_traces.shell import first_program
 
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
@@ -40,6 +41,18 @@ Clock = Callable[[], float]
 def tool_as_named(name: str, arguments: str) -> str:
     """Return the name of the tool; the default ``tool_key``."""
     return name
+
+
+def tool_by_command(name: str, arguments: str) -> str:
+    """Return the program that the argument ``command`` of a tool runs, or else the name of the tool; a ``tool_key``.
+
+    The server names tools in the same way. With ``content="none"`` the arguments are unknown, and the result is
+    ``name``.
+    """
+    try:
+        return first_program(json.loads(arguments)["command"]) or name
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return name
 
 
 class Recorder:

@@ -13,14 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from continuum_traces.shell import first_program
-
 from continuum_agents.channel import Channel
 from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
 from continuum_client import OpenAI
 from continuum_client.dialects import find_dialect
 from continuum_client.program import Program
 from continuum_client.recorder import Recorder, tool_as_named
+from continuum_client.reply import check_content
 
 MAX_NAME_CHARS = 128
 
@@ -98,8 +97,7 @@ def recording_client(start: Start, source: str, tool_key: Callable[[str, str], s
         source: the framework's name; written to the trace.
         tool_key: as for ``Recorder``.
     """
-    content: Any = start.content
-    recorder = Recorder(start.run_dir, content=content, source=source, tool_key=tool_key)
+    recorder = Recorder(start.run_dir, check_content(start.content), source, tool_key)
     key = os.environ.pop("OPENAI_API_KEY", None) or "EMPTY"
     return OpenAI(
         base_url=start.base_url,
@@ -159,11 +157,6 @@ class Turns:
     def tool_ended(self, name: str, seconds: float, returncode: int | None = None) -> None:
         """Report a tool that ran after the latest reply."""
         self._channel.say(ToolEnded(max(0, self.count - 1), name, seconds, returncode))
-
-
-def command_name(command: str, shell: str) -> str:
-    """The tool name of a shell command: the first real program that it runs, or ``shell`` if it runs none."""
-    return (first_program(command) or shell)[:MAX_NAME_CHARS]
 
 
 def tool_name(name: str) -> str:

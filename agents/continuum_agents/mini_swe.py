@@ -7,13 +7,13 @@ measure commands.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import minisweagent
+from continuum_traces.shell import first_program
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.docker import DockerEnvironment
@@ -25,10 +25,11 @@ from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 from minisweagent.utils.serialize import recursive_merge
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import Turns, command_name, ending, kill_children, recording_client, serve
+from continuum_agents.edge import Turns, ending, kill_children, recording_client, serve
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL, Done, Start
 from continuum_client import OpenAI
+from continuum_client.recorder import tool_by_command
 
 BASH = "bash"
 """mini-swe-agent's only tool."""
@@ -78,7 +79,7 @@ class Timed:
 
     def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
         """Run a command and measure it. The next call sends its time to the server."""
-        tool = self._turns.program.tool(name_of(str(action.get("command", ""))))
+        tool = self._turns.program.tool(first_program(str(action.get("command", ""))) or BASH)
         returncode: int | None = None
         try:
             with tool:
@@ -130,19 +131,9 @@ SANDBOX = ("--die-with-parent", "--unshare-pid")
 REMOVE_TIMEOUT_S = 60
 
 
-def name_of(command: str) -> str:
-    """The tool name of a command: the first real program that it runs."""
-    return command_name(command, BASH)
-
-
 def recorded_name(name: str, arguments: str) -> str:
-    """The tool name of a tool call: that of its command, or the function's name if the arguments are not recorded."""
-    if name != BASH:
-        return name
-    try:
-        return name_of(json.loads(arguments)["command"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return name
+    """Return the tool name of a tool call: for ``bash``, the first real program that its command runs."""
+    return tool_by_command(name, arguments) if name == BASH else name
 
 
 def configuration(start: Start) -> dict[str, Any]:

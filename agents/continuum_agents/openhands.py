@@ -24,13 +24,14 @@ from openhands.tools.preset.default import get_default_agent
 from pydantic import PrivateAttr
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import Turns, command_name, ending, recording_client, serve, tool_name
+from continuum_agents.edge import Turns, ending, recording_client, serve, tool_name
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.openhands_settings import OpenHandsSettings, settings_of
 from continuum_agents.openhands_terminal import TERMINAL
 from continuum_agents.patches import head_of, patch_of
 from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
+from continuum_client.recorder import tool_by_command
 
 CONDENSER = "condenser"
 """``usage_id`` of the LLM with which OpenHands' condenser shortens a history."""
@@ -128,13 +129,8 @@ def _returncode(event: Any) -> int | None:
 
 
 def recorded_name(name: str, arguments: str) -> str:
-    """The tool name of a tool call; for the terminal, the first real program that its command runs."""
-    if name != TERMINAL:
-        return tool_name(name)
-    try:
-        return command_name(json.loads(arguments)["command"], TERMINAL)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return TERMINAL
+    """Return the tool name of a tool call: for the terminal, the first real program that its command runs."""
+    return tool_by_command(name, arguments) if name == TERMINAL else tool_name(name)
 
 
 def run(start: Start, channel: Channel) -> Done:
