@@ -11,7 +11,7 @@ from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, 
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.names import which
 
-from continuum_bench.options.gate import GateOptions
+from continuum_bench.options.reports import GateOptions
 from continuum_bench.show import print_notice
 
 FAILED = 3
@@ -75,7 +75,7 @@ def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
         base = baseline_of(arms, baseline)
         at = f" at {band} step times" if band else ""
         for arm, group in arms.items():
-            yield Pair(_name(arm, jps, loads) + at, group, base, arms[base])
+            yield Pair(_name(arm, jps, loads) + at, group, arms[base])
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
@@ -88,7 +88,7 @@ def _versions(directories: Directories) -> Iterator[Pair]:
             for arm, group in ours.items():
                 if arm not in theirs:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
-                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, f"{arm} in {first}", theirs[arm])
+                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, theirs[arm])
 
 
 def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
