@@ -5,6 +5,18 @@
 >>> with client.program("task-7") as p: ...                                                     # doctest: +SKIP
 
 Names are imported on first use, so that an import of ``continuum_client.tagging`` does not import openai.
+
+The modules, in the order in which a call passes through them:
+
+``client``             our clients; ``hook`` and ``instrumentation`` serve plain openai clients, ``proxy`` other agents
+``call``               one call: it takes the program's tags and writes them into the request
+``program``            a program and its tags; ``current`` knows the current program, ``conversation`` finds the
+                       program of a call that is made outside any program
+``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
+                       dialect of each server and the fields that it refuses
+``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls
+``recorder``           writes calls to files (``appender``), as turns of a trace (``turns``); ``recover`` completes a
+                       trace after a crash
 """
 
 from __future__ import annotations

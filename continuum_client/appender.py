@@ -20,7 +20,8 @@ STEP_BYTES = 64 * 1024
 
 
 class SharedLines:
-    """A file of lines. Each append locks the file, so that lines of several processes never mix.
+    """A file of lines. Each append locks the file, so that lines of several processes never mix. ``with lines as held``
+    locks the file for several reads and writes.
 
     Args:
         path: the file. If it does not exist or is empty, ``first_line`` is written to it.
@@ -37,22 +38,20 @@ class SharedLines:
         self._durable = durable
         self._seen_bytes = 0
         self._open()
-        with self.locked():
+        with self:
             pass
 
     def _open(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._held: Held | None = None
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(self._path, flags, 0o644)
 
-    def locked(self) -> Exclusive:
-        """Lock the file and cut off an incomplete last line: ``with shared.locked() as held``."""
+    def __enter__(self) -> Held:
+        """Lock the file and cut off an incomplete last line."""
         if os.getpid() != self._pid:
             self._open()  # a forked process must not share the lock of its parent
-        return Exclusive(self)
-
-    def _enter(self) -> Held:
         self._lock.acquire()
         try:
             _flock(self._fd, "LOCK_EX")
@@ -60,11 +59,13 @@ class SharedLines:
             if held.size == 0 and self._first_line:
                 held.write(self._first_line)
         except BaseException:
-            self._leave(None)
+            self.__exit__()
             raise
+        self._held = held
         return held
 
-    def _leave(self, held: Held | None) -> None:
+    def __exit__(self, *_: object) -> None:
+        held, self._held = self._held, None
         try:
             if held is not None:
                 self._seen_bytes = held.seen
@@ -76,29 +77,11 @@ class SharedLines:
 
     def append(self, lines: bytes) -> None:
         """Append whole lines with their line ends: all of them or none."""
-        with self.locked() as held:
+        with self as held:
             held.write(lines)
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-class Exclusive:
-    """A context manager that locks the file. It is a class, because a generator would take longer than the system
-    calls."""
-
-    __slots__ = ("_held", "_shared")
-
-    def __init__(self, shared: SharedLines) -> None:
-        self._shared = shared
-        self._held: Held | None = None
-
-    def __enter__(self) -> Held:
-        self._held = self._shared._enter()
-        return self._held
-
-    def __exit__(self, *_: object) -> None:
-        self._shared._leave(self._held)
 
 
 class Held:

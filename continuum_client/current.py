@@ -158,7 +158,7 @@ def _innermost(stack: set[FrameType]) -> Entry | None:
 def _generator() -> FrameType | None:
     """Return the generator that contains the ``with`` statement; None if no generator contains it."""
     for frame in _frames():
-        if not _is_ours(frame):
+        if not _is_with_machinery(frame):
             if not frame.f_code.co_flags & _GENERATOR:
                 return None
             stepper = frame.f_back
@@ -176,7 +176,7 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_ours(frame: FrameType) -> bool:
+def _is_with_machinery(frame: FrameType) -> bool:
     """Whether the frame belongs to the machinery of a ``with`` statement, and not to the user's code."""
     module = _module(frame)
     return module == "contextlib" or (module == "continuum_client.program" and frame.f_code.co_name in _OURS)

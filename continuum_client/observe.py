@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from continuum_client.errors import once
@@ -73,9 +72,7 @@ class WatchedReply:
     def __enter__(self) -> None:
         self.waiting = True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.waiting = False
         if error is not None:
             self.end(None if isinstance(error, StopIteration | StopAsyncIteration) else error)

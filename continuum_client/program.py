@@ -15,7 +15,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Tags
@@ -356,18 +355,14 @@ class Program:
         self._entry = current.enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
         self.close()
 
     async def __aenter__(self) -> Program:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._leave()
         await self.aclose()
 
@@ -471,9 +466,7 @@ class Tool:
         self._start_s = self._clock()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end_s = self._clock()
         self.seconds = end_s - self._start_s
         if self._end_span is not None:
@@ -483,10 +476,8 @@ class Tool:
     async def __aenter__(self) -> Tool:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
 
 _background: set[Any] = set()

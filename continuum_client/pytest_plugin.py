@@ -49,7 +49,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     program = item.stash.get(_program, None)
     if program is not None:
-        program.__exit__(None, None, None)
+        program.__exit__()
 
 
 def program_id_of(node_id: str) -> str:

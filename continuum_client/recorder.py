@@ -125,7 +125,7 @@ class Recorder:
         self._turns = SharedLines(self.path / TURNS, durable=self._durable)
         self._trace = SharedLines(self.path / TRACE, encoded(header), self._durable)
         self._start_s = self._started_s(now_s) - self._epoch_offset_s
-        with self._trace.locked():
+        with self._trace:
             if not (self.path / MANIFEST).exists():
                 write_manifest(self.path, self._manifest(now_s))
         self._presence.share()
@@ -158,7 +158,7 @@ class Recorder:
             The id under which the program is recorded: ``wanted_id``, with ``#2`` (``#3`` ...) appended if the
             directory contains another program with that id.
         """
-        with self._turns.locked() as held:
+        with self._turns as held:
             program_id = self._claim(held, wanted_id) if first else wanted_id
             held.write(encoded({**record, "program_id": program_id}))
         return program_id

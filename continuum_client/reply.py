@@ -79,28 +79,19 @@ class Reply:
         usage = get(item, "usage")
         if usage is not None:
             self._usage(usage)
-        if choices is None:
-            self._responses(item, now_s)
+        if choices is not None:
+            if self.model is None:
+                self.model = get(item, "model")
+            for choice in choices:
+                self._choice(choice, now_s)
             return
-        if self.model is None:
-            self.model = get(item, "model")
-        for choice in choices:
-            self._choice(choice, now_s)
-
-    def _responses(self, item: Any, now_s: float | None) -> None:
-        """Read an answer or an event that has no choices: of the Responses API, or of Anthropic's."""
-        kind = get(item, "type")
-        if isinstance(kind, str) and kind.startswith("response."):
-            self._event(kind, item, now_s)
-            return
-        if isinstance(kind, str) and kind in ANTHROPIC:
-            self._messages(kind, item, now_s)
-            return
-        self.model = get(item, "model") or self.model
-        for number, output in enumerate(get(item, "output") or ()):
-            self._output(number, output)
-        if get(item, "status") in ("completed", "incomplete", "failed"):
-            self.finished = True
+        kind = str(get(item, "type"))
+        if kind.startswith("response."):
+            self._response_event(kind, item, now_s)
+        elif kind in ANTHROPIC:
+            self._anthropic(kind, item, now_s)
+        else:
+            self._response(item)
 
     def _choice(self, choice: Any, now_s: float | None) -> None:
         part = get(choice, "delta") or get(choice, "message") or choice  # a completion's choice has the text itself
@@ -122,7 +113,15 @@ class Reply:
         if self.content == "full" and isinstance(text, str):
             self.text.append(text)
 
-    def _event(self, kind: str, event: Any, now_s: float | None) -> None:
+    def _response(self, response: Any) -> None:
+        """Read an answer of the Responses API."""
+        self.model = get(response, "model") or self.model
+        for number, output in enumerate(get(response, "output") or ()):
+            self._output(number, output)
+        if get(response, "status") in ("completed", "incomplete", "failed"):
+            self.finished = True
+
+    def _response_event(self, kind: str, event: Any, now_s: float | None) -> None:
         """Read an event of the Responses API's stream."""
         if kind.endswith(".delta"):
             self._token(now_s)
@@ -130,7 +129,7 @@ class Reply:
             self.take(get(event, "response"))
             self.finished = True
 
-    def _messages(self, kind: str, item: Any, now_s: float | None) -> None:
+    def _anthropic(self, kind: str, item: Any, now_s: float | None) -> None:
         """Read an answer or an event of Anthropic's API. ``take`` has read its usage already."""
         if kind == "message":
             for number, block in enumerate(get(item, "content") or ()):

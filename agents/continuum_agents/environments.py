@@ -241,16 +241,16 @@ def _stamp(folder: Path) -> Path:
 
 
 def _wanted(framework: Framework) -> str:
-    return framework.pins.read_text(encoding="utf-8") + f"\n# with {' '.join(_ourselves())}\n"
+    """Return the text of a current environment's stamp: the pins, and pip's argument for this project."""
+    return framework.pins.read_text(encoding="utf-8") + f"\n# with {_ourselves()}\n"
 
 
-def _ourselves() -> list[str]:
-    """Return pip's arguments for this project: the checkout if there is one, else the version that is running."""
+def _ourselves() -> str:
     root = source_root()
     if root is not None:
-        return ["-e", str(root)]
+        return f"-e {root}"
     try:
-        return [f"{DISTRIBUTION}=={version(DISTRIBUTION)}"]
+        return f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
     except PackageNotFoundError as error:
         raise AgentEnvironmentError(f"{DISTRIBUTION} is neither installed nor a checkout") from error
 

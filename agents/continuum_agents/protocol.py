@@ -9,7 +9,7 @@ SIGTERM it kills its tool, ends its program and sends ``done``.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
@@ -114,7 +114,6 @@ class Failed:
 
     kind: ClassVar[str] = "error"
     message: str
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 Event = Ready | TurnEnded | ToolEnded | Done | Failed

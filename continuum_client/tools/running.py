@@ -34,4 +34,4 @@ class Running:
         tool = self._tools.pop(key, None)
         if tool is not None:
             tool.name = name or tool.name
-            tool.__exit__(None, None, None)
+            tool.__exit__()

@@ -429,7 +429,7 @@ HOLDS = """
 import sys
 from pathlib import Path
 from continuum_client.appender import SharedLines
-with SharedLines(Path(sys.argv[1])).locked() as held:
+with SharedLines(Path(sys.argv[1])) as held:
     print("held", flush=True)
     sys.stdin.readline()
     held.write(b"first\\n")

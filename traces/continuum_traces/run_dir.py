@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
@@ -130,9 +129,7 @@ class JsonLines:
     def __enter__(self) -> JsonLines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
