@@ -8,10 +8,11 @@ Names are imported on first use, so that an import of ``continuum_client.tagging
 
 The modules, in the order in which a call passes through them:
 
-``client``             our clients; ``hook`` and ``instrumentation`` serve plain openai clients, ``proxy`` other agents
+``client``             our clients, whose methods are in ``sending``; ``hook`` and ``instrumentation`` serve plain
+                       openai clients, ``proxy`` serves other agents
 ``call``               one call: it takes the program's tags and writes them into the request
-``program``            a program and its tags; ``current`` knows the current program, ``conversation`` finds the
-                       program of a call that is made outside any program
+``program``            a program and its tags; ``tool_runs`` measures its tools; ``current`` knows the current program,
+                       ``conversation`` finds the program of a call that is made outside any program
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
                        dialect of each server and the fields that it refuses
 ``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls

@@ -10,10 +10,11 @@ from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
-from continuum_client.program import Program, SendingClient, ToolRun, current_program
+from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.settings import ClientSettings
 from continuum_client.spans import current_span, note_call, note_reply
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
+from continuum_client.tool_runs import ToolRun
 
 if TYPE_CHECKING:
     from continuum_client.observe import WatchedReply

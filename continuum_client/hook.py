@@ -18,7 +18,7 @@ from continuum_client.errors import once
 from continuum_client.program import current_program
 
 View = Callable[[Any], Any]
-"""A function from an openai client to an object that sends the client's requests with tags (``client._Tagging``)."""
+"""A function from an openai client to an object that sends the client's requests with tags (``sending.Tagging``)."""
 _NOTHING = object()
 _CLASSES: tuple[type[Any], ...] = (openai.OpenAI, openai.AsyncOpenAI)
 
@@ -88,8 +88,8 @@ def _warn_untagged(client: Any, options: Any) -> None:
     if not any(name.lower() == "x-session-id" for headers in sent for name in headers):
         once.warn(
             "plain client",
-            f"a call inside program {program.id!r} was sent by an openai client that does not send its tags. Pass a "
-            "client of continuum_client's, or wrap() that one, or call continuum_client.instrument() at the start.",
+            f"a call inside program {program.id!r} was sent by an openai client that does not send the program's tags. "
+            "Use a client of continuum_client, or wrap() the openai client, or call continuum_client.instrument().",
         )
 
 

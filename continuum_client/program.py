@@ -13,7 +13,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -23,9 +23,9 @@ from continuum_client import current
 from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
-from continuum_client.spans import tool_span
 from continuum_client.tagging import check_counts, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
+from continuum_client.tool_runs import Tool, ToolRun, busy_seconds
 
 if TYPE_CHECKING:
     from continuum_client.recorder import Ledger
@@ -49,19 +49,6 @@ class SendingClient(Protocol):
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRun:
-    """One run of a tool between two calls. Instants are seconds on the client's clock."""
-
-    name: str
-    start_s: float
-    end_s: float
-
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +80,6 @@ class TurnIds:
             self._pid, self._digits = os.getpid(), uuid.uuid4().hex[:8]
         self._count += 1
         return f"{self._count}-{self._digits}"
-
-
-def busy_seconds(runs: Sequence[ToolRun]) -> float:
-    """Return the seconds during which at least one of the tools ran."""
-    total, until_s = 0.0, float("-inf")
-    for run in sorted(runs, key=lambda run: run.start_s):
-        total += max(0.0, run.end_s - max(run.start_s, until_s))
-        until_s = max(until_s, run.end_s)
-    return total
 
 
 class Program:
@@ -447,37 +425,6 @@ class Program:
         if self.ledger is not None:
             self.ledger.finish(self._runs)
         return clients
-
-
-class Tool:
-    """A tool that is measured in a ``with`` or ``async with`` block. It counts as run even if the block raises."""
-
-    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float]) -> None:
-        self.name = name
-        self.seconds: float | None = None
-        """How long the tool took; None while it runs."""
-        self._ran = ran
-        self._clock = clock
-        self._start_s = 0.0
-        self._end_span: Callable[[], None] | None = None
-
-    def __enter__(self) -> Tool:
-        self._end_span = tool_span(self.name)
-        self._start_s = self._clock()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        end_s = self._clock()
-        self.seconds = end_s - self._start_s
-        if self._end_span is not None:
-            self._end_span()
-        self._ran(ToolRun(self.name, self._start_s, end_s))
-
-    async def __aenter__(self) -> Tool:
-        return self.__enter__()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.__exit__()
 
 
 _background: set[Any] = set()

@@ -30,9 +30,10 @@ from continuum_traces.shell import first_program
 
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
-from continuum_client.program import MAX_RUNS, ToolRun
+from continuum_client.program import MAX_RUNS
 from continuum_client.recover import TRACE, WRITERS, add_missing_turns
 from continuum_client.reply import Content, check_content
+from continuum_client.tool_runs import ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 Clock = Callable[[], float]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from continuum_traces.schema import ToolCall, Turn
 
 from continuum_client.conversation import NO_SHAPE, Shape
-from continuum_client.program import ToolRun
 from continuum_client.reply import Content, Reply, ToolAsked
+from continuum_client.tool_runs import ToolRun
 
 
 @dataclass(frozen=True, slots=True)

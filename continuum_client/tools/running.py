@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from continuum_client.errors import once
-from continuum_client.program import Tool, current_program
+from continuum_client.program import current_program
+from continuum_client.tool_runs import Tool
 
 MAX_RUNNING = 10_000
 """The number of tools that may run at once; of more tools, the oldest is forgotten."""
