@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """A request that cannot be carried out; the message says what to change."""
+    """A command cannot be carried out. The message says what to change."""

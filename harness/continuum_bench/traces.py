@@ -28,7 +28,7 @@ from continuum_bench.show import print_notice
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
     check_free(target, overwrite)
-    programs, left_out = _read_telling(source, form)
+    programs, left_out = _read_source(source, form)
     if not programs:
         raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
@@ -38,15 +38,21 @@ def import_traces(source: Path, target: Path, form: str | None, overwrite: bool)
 
 
 def check_free(target: Path, overwrite: bool) -> None:
-    """Raises:
-    BenchError: the file exists, and may not be replaced.
+    """Check that the file may be written.
+
+    Raises:
+        BenchError: the file exists, and ``overwrite`` is not set.
     """
     if target.exists() and not overwrite:
         raise BenchError(f"{target}: exists already; --overwrite replaces it")
 
 
-def _read_telling(source: Path, form: str | None) -> tuple[list[Program], int]:
-    """The programs of a source, and how many were left out. Prints what was left out, and why."""
+def _read_source(source: Path, form: str | None) -> tuple[list[Program], int]:
+    """Read the programs of a source, and print which were left out and why.
+
+    Returns:
+        The programs, and the number of those left out.
+    """
     left_out: list[LeftOut] = []
     programs = list(read_any(source, form, left_out.append))
     for each in left_out:
@@ -70,7 +76,7 @@ def synth_traces(options: SynthOptions) -> int:
 
 def fit_profile(options: FitOptions) -> int:
     check_free(options.target, options.overwrite)
-    programs, _ = _read_telling(options.source, options.form)
+    programs, _ = _read_source(options.source, options.form)
     profile = fit(programs, options.name, cast(Reading, options.tokens_reading))
     write_json(options.target, profile_to_json(profile))
     print_notice(f"profile written to {options.target}")
@@ -81,7 +87,7 @@ def validate_trace(source: Path) -> int:
     """Show the faults of a trace file. A source in another format is valid if programs can be imported from it."""
     other = _other_format(source)
     if other is not None:
-        programs, left_out = _read_telling(source, None)
+        programs, left_out = _read_source(source, None)
         number = f"{len(programs)} of {len(programs) + left_out} programs"
         print_notice(f"{source}: {other}, no trace file; {number} can be imported (continuum-bench traces import)")
         return 0 if programs else 2
@@ -93,7 +99,7 @@ def validate_trace(source: Path) -> int:
 
 
 def _other_format(source: Path) -> str | None:
-    """What the source is, in words; None: a trace file, or something unknown."""
+    """Return a description of a source in another format; None: a trace file, or an unknown format."""
     if source.is_dir():
         return "a folder"
     try:
@@ -145,7 +151,7 @@ def _count(value: float) -> str:
 
 
 def _time(milliseconds: float) -> str:
-    """``0.4 ms``, ``113 ms``, ``1.67 s``, ``4,201 s``."""
+    """Return a time as ``0.4 ms``, ``113 ms``, ``1.67 s`` or ``4,201 s``."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
     seconds = milliseconds / 1000
@@ -181,7 +187,7 @@ def convert_trace(options: ConvertOptions) -> int:
     elif to == "continuum":
         return import_traces(source, target, options.form, options.overwrite)
     elif to in EXPORTERS:
-        export(target, _read_telling(source, options.form)[0], to)
+        export(target, _read_source(source, options.form)[0], to)
     else:
         raise BenchError(f"--to {to}: {which(to, ['continuum', *EXPORTERS, 'preview', 'native'])}")
     print_notice(f"written to {target}")

@@ -1,4 +1,4 @@
-"""Errors that a user can correct. Each is shown as one line, without a traceback."""
+"""The errors that a user can correct. Each is shown in one line, without a traceback."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -41,13 +41,15 @@ from continuum_traces.run_dir import (
 )
 from continuum_traces.schema import Manifest
 
-from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agents.batch import Arrival, Batch, ProgramRecord, play
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line, default_out, utc_now
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
+from continuum_bench.options.run import uses_rate
 from continuum_bench.show import print_notice
-from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace, uses_rate
+from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace
 from continuum_client.appender import Presence, SharedLines
 from continuum_client.dialects import DIALECTS
 from continuum_client.recorder import Recorder
@@ -58,17 +60,17 @@ PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
 LOCK = "batch.lock"
 WORKERS = 4
-"""Agent processes at the same time where the user gives no number."""
+"""Number of agent processes at the same time if the user gives none."""
 
 
 def at_once(options: AgentOptions) -> int:
-    """Number of agent processes at the same time."""
+    """Return the number of agent processes at the same time."""
     lanes = lanes_of(options.arrivals)
-    return lanes[0] if lanes is not None else options.workers or WORKERS
+    return lanes.number if lanes is not None else options.workers or WORKERS
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
-    """Make the environments of these frameworks; default: of all for which this machine has the right Python."""
+    """Create the environments of these frameworks; by default, of all whose Python version this machine has."""
     try:
         for framework in [find_framework(name) for name in names or FRAMEWORKS]:
             try:
@@ -84,19 +86,19 @@ def setup_environments(names: Sequence[str], anew: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a batch plays, and what happens with its results."""
+    """The tasks of a batch, and how its results are concluded."""
 
     tasks: list[Task]
     answers: bool = False
-    """True: programs answer a question. False: programs change code in a folder."""
+    """Programs answer a question; otherwise they change code in a folder."""
     scored: bool = False
-    """True: programs have a verdict also without a test, so a program that is stopped has failed."""
+    """Programs without a test have a verdict too, so a program that is stopped has failed."""
     conclude: Callable[[Results], None] | None = None
     """Called when everything is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the workload for the manifest."""
     config: tuple[str, ...] = ()
-    """The framework's configuration if the harness makes it, and not the user."""
+    """The framework's configuration, if the harness writes it instead of the user."""
 
 
 def run_openhands(options: OpenHandsOptions) -> int:
@@ -115,19 +117,19 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     Args:
         options: the user's options.
         tasks: file that the tasks come from, for the manifest.
-        find_work: reads the tasks; called when the options have been checked.
+        find_work: reads the tasks; called after the options were checked.
     """
-    framework, python = environment_of(options.framework)
+    environment = environment_of(options.framework)
     _check(options)
     work = find_work()
     endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint, work.config)
     if options.config:
-        said = f"-c {' -c '.join(options.config)}"
-        run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
-    out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    manifest = _manifest(options, tasks, framework, endpoint, start, work)
-    with Results(out, manifest, start, framework.distribution, work.answers) as results:
+        asked = f"-c {' -c '.join(options.config)}"
+        environment.run(environment.framework.runner, CHECK, asked=asked, stdin=to_line(start))
+    out = (options.out or default_out(options.framework)).absolute()
+    manifest = _manifest(options, tasks, environment.framework, endpoint, start, work)
+    with Results(out, manifest, start, environment.framework.distribution, work.answers) as results:
         arrivals = _arrivals(options, work.tasks, results)
         finished = len(work.tasks) - len(arrivals)
         again = f", {finished} finished before" if finished else ""
@@ -136,9 +138,9 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         complete, results.to_run = True, len(arrivals)
         if arrivals:
             batch = Batch(
-                python=python,
-                module=framework.runner,
-                environment=framework.variables(),
+                python=environment.python,
+                module=environment.framework.runner,
+                environment=environment.framework.variables(),
                 start=start,
                 out=out,
                 workers=at_once(options),
@@ -155,39 +157,50 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     return 0 if all(record.finished for record in results.records) else 1
 
 
-def environment_of(name: str) -> tuple[Framework, Path]:
-    if name == COMMAND.name:
-        return COMMAND, Path(sys.executable)
-    try:
-        framework = find_framework(name)
-        return framework, python_of(framework)
-    except AgentEnvironmentError as error:
-        raise BenchError(str(error)) from error
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The virtual environment of an agent framework."""
+
+    framework: Framework
+    python: Path
+
+    def run(self, module: str, *arguments: str, asked: str, stdin: str = "") -> str:
+        """Run a module in this environment, and return its stdout.
+
+        Args:
+            module: name of the module.
+            arguments: its command-line arguments.
+            asked: the user's option that needs the module; the beginning of the error message.
+            stdin: its standard input.
+
+        Raises:
+            BenchError: the module failed; the message ends with the last line of its stderr.
+        """
+        done = subprocess.run(
+            [str(self.python), "-I", "-m", module, *arguments],
+            capture_output=True,
+            text=True,
+            input=stdin,
+            env={**os.environ, **self.framework.variables()},
+        )
+        if done.returncode:
+            raise BenchError(f"{asked}: {(done.stderr.strip().splitlines() or ['it printed no error'])[-1]}")
+        return done.stdout
 
 
-def run_in(framework: Framework, python: Path, module: str, *arguments: str, say: str, words: str = "") -> str:
-    """Run a module in a framework's environment. Returns what the module wrote to stdout.
-
-    Args:
-        framework, python: as ``environment_of`` returns them.
-        module: the module's name.
-        arguments: its command-line arguments.
-        say: what the user asked for, for the error message.
-        words: its stdin.
+def environment_of(name: str) -> Environment:
+    """Return the environment of a framework.
 
     Raises:
-        BenchError: the module failed; the message ends with the last line of its stderr.
+        BenchError: the framework is unknown or not installed.
     """
-    done = subprocess.run(
-        [str(python), "-I", "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        input=words,
-        env={**os.environ, **framework.variables()},
-    )
-    if done.returncode:
-        raise BenchError(f"{say}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    return done.stdout
+    if name == COMMAND.name:
+        return Environment(COMMAND, Path(sys.executable))
+    try:
+        framework = find_framework(name)
+        return Environment(framework, python_of(framework))
+    except AgentEnvironmentError as error:
+        raise BenchError(str(error)) from error
 
 
 def _check(options: AgentOptions) -> None:
@@ -199,7 +212,7 @@ def _check(options: AgentOptions) -> None:
 
 
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
-    """The message that starts every program. A program's id, task and folders are filled in later."""
+    """Return the message that starts a program, without the program's id, task and folders."""
     dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
@@ -221,7 +234,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
 
 
 def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
-    """The programs still to be run, in a random order. A resumed batch has the same order."""
+    """Return the programs still to be run, in a random order. A resumed batch has the same order."""
     rng = np.random.default_rng(options.seed)
     order = list(tasks)
     rng.shuffle(cast(Any, order))
@@ -233,11 +246,11 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
 
 
 def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
-    """The second at which each program arrives; None: when a worker is free."""
+    """Return the second at which each program arrives; None: when a worker is free."""
     lanes = lanes_of(options.arrivals)
     if lanes is not None:
-        number, ramp_s = lanes
-        return [place * ramp_s / number if place < number else None for place in range(len(tasks))]
+        step_s = lanes.ramp_s / lanes.number
+        return [place * step_s if place < lanes.number else None for place in range(len(tasks))]
     if not tasks:
         return []
     return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
@@ -247,8 +260,8 @@ def _manifest(
     options: AgentOptions, tasks: Path, framework: Framework, endpoint: Endpoint, start: Start, work: Work
 ) -> Manifest:
     return Manifest(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=("continuum-bench", *sys.argv[1:]),
+        created=utc_now(),
+        command=command_line(),
         continuum_version=version("continuum-ttl"),
         versions={
             "python": platform.python_version(),
@@ -282,9 +295,9 @@ def _manifest(
 
 
 class Results:
-    """A batch's directory: programs.jsonl, preds.json (answers.json if programs answer questions), the agents' records.
+    """The directory of a batch: programs.jsonl, preds.json or answers.json, and the records of the agents.
 
-    It is a context manager. All agents must have ended when it is left, also after an error.
+    Use it as a context manager. All agents must have ended when its block ends, also after an error.
 
     Raises:
         BenchError: the directory holds something else, or another batch is running in it.
@@ -295,7 +308,7 @@ class Results:
         self.model = start.model
         self.records: list[ProgramRecord] = []
         self.to_run = 0
-        """Programs that were to be run this time."""
+        """Number of programs that this command runs. A resumed batch runs fewer than all."""
         _claim(out, manifest)
         self._lock = Presence(out / LOCK)
         if not self._lock.alone:
@@ -303,7 +316,6 @@ class Results:
         for name in ("logs",) if answers else ("logs", "workspaces"):
             (out / name).mkdir(exist_ok=True)
         self._recorder = Recorder(out, cast(Content, start.content), source)
-        self._clock = Clock(self._recorder.offset_s)
         self._programs = SharedLines(out / PROGRAMS)
         self._answers = answers
         self._file = out / (ANSWERS if answers else PREDICTIONS)
@@ -311,7 +323,7 @@ class Results:
         self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
 
     def new_program_id(self, instance_id: str) -> str:
-        """The instance's name. A number is added if an earlier, unfinished program had this id."""
+        """Return the instance's id, with a number if an earlier, unfinished program had the same id."""
         number, name = 1, instance_id
         while name in self._ids:
             number += 1
@@ -320,7 +332,7 @@ class Results:
         return name
 
     def offset_s(self) -> float:
-        return self._clock()
+        return self._recorder.offset_s(time.monotonic())  # noqa: TID251 - the recorder's own clock
 
     def ended(self, record: ProgramRecord) -> None:
         """Record a program that ended, and its prediction if the program finished."""
@@ -336,7 +348,7 @@ class Results:
         print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
 
     def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
-        """A prediction in SWE-bench's format, or an answer and whether it is right."""
+        """Return a prediction in SWE-bench's format, or an answer and whether it is right."""
         if self._answers:
             return {"status": record.status, "answer": record.submission, "passed": record.passed}
         return {
@@ -358,7 +370,7 @@ class Results:
 
 
 def _claim(out: Path, manifest: Manifest) -> None:
-    """Make the directory, or check that it holds an earlier part of the same batch."""
+    """Create the directory, or check that it holds an earlier part of the same batch."""
     if (out / MANIFEST).exists():
         earlier = read_manifest(out)
         name = earlier.workload.get("name")
@@ -375,7 +387,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
 
 
 def _against(manifest: Manifest) -> str:
-    """The server and the model of a batch."""
+    """Return the server and the model of a batch, in words."""
     return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
 
 

@@ -1,4 +1,4 @@
-"""``--base-url URL``: play a workload against a live server and record it."""
+"""``--base-url URL``: plays a workload against a live server, measured from the client's side, and records it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line, default_out
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
@@ -40,12 +41,12 @@ from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields that must be equal in a resumed run and the run that it continues."""
+"""Manifest fields in which a resumed run must agree with the run that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveRun:
-    """Everything that is known before the load starts."""
+    """The settings of a run, complete before the load starts."""
 
     endpoint: Endpoint
     load: LoadOptions
@@ -66,7 +67,7 @@ class _LiveRun:
         guards = (f"guards: {state['guards']}",) if "guards" in state else ()
         return Manifest(
             created=_now().isoformat(timespec="milliseconds"),
-            command=tuple(["continuum-bench", *sys.argv[1:]]),
+            command=command_line(),
             continuum_version=version("continuum-ttl"),
             versions={"vllm": endpoint.vllm_version or "not said", "python": platform.python_version()},
             engine="endpoint",
@@ -125,7 +126,7 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         window=window,
         plans=plans,
         label=live.label or endpoint.policy,
-        out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
+        out=live.resume or options.out or default_out(name),
         processes=live.processes,
         scheduler_records=live.scheduler_records,
         quiet=options.json_output or options.quiet,
@@ -183,7 +184,7 @@ def _now() -> datetime:
 
 
 def _open(run: _LiveRun, resumed: bool) -> None:
-    """Make the directory, or check that it holds the run to resume.
+    """Create the directory, or check that it holds the run to resume.
 
     Raises:
         RunDirError: the directory holds a run already.
@@ -214,7 +215,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
-    """Play one seed, or the programs of it that are left. None if Ctrl-C stopped it."""
+    """Play one seed, or those of its programs that did not finish before. None: Ctrl-C stopped the run."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
@@ -232,7 +233,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
     if run.scheduler_records is not None:
-        time.sleep(1.0)  # the server writes its record up to a quarter of a second late
+        time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
@@ -246,7 +247,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
 
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """The run's manifest, its plan, the second of the run at which it begins, and the date now."""
+    """Return the run's manifest, its plan, the second on the run's clock at which it begins, and the date now."""
     manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
     if not (folder / MANIFEST).exists():
         write_run_manifest(create(folder), manifest)

@@ -16,7 +16,7 @@ from continuum_bench.options.together import Needs
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions(Options):
-    """What all agent frameworks share."""
+    """Options of all agent frameworks. Fields without a sentence are no options; some frameworks declare them."""
 
     framework: ClassVar[str]
     environment: str = LOCAL
@@ -52,7 +52,7 @@ class AgentOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(AgentOptions):
-    """What the agents that work on code share."""
+    """Options of the agents that work on code."""
 
     repos: Path | None = None
     """Folder with git clones of the tasks' repositories, named ORG/REPO or ORG__REPO."""

@@ -99,7 +99,7 @@ class SloOptions(Options):
 
 @dataclass(frozen=True)
 class GateOptions(Options):
-    """Conditions on which the comparison fails."""
+    """Conditions under which the comparison fails."""
 
     panel = GATE
     rules = (Without("form", TABLE), Without("out", TABLE))

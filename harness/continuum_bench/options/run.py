@@ -30,7 +30,7 @@ RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "
 """Panels of ``--help``."""
 
 MOST_BLOCKS = 10_000_000
-"""vLLM makes an object for each KV block: more would take longer than the run."""
+"""vLLM creates an object for each KV block. Creating more would take longer than the run."""
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 """Names of the bundled workloads, each a command."""
@@ -40,9 +40,13 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-
 HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
-NO_RATE = Without(
-    "arrivals", "these arrivals have a rate of their own", lambda form: form.startswith(("concurrency", "recorded:"))
-)
+
+def uses_rate(arrivals: str) -> bool:
+    """Return whether this form of ``--arrivals`` uses ``--jps``."""
+    return not arrivals.startswith(("concurrency", "recorded:"))
+
+
+NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
 Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
 
@@ -103,7 +107,7 @@ class TraceOptions(Options):
 
 @dataclass(frozen=True)
 class ArrivalOptions(Options):
-    """When programs arrive, and how long their tools take then."""
+    """When programs arrive, how long their tools take, and which hints they send."""
 
     panel = WORKLOAD
 
@@ -131,7 +135,7 @@ BAND = "band"
 
 @dataclass(frozen=True)
 class GpuOptions(Options):
-    """What step times are computed for."""
+    """The hardware and the model for which step times are computed."""
 
     panel = ENGINE
     rules = (SERVERS,)
@@ -152,7 +156,7 @@ class GpuOptions(Options):
 
 @dataclass(frozen=True)
 class EngineOptions(GpuOptions):
-    """What a virtual engine and a server have in common."""
+    """Options that a virtual engine and a server have in common."""
 
     panel = ENGINE
     rules = (SERVERS,)
@@ -285,8 +289,10 @@ class LiveOptions(Options):
 
 
 def check_no_server_needed(options: RunOptions) -> None:
-    """Raises:
-    OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
+    """Check options for a run on the virtual engine.
+
+    Raises:
+        OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
     """
     if options.arrivals.startswith("concurrency"):
         raise OptionError(f"--arrivals {options.arrivals}: needs --base-url")
