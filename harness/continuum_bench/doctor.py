@@ -30,7 +30,7 @@ class Check:
     found: str
     advice: str = ""
     optional: bool = False
-    """No other feature needs what is checked, so its absence is no error."""
+    """No other feature depends on it, so a failed check is no error."""
 
 
 def checks() -> list[Check]:

@@ -16,9 +16,9 @@ from continuum_server.policy.catalog import PolicyError
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 
-from continuum_bench.errors import BenchError
+from continuum_bench.errors import BenchError, OptionError
 from continuum_bench.option_values import read_value
-from continuum_bench.options.declare import OptionError, declared, is_set
+from continuum_bench.options.declare import declared, is_set
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, WORKLOADS, LiveOptions, RunOptions
 from continuum_bench.options.together import faults

@@ -90,16 +90,16 @@ def _versions(directories: Directories) -> Iterator[Pair]:
     loads = by_load([run for runs in directories.values() for run in runs])
     for path in later:
         for jps in loads:
-            theirs, ours = (_by_arm(_at(directories[each], jps)) for each in (first, path))
-            for arm, group in ours.items():
-                if arm not in theirs:
+            before, after = (_by_arm(_at(directories[each], jps)) for each in (first, path))
+            for arm, group in after.items():
+                if arm not in before:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
-                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, f"{arm} in {first}", theirs[arm])
+                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, f"{arm} in {first}", before[arm])
 
 
 def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
-    found = by_load(runs).get(jps, [])
-    return main_band(found) if found else []
+    at_load = by_load(runs).get(jps, [])
+    return main_band(at_load) if at_load else []
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

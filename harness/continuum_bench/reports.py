@@ -49,11 +49,11 @@ from continuum_bench.show import modelled, print_notice, print_summary, print_ta
 
 def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Print the metrics of each run, or the table that the options name."""
+    runs = _runs(options.directories, slo)
     if options.form is not None or options.out is not None or options.table is not None:
-        return _write_run_table(options, slo)
+        return _write_run_table(runs, options)
     if options.misses and not options.json_output:
-        return _show_misses(options.directories)
-    runs = _judged(_runs(options.directories, slo.alone), slo)
+        return _show_misses(runs)
     if options.json_output:
         _print_json({str(run.path): _metrics_json(run) for run in runs})
         return 0
@@ -79,14 +79,23 @@ def _metrics_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
-    """Read all runs in these directories once, complete or not. ``alone``: as in ``SloOptions``."""
-    alone_s = None if alone is None else completion_times(alone)
+def _runs(paths: Sequence[Path], slo: SloOptions) -> list[Run]:
+    """Read all runs in these directories, complete or not, with the metrics of the SLO."""
     folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_variants([read_run_metrics(folder, alone_s) for folder in folders])
+    alone_s = _alone_s(slo)
+    return _with_slo(name_variants([read_run_metrics(folder, alone_s) for folder in folders]), slo)
+
+
+def _alone_s(slo: SloOptions) -> dict[str, float] | None:
+    """Return the completion times of ``--alone`` by program."""
+    return None if slo.alone is None else completion_times(slo.alone)
+
+
+def _with_slo(runs: list[Run], slo: SloOptions) -> list[Run]:
+    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
@@ -106,17 +115,17 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
     for verdicts in _verdicts(run.path).values():
         failing = ", ".join(name for name, passed in verdicts.items() if not passed)
-        said = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
-        print_notice(f"{said}; these do not: {failing}" if failing else said)
+        text = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
+        print_notice(f"{text}; these do not: {failing}" if failing else text)
     if measured.unfinished:
         print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
     if measured.failed:
         print_notice(f"failed programs: {', '.join(measured.failed)}")
 
 
-def _show_misses(paths: Sequence[Path]) -> int:
+def _show_misses(runs: Sequence[Run]) -> int:
     """Print for each run a table of the causes of prefix cache hits and misses of returning turns."""
-    for run in _runs(paths):
+    for run in runs:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
@@ -125,15 +134,14 @@ def _show_misses(paths: Sequence[Path]) -> int:
     return 0
 
 
-def _write_run_table(options: AnalyzeOptions, slo: SloOptions) -> int:
+def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     """Write a table of runs for another program (``continuum_analysis.tables``)."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    rows = TABLES[name](_judged(_runs(options.directories, slo.alone), slo))
-    return _wrote(write_table(rows, options.form or "csv", options.out), options.out)
+    return _wrote(write_table(TABLES[name](runs), options.form or "csv", options.out), options.out)
 
 
 def write_reports(options: ReportOptions) -> int:
@@ -240,9 +248,9 @@ def show_self_check(options: SelfCheckOptions) -> int:
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
     """Return the runs of each directory, with the metrics of the SLO."""
     _refuse_twice(paths)
-    alone_s = None if slo.alone is None else completion_times(slo.alone)
+    alone_s = _alone_s(slo)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
+    runs = iter(_with_slo(name_variants([run for each in loaded.values() for run in each]), slo))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 
@@ -253,10 +261,6 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
     for number, path in enumerate(paths):
         if path.resolve() in [before.resolve() for before in paths[:number]]:
             raise AnalysisError(f"{path}: given twice")
-
-
-def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:
-    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
 
 
 def _summaries(

@@ -32,8 +32,8 @@ def import_traces(source: Path, target: Path, form: str | None, overwrite: bool)
     if not programs:
         raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
-    of = f" of {written + left_out}" if left_out else ""
-    print_notice(f"{written}{of} programs written to {target}")
+    number = f"{written} of {written + left_out}" if left_out else str(written)
+    print_notice(f"{number} programs written to {target}")
     return 0
 
 
@@ -110,39 +110,40 @@ def _other_format(source: Path) -> str | None:
 
 
 def show_stats(source: str, form: str | None, as_json: bool) -> int:
-    found = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
+    statistics = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+        sys.stdout.write(json.dumps(dataclasses.asdict(statistics), indent=2) + "\n")
         return 0
     published = next((row for name, row in TABLE_2.items() if name in source.lower()), None)
     console = Console(highlight=False)
-    console.print(_overview(source, found, published))
-    console.print(_tool_table(found))
-    if found.unknown_durations:
-        print_notice(f"{found.unknown_durations} tool calls have no recorded duration and count as 0")
+    console.print(_overview(source, statistics, published))
+    console.print(_tool_table(statistics))
+    if statistics.unknown_durations:
+        print_notice(f"{statistics.unknown_durations} tool calls have no recorded duration and count as 0")
     return 0
 
 
-def _overview(source: str, found: TraceStats, published: Published | None) -> Table:
-    kind = "synthetic" if found.synthetic else "recorded"
+def _overview(source: str, statistics: TraceStats, published: Published | None) -> Table:
+    kind = "synthetic" if statistics.synthetic else "recorded"
     table = Table(
-        title=f"{source}: {found.programs} programs, {found.turns_total} turns ({kind})", title_justify="left"
+        title=f"{source}: {statistics.programs} programs, {statistics.turns_total} turns ({kind})", title_justify="left"
     )
     for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
         table.add_column(heading, justify="left" if heading.startswith("per") else "right")
 
-    def row(name: str, own: MeanStd, theirs: MeanStd | None, form: Callable[[float], str] = _count) -> None:
-        paper = (form(theirs.mean), form(theirs.std)) if theirs else ("-", "-")
-        table.add_row(name, form(own.mean), form(own.std), *paper)
+    def row(name: str, own: MeanStd, paper: MeanStd | None, form: Callable[[float], str] = _count) -> None:
+        published_cells = (form(paper.mean), form(paper.std)) if paper else ("-", "-")
+        table.add_row(name, form(own.mean), form(own.std), *published_cells)
 
-    row("turns", found.turns, published.turns if published else None)
-    row("time between turns", found.gap_ms, published.gap_ms if published else None, _time)
-    row("tokens, final context", found.tokens_context, published.tokens if published else None)
-    row("tokens, summed over turns", found.tokens_cumulative, published.tokens if published else None)
-    row("generated tokens per turn", found.output_tokens, None)
-    table.caption = f"slowest tenth of the gaps holds {found.slowest_tenth_share:.1%} of the time between turns"
-    if found.sharing_a_prefix:
-        table.caption += f"\n{found.sharing_a_prefix} programs share a prefix, {found.shared_prefix_tokens:,.0f} tokens"
+    row("turns", statistics.turns, published.turns if published else None)
+    row("time between turns", statistics.gap_ms, published.gap_ms if published else None, _time)
+    row("tokens, final context", statistics.tokens_context, published.tokens if published else None)
+    row("tokens, summed over turns", statistics.tokens_cumulative, published.tokens if published else None)
+    row("generated tokens per turn", statistics.output_tokens, None)
+    table.caption = f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns"
+    if statistics.sharing_a_prefix:
+        tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
+        table.caption += f"\n{statistics.sharing_a_prefix} programs share a prefix, {tokens}"
     return table
 
 
@@ -158,12 +159,12 @@ def _time(milliseconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _tool_table(found: TraceStats) -> Table:
+def _tool_table(statistics: TraceStats) -> Table:
     table = Table(title="tools, most time first", title_justify="left")
     for heading in ("tool", "calls", "share of time", "mean", "p50", "p90", "p99", "its slowest tenth holds"):
         left = heading == "tool"
         table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
-    for tool in found.tools[:12]:
+    for tool in statistics.tools[:12]:
         times = map(_time, (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
         table.add_row(
             tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *times, f"{tool.slowest_tenth_share:.1%}"

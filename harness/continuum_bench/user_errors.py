@@ -11,13 +11,11 @@ from continuum_traces.jsonl import TraceError
 from continuum_traces.run_dir import RunDirError
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError
 
 USER_ERRORS = (
     AnalysisError,
     BenchError,
     EngineError,
-    OptionError,
     PluginError,
     PolicyError,
     StepTimesError,

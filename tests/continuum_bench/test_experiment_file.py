@@ -13,8 +13,9 @@ from typing import Any, get_args
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_bench.errors import OptionError
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
-from continuum_bench.options.declare import Limit, Option, OptionError, declared
+from continuum_bench.options.declare import Limit, Option, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.together import faults, settled

@@ -226,7 +226,7 @@ class Runner:
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
             record.passed = False if self._batch.scored or arrival.task.test is not None else None
         finally:
-            record.end_s = self._sink.offset_s()  # before its process ends, which takes a moment
+            record.end_s = self._sink.offset_s()  # not the end of the process, which comes later
 
 
 async def _listen(process: AgentProcess, record: ProgramRecord) -> None:

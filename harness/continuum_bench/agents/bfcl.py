@@ -12,10 +12,11 @@ from typing import Any
 from continuum_agents.recorded_web import RecordedWebError, read_web
 from continuum_traces.names import which
 
-from continuum_bench.agents.run import Environment, Results, Work, environment_of, run_batch
-from continuum_bench.agents.tasks import Task
+from continuum_bench.agents.environment import Environment, environment_of
+from continuum_bench.agents.results import Results
+from continuum_bench.agents.run import Work, run_batch
+from continuum_bench.agents.tasks import Task, objects_of
 from continuum_bench.errors import BenchError
-from continuum_bench.json_lines import objects_of
 from continuum_bench.options.agent import BfclOptions
 from continuum_bench.show import print_notice
 
@@ -51,12 +52,12 @@ def run_bfcl(options: BfclOptions) -> int:
 
 def _installed_data(python: Path) -> Path:
     """Return the folder of the entries in the bfcl-eval package."""
-    found = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
-    if not found:
+    folders = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
+    if not folders:
         raise BenchError(
             f"{python.parents[1]}: no bfcl_eval in it; make it again: continuum-bench agent setup bfcl --anew"
         )
-    return found[-1]
+    return folders[-1]
 
 
 # ------------------------------------------------------------------------------------------- the entries

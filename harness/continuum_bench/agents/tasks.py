@@ -6,13 +6,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from continuum_bench.errors import BenchError
-from continuum_bench.json_lines import objects_of
 
 FIXES = "fix_patches.jsonl"
 _IMAGES = ("image", "image_name", "docker_image")
@@ -70,6 +69,24 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     if not tasks:
         raise BenchError(f"--tasks {path}: no task in it")
     return list(tasks.values())
+
+
+def objects_of(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON object in each line of ``text``, with its place (``FILE:LINE``). Empty lines are skipped.
+
+    Raises:
+        BenchError: a line is no JSON object; the message names the file and the line.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise BenchError(f"{path}:{number}: not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise BenchError(f"{path}:{number}: expected an object")
+        yield f"{path}:{number}", data
 
 
 def _task(where: str, data: dict[str, Any], base: Path, repos: Path | None) -> Task:

@@ -173,13 +173,13 @@ def _write(
 
 def _reading(spec: FigureSpec) -> str:
     """Return the text of the page that explains its bars and ratios."""
-    found = {
+    texts = {
         "lines": READING,
         "ratios": RATIO_READING.format(base=BASE),
         "hints": RATIO_READING.format(base=NO_HINTS),
         "goodput": GOODPUT_READING,
     }
-    return found.get(spec.kind, "")
+    return texts.get(spec.kind, "")
 
 
 def _create_out(out: Path) -> None:

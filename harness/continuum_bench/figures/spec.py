@@ -66,8 +66,8 @@ class FigureSpec:
 
 
 def figure_names() -> list[str]:
-    found = (files("continuum_bench") / "figures").iterdir()
-    return sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml"))
+    entries = (files("continuum_bench") / "figures").iterdir()
+    return sorted(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
 
 
 def load_figure(name: str) -> FigureSpec:

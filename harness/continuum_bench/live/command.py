@@ -202,9 +202,9 @@ def _open(run: _LiveRun, resumed: bool) -> None:
 def _check_same(run: _LiveRun, folder: Path, seed: int | None = None) -> None:
     before, now = read_manifest(folder), run.manifest(next(iter(run.plans)) if seed is None else seed)
     for name in MUST_AGREE:
-        ours, theirs = getattr(now, name), getattr(before, name)
-        if json.loads(json.dumps(ours)) != theirs:
-            raise BenchError(f"--resume {folder}: {name} differs: {theirs!r} there, {ours!r} now")
+        new, old = getattr(now, name), getattr(before, name)
+        if json.loads(json.dumps(new)) != old:
+            raise BenchError(f"--resume {folder}: {name} differs: {old!r} there, {new!r} now")
 
 
 def _folder(run: _LiveRun, seed: int) -> Path:

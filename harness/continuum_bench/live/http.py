@@ -127,8 +127,8 @@ class StreamingClient:
         except TimeoutError as error:
             raise RequestFailed("timeout", "the request took too long", again=True) from error
         if reply.first_token_s is None or not reply.ended:
-            what = "without a token" if reply.first_token_s is None else "in the middle of the answer"
-            raise RequestFailed("stream", f"ended {what}", again=True)
+            point = "without a token" if reply.first_token_s is None else "in the middle of the answer"
+            raise RequestFailed("stream", f"ended {point}", again=True)
         return reply
 
     async def _read(self, stream: _Stream) -> None:

@@ -74,7 +74,7 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     )
 
 
-def _show(what: str, fit: PrefillFit | DecodeFit) -> str:
+def _show(title: str, fit: PrefillFit | DecodeFit) -> str:
     *coefficients, (_, worst) = asdict(fit).items()
     terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
-    return f"{what}: {terms}; worst point {worst:.1%} off"
+    return f"{title}: {terms}; worst point {worst:.1%} off"

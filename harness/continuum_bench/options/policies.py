@@ -9,7 +9,7 @@ from continuum_server.policy.catalog import POLICIES, find_policy, read_options,
 from continuum_server.vllm_plugin.statistics_files import read_statistics
 from continuum_traces.names import which
 
-from continuum_bench.options.declare import OptionError
+from continuum_bench.errors import OptionError
 
 
 def arms_of(given: Sequence[str]) -> list[str]:

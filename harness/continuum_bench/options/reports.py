@@ -84,7 +84,7 @@ class SelfCheckOptions(Options):
 
 @dataclass(frozen=True)
 class SloOptions(Options):
-    """A service level objective, and how long programs take alone."""
+    """A service level objective, and the runs that slowdowns are measured against."""
 
     panel = SLO
 

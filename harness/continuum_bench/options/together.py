@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from continuum_bench.options.declare import Option, OptionError, Options, declared
+from continuum_bench.errors import OptionError
+from continuum_bench.options.declare import Option, Options, declared
 
 T = TypeVar("T", bound=Options)
 

@@ -23,7 +23,7 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
 UNLOADED_JPS = 1e-5
-"""About one program a day: programs hardly ever overlap."""
+"""The rate without load: about one program a day, so that programs hardly ever overlap."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 

@@ -15,7 +15,6 @@ from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError
 from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
@@ -39,7 +38,7 @@ def play_live(
         except KeyboardInterrupt:
             outcome.interrupted = True
             return outcome
-        except (BenchError, OptionError, ServerError, EmulatedError) as error:
+        except (BenchError, ServerError, EmulatedError) as error:
             reason = str(error).splitlines()[0].split("; log ")[0]
             outcome.failed[cell.name] = reason
             on_report(Report(cell.name, state="failed", error=reason))

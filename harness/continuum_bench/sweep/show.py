@@ -81,8 +81,8 @@ class SweepDisplay:
         for name, words in self._ended[-LAST_SHOWN:]:
             table.add_row(name, words)
         for name, report in self._running.items():
-            far = f"{report.programs_done}/{report.programs_total} programs, t = {report.virtual_s:.0f} s"
-            table.add_row(name, far if report.state == "running" else report.state)
+            progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.virtual_s:.0f} s"
+            table.add_row(name, progress if report.state == "running" else report.state)
         return Group(table, self.summary())
 
     def __enter__(self) -> SweepDisplay:

@@ -129,8 +129,8 @@ def _check_same(folder: Path, wanted: Manifest) -> None:
         RunDirError: the folder holds a run that differs in more than its date and command line.
     """
     if (folder / MANIFEST).exists():
-        held, ours = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
-        differing = [name for name in ours if held[name] != ours[name] and name not in ("created", "command")]
+        existing, new = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
+        differing = [name for name in new if existing[name] != new[name] and name not in ("created", "command")]
         if differing:
             raise RunDirError(f"{folder}: holds a run already, with other {differing[0]}; choose another --out")
 

@@ -72,8 +72,8 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
                     task = pending.pop(0)
                     _start(context, task, live)
                     on_report(Report(task.name, state="loading"))
-                for ready in wait([pressed.told, *live]):
-                    if ready is pressed.told:
+                for ready in wait([pressed.signalled, *live]):
+                    if ready is pressed.signalled:
                         outcome.interrupted = True
                     else:
                         _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def _kill(live: Live) -> None:
 class _Press:
     """The state of Ctrl-C while tasks run."""
 
-    told: Connection
+    signalled: Connection
     """Becomes readable when Ctrl-C is pressed."""
     raises: bool = False
     """Ctrl-C raises KeyboardInterrupt."""

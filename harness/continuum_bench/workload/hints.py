@@ -51,8 +51,8 @@ class Noise:
 
 
 class Lies:
-    """The client says a hundred times the truth of a short time and a hundredth of a long time, so that KV is held that
-    should not be held, and is not held where it should be. Names are wrong."""
+    """Hints that are as harmful as possible: a hundred times the true value of a short time or a small count, and a
+    hundredth of a long one. The server then holds the wrong programs' KV. Names are wrong too."""
 
     SHORT_S = 5.0
     FEW = 5
@@ -150,14 +150,14 @@ def hint_error(spec: str) -> HintError:
     name, *rest = spec.split(":")
     try:
         if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
-            found = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
+            error = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
         else:
-            found = HintError(sigma=float(spec))
+            error = HintError(sigma=float(spec))
     except ValueError:
-        found = HintError(sigma=math.nan)
-    if not (0.0 <= found.sigma <= 10.0 and 0.0 <= found.adversaries <= 1.0):
+        error = HintError(sigma=math.nan)
+    if not (0.0 <= error.sigma <= 10.0 and 0.0 <= error.adversaries <= 1.0):
         raise BenchError(f"--hint-error {spec}: expected {ERRORS}")
-    return found
+    return error
 
 
 def with_hints(jobs: Sequence[Job], kind: str, error: HintError, seed: int) -> list[Job]:
