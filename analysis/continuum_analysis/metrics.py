@@ -30,7 +30,7 @@ class Metric:
 
 
 def is_share(metric: str) -> bool:
-    """Whether the metric of that name lies between 0 and 1."""
+    """Return whether a metric of this name lies between 0 and 1."""
     return metric.endswith(("_share", "hit_ratio", "hit_ratio_ideal"))
 
 
@@ -40,17 +40,15 @@ class RunMetrics:
 
     values: dict[str, Value]
     pins_by_ending: dict[str, int]
-    unfinished: tuple[str, ...]
-    failed: tuple[str, ...]
     errors_by_kind: dict[str, int]
     facts: RunFacts
 
 
 def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMetrics:
-    """All metrics of a run directory (or of a directory or file in the preview's format).
+    """Compute all metrics of a run directory (or of a directory or file in the preview's format).
 
     Args:
-        alone_s: completion times of programs that had the machine for themselves, by id (``completion_times``).
+        alone_s: the JCT in seconds of each program when it runs alone, by program id (see ``completion_times``).
     """
     manifest = read_manifest(path) if (path / MANIFEST).exists() else None
     programs = read_run(path)
@@ -60,23 +58,21 @@ def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMe
 
 
 def completion_times(path: Path) -> dict[str, float]:
-    """Seconds that each finished program of a run directory took, by its id."""
+    """Return the JCT in seconds of each finished program of a run directory, by program id."""
     return {program.program_id: program.jct_s for program in read_run(path) if program.finished}
 
 
 def measure(facts: RunFacts) -> RunMetrics:
     values = {metric.name: metric.compute(facts) for metric in METRICS}
     endings = Counter(pin.reason for pin in facts.pins)
-    return RunMetrics(
-        values, dict(sorted(endings.items())), facts.unfinished, facts.failed, errors_by_kind(facts), facts
-    )
+    return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)
 
 
 Values = Callable[[RunFacts], Iterable[float | None]]
 
 
 def _over(statistic: Callable[[Sequence[float]], Any], values: Values) -> Callable[[RunFacts], Value]:
-    """A statistic of the values that are known; None where none is."""
+    """Return a metric's function: the statistic of all values that are not None, or None without such values."""
 
     def compute(facts: RunFacts) -> Value:
         known = [value for value in values(facts) if value is not None]
@@ -94,7 +90,7 @@ def _percentile(q: float, values: Values) -> Callable[[RunFacts], Value]:
 
 
 def _jct_percentile(q: float) -> Callable[[RunFacts], Value]:
-    """Programs that did not finish count as slower than any that did."""
+    """Return a metric's function: a percentile of the JCT, in which unfinished programs are slower than all others."""
 
     def compute(facts: RunFacts) -> Value:
         times = sorted(p.jct_s for p in facts.programs) + [inf] * (len(facts.everyone) - len(facts.programs))
@@ -112,19 +108,19 @@ def _ratio(part: float, whole: float) -> Value:
 
 
 def slowest_share(gaps: Sequence[float]) -> Value:
-    """Share of all time that the slowest tenth holds; None under ten times, which have no tenth."""
+    """Return the share of the total time that the slowest tenth of the gaps takes; None for fewer than ten gaps."""
     ordered = sorted(gaps)
     return _ratio(sum(ordered[-(len(ordered) // 10) :]), sum(ordered)) if len(ordered) >= 10 else None
 
 
 def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
-    """Prompt tokens found in cache, and all of them, over turns whose hits were recorded."""
+    """Return the prompt tokens found in the cache, and all prompt tokens, of the turns whose hits were recorded."""
     known = [(t.hit_tokens, t.prompt_tokens) for t in facts.turns if t.hit_tokens is not None]
     return sum(hit for hit, _ in known), sum(prompt for _, prompt in known)
 
 
 def _ideal_tokens(facts: RunFacts) -> int:
-    """Prompt tokens a cache of unlimited size would have given, over the same turns."""
+    """Return the prompt tokens that a cache of unlimited size would have contained, for the same turns."""
     first = [(p.turns[0], None) for p in facts.programs]
     later = [pair for p in facts.programs for pair in zip(p.turns[1:], p.turns, strict=False)]
     known = [(turn, before) for turn, before in [*first, *later] if turn.hit_tokens is not None]
@@ -136,17 +132,17 @@ def _ideal_ratio(facts: RunFacts) -> Value:
 
 
 def _missed(facts: RunFacts) -> Value:
-    return _ratio(sum(not found.hit for found in facts.returns), len(facts.returns))
+    return _ratio(sum(not returned.hit for returned in facts.returns), len(facts.returns))
 
 
 def _elsewhere(facts: RunFacts) -> Value:
-    """None with one replica."""
-    moved = [found.turn.replica != found.before.replica for found in facts.returns]
+    """Return the share of returning turns that another replica served; None with one replica."""
+    moved = [returned.turn.replica != returned.before.replica for returned in facts.returns]
     return _ratio(sum(moved), len(moved)) if facts.replicas > 1 else None
 
 
 def _busiest(facts: RunFacts) -> Value:
-    """None with one replica."""
+    """Return the turns of the busiest replica / the mean over replicas; None with one replica."""
     turns = Counter(turn.replica for program in facts.everyone for turn in program.turns)
     return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
 
@@ -156,7 +152,7 @@ def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Callable[[Run
 
 
 def _per_gpu(rate: Callable[[RunFacts], Value]) -> Callable[[RunFacts], Value]:
-    """None where no manifest says how many GPUs there are."""
+    """Return a metric's function: the rate per GPU, or None if no manifest gives the number of GPUs."""
 
     def compute(facts: RunFacts) -> Value:
         value = rate(facts)
@@ -170,7 +166,7 @@ def _reloads(facts: RunFacts) -> list[TurnTimes]:
 
 
 def _reload_times(facts: RunFacts) -> list[float | None]:
-    """Of turns whose KV was loaded before their first start: a later load is not part of the first wait."""
+    """Return seconds from the first load to the start of each turn; loads after the start are not part of that wait."""
     spans = [(turn.reload_since_s, turn.start_s) for turn in _reloads(facts)]
     return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
 
@@ -180,7 +176,7 @@ def _reused(facts: RunFacts) -> Value:
 
 
 def _output(facts: RunFacts) -> Value:
-    """None where no turn has a number of output tokens (the preview's files)."""
+    """Return the number of output tokens; None if no turn has one (the preview's files)."""
     return sum(t.output_tokens for t in facts.turns) or None
 
 
@@ -190,7 +186,7 @@ def _fresh(facts: RunFacts) -> Value:
 
 
 def _rate(amount: Callable[[RunFacts], Value], seconds: float = 1.0) -> Callable[[RunFacts], Value]:
-    """An amount per ``seconds`` of wall time."""
+    """Return a metric's function: an amount per ``seconds`` of wall time."""
 
     def compute(facts: RunFacts) -> Value:
         value = amount(facts)
@@ -224,7 +220,8 @@ def _slowdowns(facts: RunFacts) -> list[float | None]:
 
 
 def _token_gap_mean_s(facts: RunFacts) -> Value:
-    """Each turn counts once for every gap that it has. Gaps that were not recorded follow from first and last token."""
+    """Return the mean gap between tokens. Without recorded gaps, it is computed from each turn's first and last token,
+    and a turn counts as often as it has gaps."""
     if facts.token_gaps is not None:
         return facts.token_gaps.mean_s
     known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
@@ -250,7 +247,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "jct_p50_s",
         "s",
-        "median over all programs; one that did not finish is slower than any that did (null where it falls there)",
+        "median over all programs; a program that did not finish counts as slower than all that did (null if the "
+        "median is such a program)",
         _jct_percentile(50),
     ),
     Metric("jct_p90_s", "s", "90th percentile of the same", _jct_percentile(90)),
@@ -265,7 +263,12 @@ METRICS: tuple[Metric, ...] = (
         "finished programs / all programs",
         lambda f: _ratio(len(f.programs), len(f.everyone)),
     ),
-    Metric("programs_finished", "", "programs whose every turn ended, the last one well", lambda f: len(f.programs)),
+    Metric(
+        "programs_finished",
+        "",
+        "programs whose turns all ended, the last one with an answer",
+        lambda f: len(f.programs),
+    ),
     Metric(
         "programs_unfinished",
         "",
@@ -342,42 +345,41 @@ METRICS: tuple[Metric, ...] = (
         "prefix_hit_ratio_ideal",
         "",
         "the same with a cache of unlimited size, in whole blocks: tokens that a replay recorded as sent before; "
-        "elsewhere the prompt of the turn before, without the reply; never less than was found",
+        "in other runs the prompt of the turn before, without the reply; never less than the actual hits",
         _ideal_ratio,
     ),
     Metric(
         "returns_missed_share",
         "",
-        "turns after a program's first that found less in the cache than they could have (by more than a block) / all "
-        "turns after a program's first; causes under `analyze --misses`",
+        "returning turns (all turns of a program but its first) that found less in the cache than they could have, by "
+        "more than a block / returning turns; `analyze --misses` shows the causes",
         _missed,
     ),
     Metric(
         "prefill_repeated_tokens",
         "",
-        "prompt tokens such turns had to compute again",
+        "prompt tokens that were in the cache before and that returning turns had to compute again",
         lambda f: sum(r.lost_tokens for r in f.returns) if f.returns else None,
     ),
     Metric(
         "returns_elsewhere_share",
         "",
-        "turns after a program's first that went to another replica than the turn before / those turns; null with one "
-        "replica",
+        "returning turns that went to another replica than the turn before / returning turns; null with one replica",
         _elsewhere,
     ),
     Metric(
         "replica_busiest",
         "",
-        "turns of the replica that had the most / mean over all replicas (1 is even); null with one",
+        "turns of the replica with the most turns / mean over all replicas (1: all are alike); null with one replica",
         _busiest,
     ),
     Metric("prefill_saved_tokens", "", "prompt tokens found in cache", _reused),
-    Metric("pins", "", "holds of a finished turn's KV", lambda f: len(f.pins)),
+    Metric("pins", "", "pins of a finished turn's KV", lambda f: len(f.pins)),
     Metric(
         "pin_hit_ratio",
         "",
-        "pins that ended with the program's next turn being scheduled / pins; where the file gives no reasons (the "
-        "preview's), pins the next turn arrived in / pins",
+        "pins that ended because the program's next turn was scheduled / pins; in the preview's files, which give no "
+        "reasons, pins during which the next turn arrived / pins",
         lambda f: _ratio(sum(p.reason == "hit" for p in f.pins), len(f.pins)),
     ),
     Metric(
@@ -386,22 +388,25 @@ METRICS: tuple[Metric, ...] = (
         "mean time from pin to unpin",
         _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
     ),
-    Metric("preemptions", "", "how often a running turn lost its KV", lambda f: sum(t.preemptions for t in f.turns)),
+    Metric("preemptions", "", "preemptions of running turns by vLLM", lambda f: sum(t.preemptions for t in f.turns)),
     Metric("reloads", "", "turns for which KV was loaded from a lower tier", lambda f: len(_reloads(f))),
     Metric(
         "reload_bytes",
         "bytes",
-        "KV loaded for them; null where none was",
+        "bytes of KV that these turns loaded; null without reloads",
         lambda f: sum(t.reload_bytes for t in _reloads(f)) or None,
     ),
     Metric(
         "reload_mean_s",
         "s",
-        "mean time from the request for that KV to the turn's first start; a part of its bubble",
+        "mean time from the request for that KV to the turn's first start; it is part of the turn's queue wait",
         _mean(_reload_times),
     ),
     Metric(
-        "ttft_mean_s", "s", "mean of first token - the instant the turn was due, on the client's clock", _mean(_ttfts)
+        "ttft_mean_s",
+        "s",
+        "mean over turns of first token - the instant at which the turn was due, on the client's clock",
+        _mean(_ttfts),
     ),
     Metric("ttft_p50_s", "s", "median of the same", _percentile(50, _ttfts)),
     Metric("ttft_p90_s", "s", "90th percentile", _percentile(90, _ttfts)),
@@ -420,8 +425,8 @@ METRICS: tuple[Metric, ...] = (
         "",
         "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record how long each turn "
         "takes alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of "
-        "the same programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. Below 1 "
-        "if a program finds a prefix in the cache that other programs left there",
+        "the same programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. The value "
+        "is below 1 if a program finds a prefix in the cache that other programs left there",
         _mean(_slowdowns),
     ),
     Metric("slowdown_p95", "", "95th percentile of the same over programs", _percentile(95, _slowdowns)),
@@ -458,28 +463,28 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "send_lateness_p99_s",
         "s",
-        "99th percentile over all turns sent of sent - due: the load generator's own lateness, which all times include",
+        "99th percentile over turns of (sent - due): the load generator's own lateness, which all times include",
         lambda f: send_lateness_s(f, 99),
     ),
     Metric(
         "scheduler_time_per_call_s",
         "s",
-        "processor time in vLLM's schedule and update_from_output, policy included / calls of them; a call is a step "
-        "of the engine, or many where nothing new can happen, so that policies' calls are not alike (step by step: "
-        "`benchmarks/policy_cost.py`). Measured on the machine that ran the virtual engine, not modelled, in no other "
-        "time, and noisy: equal runs differ; null elsewhere",
+        "processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. The virtual engine "
+        "combines many engine steps into one call where nothing new can happen, so that calls of different policies "
+        "are not alike (`benchmarks/policy_cost.py` measures single steps). The time is measured on the machine that "
+        "ran the virtual engine, not modelled; no other metric includes it, and equal runs differ. Null on servers",
         _scheduler(lambda took: _ratio(took.total_s, took.calls)),
     ),
     Metric(
         "scheduler_time_longest_s",
         "s",
-        "the longest such call: as noisy as a maximum is",
+        "the longest such call",
         _scheduler(lambda took: took.longest_s),
     ),
     Metric(
         "tool_time_slowest_tenth_share",
         "",
-        "share of all time between turns that the slowest tenth of the gaps holds; none under ten gaps",
+        "share of the total time between turns that the slowest tenth of the gaps takes; null for fewer than ten gaps",
         lambda f: slowest_share(f.gaps),
     ),
 )

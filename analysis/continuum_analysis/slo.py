@@ -1,4 +1,4 @@
-"""Service level objectives: limits on a request's TTFT, TPOT and ITL and on a program's JCT, and how many keep them.
+"""Service level objectives (SLOs): limits on a request's TTFT, TPOT and ITL and on a program's JCT.
 
 A request (a turn) keeps the SLO if it ended well and within every limit on requests. A program keeps the SLO if it
 finished within the limit on its JCT and all its requests kept the limits on requests. Requests and programs that failed
@@ -41,35 +41,35 @@ class Slo:
 
 
 def read_slo(text: str) -> Slo:
-    """The limits in ``ttft=2s,tpot=50ms,jct=10x``.
+    """Read limits such as ``ttft=2s,tpot=50ms,jct=10x``.
 
     >>> read_slo("tpot=50ms,jct=10x")
     Slo(ttft_s=None, tpot_s=0.05, itl_s=None, jct_s=None, jct_times=10.0)
 
     Raises:
-        AnalysisError: another form.
+        AnalysisError: the text has another form, or gives a limit twice.
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = (each.strip() for each in part.partition("="))
-        found = _LIMIT.fullmatch(value)
-        if name not in ("ttft", "tpot", "itl", "jct") or found is None or (found["unit"] == "x" and name != "jct"):
+        limit = _LIMIT.fullmatch(value)
+        if name not in ("ttft", "tpot", "itl", "jct") or limit is None or (limit["unit"] == "x" and name != "jct"):
             forms = "ttft=2s, tpot=50ms, itl=200ms, jct=300s or jct=10x (ms, s, min, h)"
             raise AnalysisError(f"--slo {part}: expected {forms}")
-        times = found["unit"] == "x"
+        times = limit["unit"] == "x"
         field = f"{name}_times" if times else f"{name}_s"
         if field in limits:
             raise AnalysisError(f"--slo {part}: {name} is given twice")
-        limits[field] = float(found["number"]) * (1.0 if times else SECONDS[found["unit"]])
+        limits[field] = float(limit["number"]) * (1.0 if times else SECONDS[limit["unit"]])
     return Slo(**limits)
 
 
 def with_slo(runs: Sequence[Run], slo: Slo) -> list[Run]:
-    """The runs, whose metrics now include those of the SLO.
+    """Return the runs with the SLO's metrics added to their metrics.
 
     Raises:
-        AnalysisError: a limit such as ``jct=10x``, and a program whose JCT alone is not known; a limit on ITL, and a
-            turn whose gaps between tokens are not known.
+        AnalysisError: the SLO has a limit such as ``jct=10x`` and the JCT of a program alone is not known, or it has a
+            limit on ITL and the gaps between the tokens of a turn were not recorded.
     """
     rows = slo_metrics(slo)
     for run in runs:
@@ -98,7 +98,7 @@ def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
 
 
 def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
-    """The SLO's rows of metrics; rows about requests only if the SLO limits requests."""
+    """Return the metrics of the SLO; those of requests only if the SLO has limits on requests."""
     judge = _Judge(slo)
     of_requests = (
         Metric("slo_requests_share", "", "turns that kept the SLO / all turns", _share(judge.turns)),
@@ -112,28 +112,28 @@ def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
 
 
 Count = tuple[int, int] | None
-"""How many kept the SLO, and of how many; None where the records cannot say."""
+"""The number of turns or programs that kept the SLO, and the number of all; None if the records cannot say."""
 
 
 def _share(count: Callable[[RunFacts], Count]) -> Callable[[RunFacts], Value]:
     def compute(facts: RunFacts) -> Value:
-        found = count(facts)
-        return found[0] / found[1] if found and found[1] else None
+        counted = count(facts)
+        return counted[0] / counted[1] if counted and counted[1] else None
 
     return compute
 
 
 def _per_s(count: Callable[[RunFacts], Count]) -> Callable[[RunFacts], Value]:
     def compute(facts: RunFacts) -> Value:
-        found = count(facts)
-        return found[0] / facts.wall_s if found and facts.wall_s > 0 else None
+        counted = count(facts)
+        return counted[0] / facts.wall_s if counted and facts.wall_s > 0 else None
 
     return compute
 
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """Counts the turns and the programs that kept the SLO."""
+    """Functions that count the turns and the programs that kept the SLO."""
 
     slo: Slo
 
@@ -148,9 +148,8 @@ class _Judge:
         return sum(map(self._program_keeps, facts.everyone)), len(facts.everyone)
 
     def _turn_keeps(self, turn: TurnTimes) -> bool:
-        one_token = (
-            turn.client is not None and turn.gaps_between_tokens < 1
-        )  # a turn of one token has no TPOT, so it keeps that limit
+        # A turn of one token has neither TPOT nor ITL, so it keeps these limits.
+        one_token = turn.client is not None and turn.gaps_between_tokens < 1
         in_pace = one_token or (_within(turn.tpot_s, self.slo.tpot_s) and _within(turn.itl_max_s, self.slo.itl_s))
         return turn.ended_well and in_pace and _within(turn.ttft_s, self.slo.ttft_s)
 
@@ -162,12 +161,12 @@ class _Judge:
 
 
 def _within(value: float | None, limit: float | None) -> bool:
-    """Whether the value keeps the limit. A value that was not recorded keeps none."""
+    """Return whether the value keeps the limit. A value that was not recorded keeps no limit."""
     return limit is None or (value is not None and value <= limit)
 
 
 def slo_text(slo: Slo) -> str:
-    """``TTFT <= 2 s, JCT <= 10 x alone``."""
+    """Write an SLO in words, such as ``TTFT <= 2 s, JCT <= 10 x alone``."""
     forms = {"ttft_s": "TTFT <= {:g} s", "tpot_s": "TPOT <= {:g} s", "itl_s": "ITL <= {:g} s", "jct_s": "JCT <= {:g} s"}
     forms["jct_times"] = "JCT <= {:g} x alone"
     given = [(each.name, getattr(slo, each.name)) for each in fields(slo)]
@@ -175,7 +174,7 @@ def slo_text(slo: Slo) -> str:
 
 
 def slo_table(summary: Summary) -> TextTable:
-    """How many requests and programs of each arm kept the SLO, over seeds."""
+    """Return a table of the requests and programs of each arm that kept the SLO, as means over seeds."""
     forms = [row for row in _COLUMNS if row[0] in next(iter(summary.arms.values())).metrics]
     rows = [
         [name, *(interval_text(arm.metrics[metric], form.format) for metric, _, form in forms)]

@@ -34,7 +34,7 @@ Summaries = Mapping[float | None, Summary]
 
 
 def summary_table(summaries: Summaries) -> pd.DataFrame:
-    """One row for each load and policy: every metric's mean over seeds with its bounds, then the comparison's."""
+    """Return one row for each load and policy: each metric's mean over seeds with its bounds, then the comparison."""
     return pd.DataFrame(
         [
             {"jps": jps, "policy": name}
@@ -55,7 +55,7 @@ def _band(summary: Summary) -> dict[str, Any]:
 
 
 def _gpu_time(summary: Summary) -> str:
-    """Records without a manifest do not say what was modelled."""
+    """Return whether GPU time was modelled; records without a manifest do not say."""
     if not summary.manifest.get("engine"):
         return "not known"
     return "modelled" if summary.manifest.get("modelled") else "measured"
@@ -81,13 +81,13 @@ def _comparison_cells(arm: ArmSummary) -> dict[str, Any]:
 
 
 def _with_bounds(value: str, bounds: str, found: Interval | None) -> dict[str, float | None]:
-    """Three columns: the estimate under its name, and its bounds."""
+    """Return three columns: the estimate, and the two bounds of its interval."""
     low, high = (found.bounds if found else None) or (None, None)
     return {value: found.mean if found else None, f"{bounds}_low": low, f"{bounds}_high": high}
 
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
-    """The command line's table, cells as text, with 95% intervals where there are several seeds."""
+    """Return the table that the command line shows, with cells as text and 95% intervals if there are several seeds."""
     shown = columns(summaries.values())
     headings = ["policy", *(column.heading for column in shown)]
     return pd.DataFrame(
@@ -102,17 +102,17 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run: every metric."""
+    """Return one row for each run, with every metric."""
     return pd.DataFrame([{**_key(run), **run.metrics.values} for run in runs])
 
 
 def misses_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row for each run and cause of a hit or a miss."""
+    """Return one row for each run and cause of a hit or a miss."""
     return pd.DataFrame([{**_key(run), **asdict(row)} for run in runs for row in cause_rows(run.metrics.facts.returns)])
 
 
 def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a program, finished or not; seconds on the scheduler's clock."""
+    """Return one row for each program, finished or not; seconds are on the scheduler's clock."""
     return pd.DataFrame([{**_key(run), **_program(p)} for run in runs for p in run.metrics.facts.everyone])
 
 
@@ -132,7 +132,7 @@ def _program(program: ProgramTimes) -> dict[str, Any]:
 
 
 def turns_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a turn, with why it found its KV or not."""
+    """Return one row for each turn, with the cause of its hit or miss."""
     rows = []
     for run in runs:
         why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
@@ -152,7 +152,7 @@ def _why(turn: TurnTimes, found: Return | None) -> dict[str, Any]:
 
 
 def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a pin: what the policy chose, what it knew, how it ended, and the tool time it was meant for."""
+    """Return one row for each pin: its TTL, the policy's estimates, how it ended, and the tool time that followed."""
     rows = []
     for run in runs:
         tools = {(found.program_id, found.before.index): found.tool_s for found in run.metrics.facts.returns}
@@ -164,7 +164,7 @@ def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _columns(row: object, *names: str) -> dict[str, Any]:
-    """Columns that are named as the row's attributes."""
+    """Return columns that have the names of the row's attributes."""
     return {name: getattr(row, name) for name in names}
 
 
@@ -174,11 +174,11 @@ def _key(run: Run) -> dict[str, Any]:
 
 
 WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})
-"""Columns of words, set to the left; numbers go to the right."""
+"""Columns that contain words and are aligned to the left; numbers are aligned to the right."""
 
 
 def table_text(table: pd.DataFrame, form: str) -> str:
-    """The table in a text form: for programs (csv, json) with every digit, for people with six."""
+    """Write the table as text: csv and json with all digits, markdown and latex with six."""
     if form == "csv":
         return table.to_csv(index=False, lineterminator="\n")
     if form == "json":
@@ -214,14 +214,14 @@ TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {
     "turns": turns_table,
     "pins": pins_table,
 }
-"""Tables of runs, by the name the command line gives them."""
+"""Tables of runs, by their names on the command line."""
 
 
 def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
-    """Write the table to the file, or give its text back where there is none.
+    """Write the table to the file, or return its text if ``file`` is None.
 
     Raises:
-        AnalysisError: a form nobody knows, Parquet without a file.
+        AnalysisError: an unknown form, or Parquet without a file.
         RunDirError: the file cannot be written.
     """
     if form not in FORMS:
@@ -236,7 +236,7 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
 
 
 def write_text(text: str, file: Path | None) -> str:
-    """Write the text to the file, or give it back where there is none.
+    """Write the text to the file, or return it if ``file`` is None.
 
     Raises:
         RunDirError: the file cannot be written.

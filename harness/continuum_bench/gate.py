@@ -81,7 +81,7 @@ def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
         base = baseline_of(arms, baseline)
         at = f" at {band} step times" if band else ""
         for arm, group in arms.items():
-            yield Pair(_name(arm, jps, loads) + at, group, base, arms[base])
+            yield Pair(_name(arm, jps, loads) + at, group, arms[base])
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
@@ -94,7 +94,7 @@ def _versions(directories: Directories) -> Iterator[Pair]:
             for arm, group in after.items():
                 if arm not in before:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
-                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, f"{arm} in {first}", before[arm])
+                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, before[arm])
 
 
 def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:

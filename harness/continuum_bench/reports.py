@@ -72,8 +72,8 @@ def _metrics_json(run: Run) -> dict[str, Any]:
         **run.metrics.values,
         "pins_by_ending": run.metrics.pins_by_ending,
         "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
-        "unfinished": run.metrics.unfinished,
-        "failed": run.metrics.failed,
+        "unfinished": run.metrics.facts.unfinished,
+        "failed": run.metrics.facts.failed,
         "errors_by_kind": run.metrics.errors_by_kind,
         **_verdicts(run.path),
     }
@@ -117,10 +117,10 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         failing = ", ".join(name for name, passed in verdicts.items() if not passed)
         text = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
         print_notice(f"{text}; these do not: {failing}" if failing else text)
-    if measured.unfinished:
-        print_notice(f"unfinished programs: {', '.join(measured.unfinished)}")
-    if measured.failed:
-        print_notice(f"failed programs: {', '.join(measured.failed)}")
+    if measured.facts.unfinished:
+        print_notice(f"unfinished programs: {', '.join(measured.facts.unfinished)}")
+    if measured.facts.failed:
+        print_notice(f"failed programs: {', '.join(measured.facts.failed)}")
 
 
 def _show_misses(runs: Sequence[Run]) -> int:

@@ -17,7 +17,7 @@ from continuum_traces.run_dir import EVENTS, create, read_events, write_json, wr
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, profile_to_json, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -78,7 +78,7 @@ def fit_profile(options: FitOptions) -> int:
     check_free(options.target, options.overwrite)
     programs, _ = _read_source(options.source, options.form)
     profile = fit(programs, options.name, cast(Reading, options.tokens_reading))
-    write_json(options.target, profile_to_json(profile))
+    write_json(options.target, dataclasses.asdict(profile))
     print_notice(f"profile written to {options.target}")
     return 0
 

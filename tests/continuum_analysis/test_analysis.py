@@ -145,7 +145,7 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
         assert run.values[name] == pytest.approx(value), name
     assert set(EXPECTED) == set(run.values) == {metric.name for metric in METRICS}
     assert run.pins_by_ending == {"hit": 1}
-    assert run.unfinished == ("c",)
+    assert run.facts.unfinished == ("c",)
     assert run.errors_by_kind == {"http-429": 1}
     late = lateness_warning(run.facts)
     assert late is not None

@@ -16,7 +16,7 @@ def pair(folder: Path, ours: list[float], theirs: list[float]) -> Pair:
     for seed, (mine, base) in enumerate(zip(ours, theirs, strict=True)):
         write_recorded(folder / "new" / f"s{seed}", "continuum", seed, [mine])
         write_recorded(folder / "old" / f"s{seed}", "vllm", seed, [base])
-    return Pair("continuum", load_all([folder / "new"]), "vllm", load_all([folder / "old"]))
+    return Pair("continuum", load_all([folder / "new"]), load_all([folder / "old"]))
 
 
 def test_the_near_end_of_the_interval_decides(tmp_path: Path) -> None:

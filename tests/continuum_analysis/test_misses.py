@@ -201,7 +201,7 @@ def test_a_machine_of_two_gpus_and_a_window() -> None:
     ]
     manifest = Manifest(hardware={"tensor_parallel": 2}, engine_options={"block_size": 16})
     run = measure(facts_of(add_arrivals(programs, arrivals), manifest))
-    assert run.unfinished == ("lost",)
+    assert run.facts.unfinished == ("lost",)
     assert run.values["programs"] == 2
     assert run.values["programs_finished_share"] == 0.5
     assert run.values["wall_s"] == 6.0
@@ -214,4 +214,4 @@ def test_programs_that_arrived_and_left_nothing_else_are_counted(tmp_path: Path)
     write_rows(tmp_path / EVENTS, [*first(), *second(4.0, 96)])
     write_rows(tmp_path / TURNS, [TurnRecord("p", 1, 4.0, 4.0, finish_s=6.0, is_last=True)])
     write_rows(tmp_path / ARRIVALS, [ArrivalRecord("p", 0, 0.0), ArrivalRecord("lost", 1, 1.0)])
-    assert analyze_run(tmp_path).unfinished == ("lost",)
+    assert analyze_run(tmp_path).facts.unfinished == ("lost",)

@@ -31,7 +31,7 @@ def turn(program: str, index: int, arrive_s: float, status: str = "stop") -> lis
 def test_a_failed_program_does_not_look_fast(status: str) -> None:
     events = [*turn("good", 0, 0.0), *turn("good", 1, 10.0), *turn("bad", 0, 0.0, status)]
     run = measure(facts_of(order_events(events)))
-    assert run.failed == ("bad",)
+    assert run.facts.failed == ("bad",)
     assert run.values["programs_finished"] == 1
     assert run.values["jct_mean_s"] == 13.0  # good's alone; bad's 3 s would halve it
     assert run.values["turns_failed"] == 1
@@ -63,7 +63,7 @@ def test_a_torn_last_line_loses_one_event_and_one_program(tmp_path: Path) -> Non
     text = (tmp_path / EVENTS).read_text()
     (tmp_path / EVENTS).write_text(text[:-5])
     run = analyze_run(tmp_path)
-    assert run.unfinished == ("q",)
+    assert run.facts.unfinished == ("q",)
     assert run.values["programs_finished"] == 1
 
 
@@ -86,7 +86,7 @@ def test_a_client_alone_gives_completion_times_and_no_queue(tmp_path: Path) -> N
     ]
     write_rows(tmp_path / TURNS, [records[1], records[2], records[0]])  # in the order they ended, say
     run = analyze_run(tmp_path)
-    assert run.failed == ("q",)
+    assert run.facts.failed == ("q",)
     assert run.values["jct_mean_s"] == 7.0
     assert run.values["ttft_mean_s"] == 1.0
     assert run.values["tpot_mean_s"] == pytest.approx(2.0 / 10)

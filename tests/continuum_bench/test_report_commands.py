@@ -197,10 +197,10 @@ def test_json_is_json_by_either_option(experiment: Path, tmp_path: Path) -> None
 
 def test_misses_say_what_the_records_cannot(experiment: Path, tmp_path: Path) -> None:
     file = preview_of(experiment / "vllm-seed0", tmp_path / "p" / "scheduler_timestamps")
-    assert "the preview's format: it does not say which tool" in bench("analyze", file, "--misses").stderr
+    assert "does not say which tool a turn called" in bench("analyze", file, "--misses").stderr
     (experiment / "vllm-seed0" / EVENTS).unlink()
     said = bench("analyze", experiment / "vllm-seed0", "--misses").stderr
-    assert "the client's records alone: queue waits, pins and the causes" in said
+    assert "only the client's records are here" in said
     assert "--scheduler-records DIR" in said
 
 

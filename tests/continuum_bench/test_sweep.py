@@ -291,7 +291,7 @@ def test_a_failed_cell_does_not_stop_the_others(folder: Path, tmp_path: Path) ->
     assert len(list((out / "failed").glob("*.log"))) == 2
     frame = pd.read_csv(out / "sweep.csv")
     assert list(frame["kv_blocks"]) == [1200, 1200]
-    assert "2 of 2 cells are not there" in done.stderr
+    assert "2 of 2 cells are missing" in done.stderr
 
 
 def test_the_time_left_is_guessed_from_turns_played(folder: Path) -> None:

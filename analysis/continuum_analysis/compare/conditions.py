@@ -1,9 +1,9 @@
-"""Conditions on which a comparison fails, such as ``jct_mean_ratio > 1.05 or programs_failed > 0``.
+"""Conditions under which a comparison fails, such as ``jct_mean_ratio > 1.05 or programs_failed > 0``.
 
-A name is a metric's mean over seeds. ``METRIC_ratio`` is that metric over the baseline's, paired by seed; the unit at
-the end of the metric's name may be left out. Both have 95% intervals, and a comparison holds only if the end of the
-interval that is nearer to the limit is beyond it too. ``mean(NAME)`` takes the estimate alone, ``min(METRIC)`` and
-``max(METRIC)`` the lowest and highest seed.
+``METRIC`` is the metric's mean over seeds. ``METRIC_ratio`` is the metric divided by the baseline's, paired by seed.
+The unit at the end of a metric's name may be left out. Both have 95% intervals, and a condition holds only if the whole
+interval is beyond the limit. ``mean(NAME)`` compares the estimate without its interval, ``min(METRIC)`` and
+``max(METRIC)`` the lowest and the highest seed.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ class Pair:
 
     name: str
     runs: Sequence[Run]
-    base_name: str
     base: Sequence[Run]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A condition applied to a pair."""
+    """The result of a condition for a pair."""
 
     condition: str
     pair: Pair
     failed: bool
-    """The condition holds."""
+    """True if the condition holds."""
     found: str
-    """The values that the condition compares, with their intervals."""
+    """The values that the condition compares, with their intervals, as text."""
 
     @property
     def text(self) -> str:
@@ -61,14 +60,14 @@ class Outcome:
 
 
 class Condition:
-    """A condition, read and checked.
+    """A parsed condition.
 
     Args:
-        text: a Python expression of comparisons, ``and``, ``or`` and brackets. ``ARM: EXPRESSION`` is about one arm.
-        only_estimates: compare estimates and leave their intervals out.
+        text: a Python expression of comparisons, ``and``, ``or`` and brackets. ``ARM: EXPRESSION`` applies to one arm.
+        only_estimates: compare estimates without their intervals.
 
     Raises:
-        AnalysisError: anything else.
+        AnalysisError: the text is not such an expression.
     """
 
     def __init__(self, text: str, only_estimates: bool = False) -> None:
@@ -96,22 +95,25 @@ class Condition:
         return AnalysisError(f"--fail-if {self.text}: {ast.unparse(node)}: {why}")
 
     def apply(self, pair: Pair) -> Outcome:
-        """Raises:
-        AnalysisError: a metric that does not exist, has no value in these runs, or has no interval.
-        """
-        found: dict[str, str] = {}
-        failed = self._holds(self._tree, pair, found)
-        return Outcome(self.expression, pair, failed, ", ".join(f"{name} {value}" for name, value in found.items()))
+        """Evaluate the condition for a pair.
 
-    def _holds(self, node: Any, pair: Pair, found: dict[str, str]) -> bool:
+        Raises:
+            AnalysisError: a metric does not exist, has no value in these runs, or has no interval.
+        """
+        values: dict[str, str] = {}
+        failed = self._holds(self._tree, pair, values)
+        return Outcome(self.expression, pair, failed, ", ".join(f"{name} {value}" for name, value in values.items()))
+
+    def _holds(self, node: Any, pair: Pair, values: dict[str, str]) -> bool:
+        """Evaluate an expression, and add the text of each of its values to ``values``."""
         if isinstance(node, ast.BoolOp):
-            each = [self._holds(value, pair, found) for value in node.values]  # all, so that ``found`` has all values
-            return any(each) if isinstance(node.op, ast.Or) else all(each)
+            results = [self._holds(part, pair, values) for part in node.values]  # all parts, so that none is left out
+            return any(results) if isinstance(node.op, ast.Or) else all(results)
         symbol, compare = _OPERATORS[type(node.ops[0])]
         left, right = _number(node.left), _number(node.comparators[0])
         limit, term = (right, node.left) if right is not None else (left, node.comparators[0])
         value = self._value(term, pair)
-        found[ast.unparse(term)] = value.text("{:.6g}".format)
+        values[ast.unparse(term)] = value.text("{:.6g}".format)
         metric_left, nearest = right is not None, _nearest(value, (">" in symbol) == (right is not None))
         assert limit is not None
         return compare(nearest, limit) if metric_left else compare(limit, nearest)
@@ -146,7 +148,7 @@ class Condition:
 
 
 def _no_value(name: str, pair: Pair) -> str:
-    """Why a metric cannot be compared: there is none of that name, or these runs do not say."""
+    """Say why a metric cannot be compared: it does not exist, or these runs have no value of it."""
     known = pair.runs[0].metrics.values
     if _metric(name, pair.runs) is None and _metric(name.removesuffix(RATIO), pair.runs) is None:
         return f"no such metric; {near(name.removesuffix(RATIO), known)}docs/metrics.md lists them"
@@ -163,7 +165,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _nearest(value: Interval, above: bool) -> float:
-    """The end of the interval that exceeds a limit last: the lower end if values are tested to be ``above`` it."""
+    """Return the bound that decides whether the whole interval is above (or below) a limit."""
     return value.mean if value.bounds is None else value.bounds[0 if above else 1]
 
 
@@ -176,14 +178,10 @@ def _interval(name: str, pair: Pair) -> Interval | None:
 
 
 def _ratio(name: str, pair: Pair) -> Interval | None:
-    """This arm's metric / the baseline's. The mean JCT's ratio is over the programs that finished under both."""
+    """Return this arm's metric / the baseline's. The ratio of mean JCTs uses the programs that finished under both."""
     if _metric(name, pair.runs) == JCT_MEAN:
         comparison = compare_to(pair.base, pair.runs)
-        if comparison is None:
-            return None
-        found = comparison.ratio
-        bounds = found.bounds
-        return Interval(1 / found.mean, 1 / bounds[1], 1 / bounds[0]) if bounds else Interval(1 / found.mean)
+        return None if comparison is None else comparison.ratio.inverse()
     ours, theirs = _by_seed(name, pair.runs), _by_seed(name, pair.base)
     seeds = [seed for seed in ours if seed in theirs]
     over, under = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
@@ -191,7 +189,7 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
 
 
 def _metric(name: str, runs: Sequence[Run]) -> str | None:
-    """The metric's full name, for a name in which the unit may be left out."""
+    """Return the full name of a metric whose unit may be left out; None if there is no such metric."""
     return next((full for full in (name, *(name + unit for unit in UNITS)) if full in runs[0].metrics.values), None)
 
 

@@ -14,16 +14,14 @@ from continuum_analysis.records.timeline import AnalysisError, ProgramTimes
 CONFIDENCE = 0.95
 RESAMPLES = 4000
 SAME_INSTANT_S = 1e-3
-
-
 ENOUGH_SEEDS = 3
-"""Of two seeds a 95% interval is so wide that tables show both seeds' values instead."""
+"""With fewer seeds, tables show the value of each seed instead of a 95% interval, which would be very wide."""
 NO_VALUE = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its 95% interval; low and high are None where the data cannot give one."""
+    """An estimate with its 95% interval; ``low`` and ``high`` are None if the data give no interval."""
 
     mean: float
     low: float | None = None
@@ -34,17 +32,22 @@ class Interval:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def within(self, least: float, most: float) -> Interval:
-        """The same estimate, the interval cut to what is possible. That costs no coverage: the truth lies inside."""
+        """Cut the interval to the range of possible values. Its coverage stays, since the true value is possible."""
         if self.low is None or self.high is None:
             return self
         return Interval(self.mean, max(least, self.low), min(most, self.high))
 
+    def inverse(self) -> Interval:
+        """The same comparison the other way round: 1 / the estimate, with the reciprocal bounds."""
+        low, high = self.bounds or (None, None)
+        return Interval(1 / self.mean, 1 / high if high else None, 1 / low if low else None)
+
     def text(self, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
-        """``1.5 (1.2 to 1.8)``, or the estimate alone where there is no interval or it has no width.
+        """Write ``1.5 (1.2 to 1.8)``, or only the estimate if there is no interval or it has no width.
 
         Args:
-            form: writes one number, such as ``"{:.1f}".format``.
-            seeds: each seed's value; two seeds are shown themselves, ``1.5 [1.4, 1.6]``.
+            form: the function that writes a number, such as ``"{:.1f}".format``.
+            seeds: the value of each seed; the values of two seeds replace the interval, ``1.5 [1.4, 1.6]``.
         """
         if len(seeds) in range(2, ENOUGH_SEEDS):
             return f"{form(self.mean)} [{', '.join(map(form, seeds))}]"
@@ -53,39 +56,39 @@ class Interval:
         return f"{form(self.mean)} ({self.bounds_text(form)})"
 
     def bounds_text(self, form: Callable[[float], str]) -> str:
-        """``1.2 to 1.8``; a dash where there is no interval."""
+        """Write ``1.2 to 1.8``, or a dash if there is no interval."""
         return NO_VALUE if self.bounds is None else " to ".join(map(form, self.bounds))
 
 
 def interval_text(interval: Interval | None, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
-    """``Interval.text``; a dash where nothing was measured."""
+    """Return ``Interval.text``, or a dash if there is no value."""
     return NO_VALUE if interval is None else interval.text(form, seeds)
 
 
 def number_text(value: float | None, form: str) -> str:
-    """One number by a format such as ``{:.1f}``; a dash where nothing was measured."""
+    """Format a number with a format such as ``{:.1f}``; return a dash if there is no value."""
     return NO_VALUE if value is None else form.format(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A policy against the baseline, over the seeds both ran."""
+    """A policy compared with the baseline, over the seeds that both ran."""
 
     seeds: tuple[int, ...]
     ratio: Interval
-    """Baseline's mean JCT / this policy's, over seeds."""
+    """The baseline's mean JCT / this policy's, over seeds."""
     difference_s: Interval
-    """Baseline's mean JCT - this policy's."""
+    """The baseline's mean JCT - this policy's."""
     ratio_within: Interval | None
-    """With one seed only, from resampling programs. It holds for this arrival sequence and for no other."""
+    """With one seed: the ratio with an interval from resampled programs, valid for this arrival sequence only."""
     ratio_resampled: Interval | None
-    """With several seeds, from resampling them."""
+    """With several seeds: the ratio with an interval from resampled seeds."""
     effect: float | None
-    """Hedges' g_z over seeds, above 0 where this policy is faster."""
+    """Hedges' g_z over seeds; positive if this policy is faster."""
     sooner: Interval
-    """Share of programs that finished sooner under this policy, over seeds."""
+    """Share of programs that finished sooner under this policy, mean over seeds."""
     later: float
-    """Share of programs that finished later by more than 1 ms, over seeds."""
+    """Share of programs that finished more than 1 ms later under this policy, mean over seeds."""
     worst: float
     """The largest ratio of one program's JCT under this policy to its JCT under the baseline."""
     programs: tuple[int, int]
@@ -93,7 +96,7 @@ class Comparison:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Student's t over seeds."""
+    """Compute the mean of one value per seed, with an interval by Student's t."""
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
     if len(array) < 2:
@@ -103,7 +106,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
-    """Mean of ``over`` / mean of ``under``, paired by position, with an interval that is symmetric on a log scale.
+    """Compute the mean of ``over`` / the mean of ``under``, paired by position, with an interval on a log scale.
 
     The variance of the logarithm is the delta method's, the quantile Student's t. The bounds are positive and finite,
     and the inverse ratio has the reciprocal interval. How often it is wrong: docs/results/self-check.md. (Fieller's
@@ -123,10 +126,10 @@ def _t(number: int) -> float:
 
 
 def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
-    """The same ratio, its interval from resampling pairs (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
+    """Compute the same ratio with a bootstrap interval (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
 
-    For the programs of one seed it holds for that arrival sequence alone. For the means of several seeds it is an
-    alternative to ``ratio_interval`` that is too narrow where seeds are few (docs/results/self-check.md).
+    For the programs of one seed the interval is valid for that arrival sequence only. For the means of several seeds it
+    is an alternative to ``ratio_interval`` that is too narrow with few seeds (docs/results/self-check.md).
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     estimate = float(top.mean() / bottom.mean())
@@ -146,9 +149,9 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
 
 
 def standardized_difference(over: Sequence[float], under: Sequence[float]) -> float | None:
-    """Effect size over seeds: mean paired difference / its standard deviation, corrected for few pairs (Hedges' g_z).
+    """Compute Hedges' g_z over seeds: mean paired difference / its standard deviation, corrected for few pairs.
 
-    None with one seed, or where the difference does not vary.
+    None with one seed, or if the difference does not vary.
     """
     differences = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
     number = len(differences)
@@ -161,19 +164,19 @@ def standardized_difference(over: Sequence[float], under: Sequence[float]) -> fl
 
 
 def share_sooner(over: Sequence[float], under: Sequence[float]) -> float:
-    """Effect size over programs: the share that finished sooner under the second policy, ties (to 1 ms) half."""
+    """Return the share of programs that finished sooner under the second policy; ties (to 1 ms) count half."""
     gain = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
     tied = np.abs(gain) <= SAME_INSTANT_S
     return float(np.mean(np.where(tied, 0.5, gain > 0)))
 
 
 def share_later(over: Sequence[float], under: Sequence[float]) -> float:
-    """The share of programs that finished later under the second policy, by more than 1 ms."""
+    """Return the share of programs that finished more than 1 ms later under the second policy."""
     return float(np.mean(np.asarray(under, dtype=float) - np.asarray(over, dtype=float) > SAME_INSTANT_S))
 
 
 def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:
-    """Completion times of the programs that finished in both runs."""
+    """Return the JCTs in both runs of the programs that finished in both."""
     by_id = {program.program_id: program.jct_s for program in theirs}
     both = [(program.jct_s, by_id[program.program_id]) for program in ours if program.program_id in by_id]
     return [jct for jct, _ in both], [jct for _, jct in both]
@@ -182,12 +185,12 @@ def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) ->
 def check_same_arrivals(
     where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes], closed_loop: bool = False
 ) -> None:
-    """Refuse two runs of a seed whose programs are not the same, or were not sent at the same instants.
+    """Check that two runs of a seed have the same programs, sent at the same instants.
 
-    With fixed concurrency (``closed_loop``) the instants are the server's doing and are not compared.
+    With fixed concurrency (``closed_loop``) the instants depend on the server and are not compared.
 
     Raises:
-        AnalysisError: naming ``where`` and the first program that differs.
+        AnalysisError: the message begins with ``where`` and names the first program that differs.
     """
     mine, other = ({p.program_id: p.due_s for p in programs} for programs in (ours, theirs))
     alone = sorted(set(mine) ^ set(other))
@@ -205,7 +208,7 @@ def check_same_arrivals(
 
 
 def _from_first(due: dict[str, float | None]) -> dict[str, float]:
-    """Recorded instants relative to the first one, since the clocks of two clients do not start together."""
+    """Return the instants relative to the first, since the clocks of two clients do not start together."""
     known = {program_id: due_s for program_id, due_s in due.items() if due_s is not None}
     first = min(known.values(), default=0.0)
     return {program_id: due_s - first for program_id, due_s in known.items()}

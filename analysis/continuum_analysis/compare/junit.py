@@ -30,8 +30,10 @@ def junit_xml(outcomes: Sequence[Outcome]) -> str:
 
 
 def write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
-    """Raises:
-    RunDirError: the file cannot be written.
+    """Write the outcomes as a JUnit XML file.
+
+    Raises:
+        RunDirError: the file cannot be written.
     """
     with writing(file):
         file.write_text(junit_xml(outcomes), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs read from their directories, and the checks that they may stand side by side."""
+"""Runs that are read from their directories, and the checks that runs may be compared."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
 BASELINES = ("vllm", "stock")
-"""Without ``--baseline`` the other policies are compared with one of these. Both are vLLM's own scheduler: ``vllm`` in
-the virtual engine, ``stock`` on a server."""
+"""Without ``--baseline``, the baseline is the first of these that ran. Both are vLLM's own scheduler: ``vllm`` in the
+virtual engine, ``stock`` on a server."""
 MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
 """Manifest fields in which two runs must agree before they are compared."""
 TIERS = "offload"
@@ -24,9 +24,10 @@ TIERS = "offload"
 ROUTER = "router"
 """The engine option in which arms on equal replicas may differ."""
 BAND = "step_times"
-"""The engine option in which runs of one experiment may differ: one arm and seed at low, mid, high step times."""
+"""The engine option in which runs of one experiment may differ: an arm and seed may run with low, mid and high step
+times."""
 BANDS = ("mid", "low", "high")
-"""The first of these that was played is shown in detail; the others say whether its verdict holds there."""
+"""The first of these that ran is shown in detail; the report says whether its verdict also holds for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,18 @@ class Run:
     manifest: Manifest
     metrics: RunMetrics
     router: str | None = None
-    """Set only where the runs of a comparison have different routers."""
+    """Set only if the runs of a comparison have different routers."""
     band: str | None = None
-    """``low``, ``mid`` or ``high``; set only where the runs of a comparison have different step times."""
+    """``low``, ``mid`` or ``high``; set only if the runs of a comparison have different step times."""
 
     @property
     def arm(self) -> str:
-        """Its name in a comparison: ``continuum``, or ``continuum@affinity`` where routers differ."""
+        """The name of the run's arm: ``continuum``, or ``continuum@affinity`` if the runs have different routers."""
         return self.manifest.policy + (f"@{self.router}" if self.router else "")
 
 
 def name_variants(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each with its router's name if they have different routers, and its band if they have several."""
+    """Set the router of each run if the runs have different routers, and its band if they have several bands."""
     routers, bands = ([run.manifest.engine_options.get(name) for run in runs] for name in (ROUTER, BAND))
     routers = routers if len(set(routers)) > 1 else [None] * len(runs)
     bands = bands if len(set(bands)) > 1 else [None] * len(runs)
@@ -54,26 +55,26 @@ def name_variants(runs: Sequence[Run]) -> list[Run]:
 
 
 def by_band(runs: Sequence[Run]) -> dict[str | None, list[Run]]:
-    """Runs by their step times, in the order of ``BANDS``; one group where they do not differ."""
+    """Group runs by their step times, in the order of ``BANDS``; one group if these do not differ."""
     order = [*BANDS, *dict.fromkeys(run.band for run in runs if run.band not in BANDS)]
     bands = {band: [run for run in runs if run.band == band] for band in order}
     return {band: group for band, group in bands.items() if group}
 
 
 def main_band(runs: Sequence[Run]) -> list[Run]:
-    """Those that are shown in detail."""
+    """Return the runs of the band that is shown in detail."""
     return next(iter(by_band(runs).values()))
 
 
 def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
-    """Complete runs at or below ``path``: those with a manifest, records and engine.json. Else the records there that
-    no manifest describes: files of the preview, or a server's own records.
+    """Read the complete runs at or below ``path``: directories with a manifest, records and engine.json. If there are
+    none, read the records without a manifest there: files of the preview, or a server's own records.
 
     Args:
-        alone_s: as ``analyze_run`` takes it.
+        alone_s: see ``analyze_run``.
 
     Raises:
-        AnalysisError: there is none.
+        AnalysisError: there are no runs.
     """
     if not path.exists():
         raise AnalysisError(f"{path}: no such file or directory")
@@ -89,37 +90,40 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
 
 
 def records_at(path: Path) -> list[Path]:
-    """Run directories, complete or not, and other records at or below ``path``; a file is one of the preview."""
+    """List run directories, complete or not, and other records at or below ``path``; a file is of the preview."""
     return runs_below(path) or ([path] if path.is_file() else [])
 
 
 def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
-    """One run, complete or cut short. A record without a manifest (the preview's files) is named by its place.
-    ``alone_s``: as ``analyze_run`` takes it."""
+    """Read one run, complete or cut short. The policy of records without a manifest is taken from their file name.
+
+    Args:
+        alone_s: see ``analyze_run``.
+    """
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
     return Run(folder, manifest, analyze_run(folder, alone_s))
 
 
 def _name_of(record: Path) -> str:
-    """``vllm`` of ``vllm/``, of ``vllm.json`` and of ``vllm/scheduler_timestamps``."""
+    """Return ``vllm`` for ``vllm/``, for ``vllm.json`` and for ``vllm/scheduler_timestamps``."""
     path = record.resolve()
     return path.parent.name if path.is_file() and path.stem == PREVIEW_EVENTS else path.stem
 
 
 def load_all(paths: Sequence[Path]) -> list[Run]:
-    """The runs of several directories as those of one experiment: more seeds, more policies, more loads.
+    """Read the runs of several directories as one experiment with more seeds, policies or loads.
 
     Raises:
-        AnalysisError: a directory without a run.
+        AnalysisError: a directory contains no run.
     """
     return name_variants([run for path in paths for run in load_runs(path)])
 
 
 def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> str:
-    """The arm that the others are compared with: the one that is asked for, else vLLM's own scheduler, else the first.
+    """Return the arm with which the others are compared: ``asked``, else vLLM's own scheduler, else the first arm.
 
     Raises:
-        AnalysisError: no run of the baseline that is asked for.
+        AnalysisError: the baseline ``asked`` has no run.
     """
     wanted = BASELINES if asked is None else (asked,)
     found = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
@@ -129,10 +133,10 @@ def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> 
 
 
 def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
-    """Runs by programs per second, lowest first; None where a manifest does not say.
+    """Group runs by programs per second, lowest first; None if the manifest does not give it.
 
     Raises:
-        AnalysisError: runs that differ in more than load, policy, router and seed.
+        AnalysisError: the runs differ in more than load, policy, router and seed.
     """
     loads: dict[float | None, list[Run]] = {}
     for run in runs:
@@ -143,10 +147,10 @@ def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs that differ in anything but policy, router and seed, and two runs of one arm and seed.
+    """Check that runs differ only in policy, router and seed, and that no two runs have the same arm and seed.
 
     Raises:
-        AnalysisError: naming the manifest's field and both directories.
+        AnalysisError: the message names the manifest's field and both directories.
     """
     first = runs[0]
     seen: dict[tuple[str, int], Run] = {}
@@ -167,7 +171,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 
 
 def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
-    """Refuse two runs of different workloads or machines; ``leave_out`` names workload keys that may differ."""
+    """Check that two runs have the same workload and machine; ``leave_out`` names workload keys that may differ."""
     where = f"{first.path} and {run.path} cannot be compared"
     ours_work, theirs_work = (
         {key: value for key, value in each.manifest.workload.items() if key not in leave_out} for each in (first, run)
@@ -194,7 +198,7 @@ def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
 
 
 def _without_band(field: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A manifest's field without what follows from the band."""
+    """Return a field of the manifest without the values that depend on the band."""
     if field == "engine_options":
         return {**value, BAND: None}
     if field == "hardware":

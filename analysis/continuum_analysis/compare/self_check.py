@@ -1,9 +1,9 @@
-"""How often the comparison finds a difference where there is none: a policy compared with itself.
+"""False-alarm rates of the comparison: how often it reports a difference between a policy and itself.
 
-Two kinds of pairs have no true difference. *Other seeds*: runs of one policy are dealt at random into two groups, which
-are compared as if they were two policies. *A twin*: the same policy on the same arrivals in an experiment whose step
-times are longer by a ten-thousandth of a millisecond, paired by seed as in a real comparison. A twin is truly slower by
-that little, and a narrow interval may rightly show it, so for twins the claims count and not the alarms.
+Two kinds of pairs have no true difference. *Other seeds*: the runs of a policy are split at random into two groups,
+which are compared as if they were two policies. *A twin*: the policy runs again on the same arrivals with step times
+that are longer by a ten-thousandth of a millisecond, and is paired by seed as in a real comparison. A twin is truly
+slower by that little, and a narrow interval may rightly show it, so for twins the claims count and not the alarms.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from continuum_analysis.compare.intervals import (
     resampled_ratio,
 )
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.words import SAME_TO_THE_EYE
+from continuum_analysis.compare.words import outcome
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400
-"""Random dealings of the runs into groups. Their comparisons share runs, so more dealings add little."""
+"""Number of random splits of the runs into groups. Their comparisons share runs, so more splits add little."""
 
 Pair = tuple[Run, Run]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often an interval for the ratio left out 1."""
+    """How often the interval of a ratio did not contain 1 (an alarm)."""
 
     policy: str
     method: str
     pairs: str
-    """What was compared with what."""
+    """The kind of the pairs: ``other seeds`` or ``same arrivals``."""
     per_comparison: int
     """Pairs of runs in each comparison."""
     separate: int
-    """Comparisons that share no run."""
+    """Number of comparisons in the first split, which share no run."""
     alarms: int
-    """How many of these have an interval that leaves out 1."""
+    """Number of alarms in the first split."""
     rate: float
-    """Share of alarms over all dealings."""
+    """Share of alarms in the comparisons of all splits."""
     claims: float
-    """Share of comparisons in which the verdict would name a difference: alarms, except intervals within 1% of 1."""
+    """Share of comparisons in which the verdict would report a difference: alarms without intervals within 1% of 1."""
     no_interval: float
-    """Share of comparisons that have no interval; they raise no alarm."""
+    """Share of comparisons without an interval, which raise no alarm."""
 
 
 def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -> list[Rate]:
-    """False-alarm rates of every policy in ``runs``; with ``twins`` also paired by seed.
+    """Compute the false-alarm rates of every policy in ``runs``; with ``twins`` also paired by seed.
 
     Raises:
-        AnalysisError: too few runs for two comparisons, or twins that did not play the same arrivals.
+        AnalysisError: there are too few runs for two comparisons, or a twin had other arrivals.
     """
     rates = []
     for policy in dict.fromkeys(run.arm for run in runs):
@@ -74,13 +74,13 @@ def self_check(runs: Sequence[Run], twins: Sequence[Run], per_comparison: int) -
 
 
 def _orders(number: int) -> list[Sequence[int]]:
-    """The order as it is, then random ones."""
+    """Return the order in which the runs are given, then random orders."""
     random = np.random.default_rng(0)
     return [range(number), *(random.permutation(number).tolist() for _ in range(DEALS - 1))]
 
 
 def _halves(runs: Sequence[Run], order: Sequence[int]) -> list[Pair]:
-    """Runs in that order, each with its neighbour."""
+    """Pair each run with the next in that order."""
     return [(runs[a], runs[b]) for a, b in zip(order[::2], order[1::2], strict=False)]
 
 
@@ -112,7 +112,7 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
         groups = [dealt[at : at + size] for at in range(0, len(dealt) - size + 1, size)]
         found = [method(group) for group in groups]
         raised = sum(_leaves_out_one(each) for each in found)
-        claims += sum(_leaves_out_one(each) and not _equal_to_the_eye(each) for each in found)
+        claims += sum(each.bounds is not None and outcome(each) in ("faster", "slower") for each in found)
         alarms, total = alarms + raised, total + len(groups)
         unbounded += sum(each.low is None for each in found)
         if number == 0:
@@ -121,16 +121,11 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
 
 
 def _leaves_out_one(found: Interval) -> bool:
-    return found.low is not None and found.high is not None and not found.low <= 1 <= found.high
-
-
-def _equal_to_the_eye(found: Interval) -> bool:
-    """The verdict's rule."""
-    return max(abs((found.low or 0.0) - 1), abs((found.high or 0.0) - 1)) < SAME_TO_THE_EYE
+    return found.bounds is not None and not found.bounds[0] <= 1 <= found.bounds[1]
 
 
 def _means(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
-    """Mean JCTs of the programs that finished in both runs, as a real comparison takes them."""
+    """Return the mean JCTs of the programs that finished in both runs of each pair, as a real comparison does."""
     times = [paired_jcts(a.metrics.facts.programs, b.metrics.facts.programs) for a, b in pairs]
     return [float(np.mean(over)) for over, _ in times], [float(np.mean(under)) for _, under in times]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,21 +45,23 @@ SUMMARY_SCHEMA = "continuum-summary"
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """The runs of one arm: a policy, or, where routers differ, a policy behind one router."""
+    """The summary of one arm: a policy, or a policy with a router if the runs have different routers."""
 
     policy: str
     router: str | None
     seeds: tuple[int, ...]
     metrics: Mapping[str, Interval | None]
-    """The mean over seeds of every metric of the runs, by its name; None where no run has a value."""
+    """The mean over seeds of each metric, by name; None if no run has a value."""
     comparison: Comparison | None = None
-    """To the baseline; None where the two have no seed in common, or no program finished under both."""
+    """The comparison with the baseline; None if they have no seed in common, or no program finished under both."""
     pins_by_ending: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Summed over seeds, as are the errors."""
+    """Counts, summed over seeds."""
     errors_by_kind: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Counts, summed over seeds."""
     unfinished: tuple[str, ...] = ()
-    """Ids of programs, as in ``failed``."""
+    """Program ids."""
     failed: tuple[str, ...] = ()
+    """Program ids."""
 
     def mean(self, metric: str) -> float | None:
         found = self.metrics[metric]
@@ -68,11 +69,11 @@ class ArmSummary:
 
     @property
     def ratio(self) -> Interval | None:
-        """The baseline's mean JCT / this arm's."""
+        """The baseline's mean JCT / this arm's mean JCT."""
         return None if self.comparison is None else self.comparison.ratio
 
     def to_json(self) -> dict[str, Any]:
-        """The arm's entry of summary.json."""
+        """Return the arm's entry in summary.json."""
         intervals = {name: _bounds(found) for name, found in self.metrics.items()}
         return {
             "policy": self.policy,
@@ -91,24 +92,25 @@ class ArmSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What several runs of the same workload gave, arm by arm."""
+    """The results of several runs of the same workload, by arm."""
 
     seeds: tuple[int, ...]
     baseline: str
-    """The arm that the others are compared with (``baseline_of``); where routers differ, behind the first one."""
+    """The arm with which the others are compared (see ``baseline_of``)."""
     arms: Mapping[str, ArmSummary]
     runner_up: tuple[str, Comparison] | None
-    """The arm with the second-lowest mean JCT, and the best arm's comparison to it; None where no two can be paired."""
+    """The arm with the second-lowest mean JCT, and the comparison of the best arm with it; None if these two have no
+    seed or program in common."""
     warnings: tuple[str, ...]
     manifest: Mapping[str, Any]
-    """The experiment's, or the first run's, as JSON."""
+    """The manifest of the experiment, or of the first run, as JSON."""
     band: str | None = None
-    """The step times of these runs (low, mid, high), where the experiment has several."""
+    """The step times of these runs (low, mid or high) if the experiment has several; else None."""
     ends: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
-    """The same arms at other step times, by band."""
+    """The summaries of the same arms with the other step times, by band."""
 
     def to_json(self) -> dict[str, Any]:
-        """The content of summary.json."""
+        """Return the content of summary.json."""
         ends = {band: end.to_json()["policies"] for band, end in self.ends.items()}
         return {
             "schema": SUMMARY_SCHEMA,
@@ -144,26 +146,26 @@ def _comparison_json(found: Comparison | None) -> dict[str, Any]:
 
 
 def summarize(path: Path) -> Summary:
-    """The summary of the complete runs at or below ``path``.
+    """Summarise the complete runs at or below ``path``.
 
     Raises:
-        AnalysisError: no finished run, or runs that may not stand side by side.
-        RunDirError: a fault in a file.
+        AnalysisError: there is no finished run, or the runs cannot be compared.
+        RunDirError: a file has a fault.
     """
     return summarize_runs(path, load_runs(path))
 
 
 def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None = None) -> Summary:
-    """The summary of runs already read (``load_runs``). Of several bands of step times the first is summarised in
-    detail; the others are its ``ends``.
+    """Summarise runs that ``load_runs`` has read. If they have several bands of step times, the summary is that of the
+    first band, and the summaries of the others are its ``ends``.
 
     Args:
-        path: None for runs of several directories.
-        runs: of one load.
+        path: the experiment's directory; None for runs of several directories.
+        runs: runs with the same load.
         baseline: an arm or a policy; None: see ``baseline_of``.
 
     Raises:
-        AnalysisError: runs that may not stand side by side, or no run of the baseline.
+        AnalysisError: the runs cannot be compared, or the baseline has no run.
     """
     (band, shown), *others = by_band(runs).items()
     summary = _summarize_band(path, shown, baseline)
@@ -202,8 +204,8 @@ def _runner_up(by_arm: Mapping[str, Sequence[Run]]) -> tuple[str, Comparison] | 
 
 
 def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:
-    """Sorts by router as they come, then by policy, then by seed. Policies stand in the order of the experiment's
-    manifest; without one the baseline stands first and the others as they come."""
+    """Return a sort key: router in order of appearance, then policy, then seed. Policies are in the order of the
+    experiment's manifest; without a manifest the baseline comes first and the others follow in order of appearance."""
     if path is not None and (path / MANIFEST).exists():
         asked = read_manifest(path).policy.split(",")
     else:
@@ -221,10 +223,13 @@ def _as_json(manifest: Any) -> dict[str, Any]:
 
 
 def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | None:
-    """A policy's runs against the baseline's on the seeds both have; None where there are none.
+    """Compare a policy's runs with the baseline's on the seeds that both have.
+
+    Returns:
+        None if they have no seed in common, or no program finished under both.
 
     Raises:
-        AnalysisError: two runs of a seed that were not given the same arrivals.
+        AnalysisError: two runs of a seed had different arrivals.
     """
     ours = {run.manifest.seed: run for run in runs}
     pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
@@ -263,8 +268,8 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
         comparison=comparison,
         pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
         errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
-        unfinished=tuple(sorted({program for each in metrics for program in each.unfinished})),
-        failed=tuple(sorted({program for each in metrics for program in each.failed})),
+        unfinished=tuple(sorted({program for each in metrics for program in each.facts.unfinished})),
+        failed=tuple(sorted({program for each in metrics for program in each.facts.failed})),
     )
 
 
@@ -282,7 +287,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """What makes a mean say less than it seems to."""
+    """Return warnings about the means: missing seeds, unfinished programs, a late load generator."""
     warnings = []
     all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
     for policy, group in by_arm.items():
@@ -290,14 +295,15 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
         if missing:
             warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
         for run in group:
-            left_out = len(run.metrics.unfinished) + len(run.metrics.failed)
+            facts = run.metrics.facts
+            left_out = len(facts.unfinished) + len(facts.failed)
             if left_out:
                 warnings.append(
-                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(run.metrics.facts.everyone)} programs did "
+                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
                 )
-            late = lateness_warning(run.metrics.facts)
-            if late is not None and run.manifest.engine != "virtual":  # there a turn only waits for a step to end
+            late = lateness_warning(facts)
+            if late is not None and run.manifest.engine != "virtual":  # a virtual turn is late if a step must end first
                 warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
     return warnings
 
@@ -306,13 +312,13 @@ def write_summary(path: Path) -> Summary:
     """Write summary.json, summary.csv and, with several seeds, summary_by_seed.csv; return the summary.
 
     Raises:
-        AnalysisError, RunDirError: nothing to summarise, or the files cannot be written.
+        AnalysisError, RunDirError: there is nothing to summarise, or the files cannot be written.
     """
     return write_summary_of(path, load_runs(path))
 
 
 def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = None) -> Summary:
-    """``write_summary`` of runs already read."""
+    """Do the same as ``write_summary`` for runs that ``load_runs`` has read."""
     summary = summarize_runs(path, runs, baseline)
     write_json(path / SUMMARY, summary.to_json())
     names = [metric.name for metric in METRICS]
@@ -335,10 +341,8 @@ def _csv_values(arm: ArmSummary) -> list[Value]:
 
 
 def _write_csv(file: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([headings, *rows])
-    with writing(file):
-        file.write_text(out.getvalue(), encoding="utf-8")
+    with writing(file), file.open("w", encoding="utf-8", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
 
 
 def _cell(value: Value) -> str:

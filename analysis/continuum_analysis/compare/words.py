@@ -1,27 +1,28 @@
-"""A summary in words: the tables and the sentence that people read."""
+"""A summary as text: its tables, and the sentences of its verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, Interval, interval_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.misses import Return, cause_rows
 
 SAME_TO_THE_EYE = 0.01
-"""Ratios nearer to 1 than this are called equal, however narrow their interval."""
+"""A ratio whose interval is within this distance of 1 is called equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Headings and rows of cells, already written out."""
+    """A table whose cells are text."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> Iterator[str]:
-        """Its lines."""
+        """Yield the lines of the table in Markdown."""
         yield "| " + " | ".join(self.headings) + " |"
         yield "|" + "---|" * len(self.headings)
         for row in self.rows:
@@ -37,8 +38,8 @@ class Column:
     value: Callable[[ArmSummary], Interval | None]
 
     def cell(self, arm: ArmSummary, with_interval: bool) -> str:
-        found = self.value(arm)
-        return interval_text(found if with_interval or found is None else Interval(found.mean), self.form)
+        value = self.value(arm)
+        return interval_text(value if with_interval or value is None else Interval(value.mean), self.form)
 
 
 def _metric(name: str, heading: str, form: str) -> Column:
@@ -60,12 +61,12 @@ REPLICA_COLUMNS = (
     _metric("returns_elsewhere_share", "elsewhere", "{:.0%}"),
     _metric("replica_busiest", "busiest", "{:.2f}"),
 )
-"""Shown where there are several replicas."""
+"""Columns that are shown if there are several replicas."""
 RATIO = Column("ratio", "{:.2f}".format, lambda arm: arm.ratio)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
-    """The columns of a table of these summaries; the last one's heading names their baselines."""
+    """Return the columns of a table of these summaries. The heading of the last column names their baselines."""
     seen = list(summaries)
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
@@ -74,7 +75,7 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
-    """One row an arm, then one for each of its other step times; a dash where there is no value."""
+    """Return one row for each arm, then the same for each of the other step times; a dash means no value."""
     return [
         [name + (f", {each.band} step times" if summary.ends else ""), *(c.cell(arm, with_intervals) for c in shown)]
         for each in (summary, *summary.ends.values())
@@ -83,7 +84,7 @@ def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:
-    """Why returning turns found their KV or not, a row a cause."""
+    """Return a table of the causes of hits and misses, with one row for each cause."""
     headings = ("cause", "turns", "share", "tokens again", "mean wait, s", "late, median s", "meaning")
     rows = []
     for row in cause_rows(returns):
@@ -93,45 +94,44 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
 
 
 def verdict(summary: Summary) -> str:
-    """``verdict_parts`` as one text."""
+    """Return both parts of ``verdict_parts`` as one text."""
     return " ".join(verdict_parts(summary)).strip()
 
 
 def fastest(summary: Summary) -> str | None:
-    """The arm with the best ratio to the baseline; None where no arm can be compared with it."""
+    """Return the arm with the best ratio to the baseline; None if no arm can be compared with it."""
     ratios = {name: arm.ratio.mean for name, arm in summary.arms.items() if name != summary.baseline and arm.ratio}
     return max(ratios, key=lambda name: ratios[name], default=None)
 
 
 def verdict_parts(summary: Summary) -> tuple[str, str]:
-    """The result: a sentence on the fastest policy against the baseline, then the next best policy and at whose cost.
-    With several step times it says last whether this holds at the other ones. They claim no more than the data show."""
-    best = fastest(summary)
-    found = summary.arms[best].comparison if best is not None else None
-    if best is None or found is None:
+    """Return the verdict in two parts: the fastest policy compared with the baseline, then the next best policy and the
+    programs that became slower. With several step times, the second part says whether all of them give this verdict."""
+    leader = _leader(summary)
+    if leader is None:
         return "No comparison: there are no two policies on the same arrivals.", ""
+    best, comparison = leader
     ratios = [arm.ratio for arm in summary.arms.values() if arm.ratio]
     if len(ratios) > 2 and all(ratio.bounds is None and abs(ratio.mean - 1) < SAME_TO_THE_EYE for ratio in ratios):
-        same = f"mean JCT {_mean_jct(summary, summary.baseline)} on {_no_interval(found)}"
+        same = f"mean JCT {_mean_jct(summary, summary.baseline)} on {_no_interval(comparison)}"
         return f"All policies are equal to within 1% here: {same}.", ""
-    rest = f"{_next_best(summary, best)}{_cost(summary, found)}"
+    rest = f"{_next_best(summary, best)}{_cost(summary, comparison)}"
     if summary.ends:
-        rest = f"{rest} {_at_other_step_times(summary, best, found)}"
-    return _against_baseline(summary, best, found), rest
+        rest = f"{rest} {_at_other_step_times(summary, best, comparison)}"
+    return _against_baseline(summary, best, comparison), rest
 
 
 def _leader(summary: Summary) -> tuple[str, Comparison] | None:
-    """The fastest arm with its comparison to the baseline."""
+    """Return the fastest arm with its comparison to the baseline."""
     name = fastest(summary)
-    found = summary.arms[name].comparison if name is not None else None
-    return None if name is None or found is None else (name, found)
+    comparison = summary.arms[name].comparison if name is not None else None
+    return None if name is None or comparison is None else (name, comparison)
 
 
-def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
-    """A sentence that says whether the verdict holds with the other step times of the band too. If the verdict does not
-    hold at one of them, the sentence gives the result there."""
+def _at_other_step_times(summary: Summary, best: str, comparison: Comparison) -> str:
+    """Say whether the verdict also holds with the other step times, and if not, what the result is there."""
     leaders = {band: leader for band, end in summary.ends.items() if (leader := _leader(end))}
-    failing = [band for band in leaders if not _holds(summary.ends[band], best, found)]
+    failing = [band for band in leaders if not _holds(summary.ends[band], best, comparison)]
     if failing:
         told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
         return f"This does not hold at all step times: {' '.join(told)}"
@@ -142,75 +142,78 @@ def _at_other_step_times(summary: Summary, best: str, found: Comparison) -> str:
     return f"This holds at other step times too ({said}); the other end of the band was not played."
 
 
-def _holds(end: Summary, best: str, found: Comparison) -> bool:
-    """Whether the fastest policy stands to the baseline as it does there, and no other is faster."""
+def _holds(end: Summary, best: str, comparison: Comparison) -> bool:
+    """Return whether the comparison with the baseline has the same outcome with other step times, and no other policy
+    is faster there."""
     arm, leader = end.arms.get(best), _leader(end)
-    if arm is None or arm.comparison is None or leader is None or _outcome(arm.comparison) != _outcome(found):
+    if arm is None or arm.ratio is None or leader is None or outcome(arm.ratio) != outcome(comparison.ratio):
         return False
     if leader[0] == best:
         return True
     second = end.runner_up
-    return second is not None and second[0] == best and _outcome(second[1]) in ("equal", "open")
+    return second is not None and second[0] == best and outcome(second[1].ratio) in ("equal", "open")
 
 
-def _outcome(found: Comparison) -> str:
-    low, high = found.ratio.bounds or (found.ratio.mean, found.ratio.mean)
+def outcome(ratio: Interval) -> Literal["equal", "open", "faster", "slower"]:
+    """Judge a ratio of the baseline's mean JCT to a policy's by its interval, or by the estimate if it has none.
+
+    ``equal``: the interval lies within 1% of 1. ``open``: it contains 1, so that the two cannot be told apart.
+    """
+    low, high = ratio.bounds or (ratio.mean, ratio.mean)
     if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
         return "equal"
     if low <= 1.0 <= high:
         return "open"
-    return "faster" if found.ratio.mean > 1 else "slower"
+    return "faster" if ratio.mean > 1 else "slower"
 
 
-def _against_baseline(summary: Summary, name: str, found: Comparison) -> str:
+def _against_baseline(summary: Summary, name: str, comparison: Comparison) -> str:
     baseline, several = summary.baseline, len(summary.arms) > 2
     facts = f"mean JCT {_mean_jct(summary, name)} against {_mean_jct(summary, baseline)}"
-    ratio, bounds, seeds = found.ratio, found.ratio.bounds, f"{len(found.seeds)} seeds, paired"
-    if bounds is None:
-        return f"{name}: {ratio.mean:.2f}x {baseline}'s speed ({facts}) on {_no_interval(found)}."
-    low, high = bounds
-    said = f"(95% interval {ratio.bounds_text('{:.2f}'.format)}, {seeds}; {facts})"
-    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
+    if comparison.ratio.bounds is None:
+        return f"{name}: {comparison.ratio.mean:.2f}x {baseline}'s speed ({facts}) on {_no_interval(comparison)}."
+    result = outcome(comparison.ratio)
+    ratio = comparison.ratio.inverse() if result == "slower" else comparison.ratio
+    interval = ratio.bounds_text("{:.2f}".format)
+    said = f"(95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
+    if result == "equal":
         return f"{name} and {baseline} are equal to within 1% here: {ratio.mean:.2f}x {said}."
-    if low <= 1.0 <= high:
+    if result == "open":
         return f"{name} and {baseline} cannot be told apart: {ratio.mean:.2f}x {said}."
-    if ratio.mean > 1:
+    if result == "faster":
         first = "was the fastest: it " if several else ""
         return f"{name} {first}finished programs {ratio.mean:.2f}x faster than {baseline} {said}."
-    slower = Interval(1 / ratio.mean, 1 / high, 1 / low)
-    said = f"(95% interval {slower.bounds_text('{:.2f}'.format)}, {seeds}; {facts})"
     first = f"No policy was faster than {baseline}: " if several else ""
-    return f"{first}{name} finished programs {slower.mean:.2f}x slower than {baseline} {said}."
+    return f"{first}{name} finished programs {ratio.mean:.2f}x slower than {baseline} {said}."
 
 
 def _next_best(summary: Summary, best: str) -> str:
-    """How the fastest policy stands to the second, where that is not the baseline."""
+    """Compare the fastest policy with the second, unless the second is the baseline."""
     if summary.runner_up is None or summary.runner_up[0] in (best, summary.baseline):
         return ""
-    second, found = summary.runner_up
-    bounds = found.ratio.bounds
-    if bounds is None:
+    second, comparison = summary.runner_up
+    if comparison.ratio.bounds is None:
         return f"The next best was {second} ({_mean_jct(summary, second)}). "
-    if bounds[0] <= 1.0 <= bounds[1] or max(abs(each - 1) for each in bounds) < SAME_TO_THE_EYE:
+    if outcome(comparison.ratio) in ("equal", "open"):
         how = "it cannot be told apart from the next best"
     else:
-        how = f"its programs were {found.ratio.mean:.2f}x as fast as under the next best"
-    return f"{how[0].upper()}{how[1:]}, {second} ({found.ratio.bounds_text('{:.2f}'.format)}). "
+        how = f"its programs were {comparison.ratio.mean:.2f}x as fast as under the next best"
+    return f"{how[0].upper()}{how[1:]}, {second} ({comparison.ratio.bounds_text('{:.2f}'.format)}). "
 
 
-def _cost(summary: Summary, found: Comparison) -> str:
-    """At whose cost: the programs that finished later, and the worst-hit one."""
-    if found.later == 0:
+def _cost(summary: Summary, comparison: Comparison) -> str:
+    """Say how many programs finished later than under the baseline, and how much later the most delayed one."""
+    if comparison.later == 0:
         return f"No program finished later than under {summary.baseline}."
-    share = f"{found.later:.0%}" if found.later >= SAME_TO_THE_EYE / 2 else "Fewer than 1%"
-    worst = f"the worst-hit after {found.worst:.2f}x the time"
+    share = f"{comparison.later:.0%}" if comparison.later >= SAME_TO_THE_EYE / 2 else "Fewer than 1%"
+    worst = f"the worst-hit after {comparison.worst:.2f}x the time"
     return f"{share} of the programs finished later than under {summary.baseline}, {worst}."
 
 
-def _no_interval(found: Comparison) -> str:
-    if len(found.seeds) > 1:
-        return f"{len(found.seeds)} seeds that differ too much for an interval; use more seeds"
-    within = found.ratio_within
+def _no_interval(comparison: Comparison) -> str:
+    if len(comparison.seeds) > 1:
+        return f"{len(comparison.seeds)} seeds that differ too much for an interval; use more seeds"
+    within = comparison.ratio_within
     spread = ""
     if within is not None and within.bounds is not None and within.bounds != (1.0, 1.0):
         spread = f", {within.bounds_text('{:.2f}'.format)} within this one arrival sequence only"

@@ -1,4 +1,4 @@
-"""How an arm is drawn: colour and mark from its policy, fill and dash from its tiers (``+offload``) or router."""
+"""The style of an arm in figures: colour and mark by policy, fill and dash by tiers (``+offload``) or router."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 
 OFFLOAD = "+offload"
 COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
-"""Okabe and Ito's palette, grey first: told apart by colour-blind readers."""
+"""Grey, then the palette of Okabe and Ito, which colour-blind readers can tell apart."""
 KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
-"""These policies have the same colour and mark in every figure; other policies take those a figure leaves free."""
+"""Policies with the same colour and mark in every figure; other policies take styles that the figure does not use."""
 MARKS = 8
-"""Marks a drawing library must offer."""
+"""Number of marks that the drawing modules have."""
 DASHES = 6
-"""Dashes it must offer, solid first."""
+"""Number of dashes that the drawing modules have; the first is solid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmStyle:
-    """How one arm looks in one figure. Up to 48 arms differ in colour and dash, and also in colour, mark and fill."""
+    """The style of an arm in one figure. Up to 48 arms differ in colour and dash, and also in colour, mark and fill."""
 
     colour: str
     mark: int
-    """Which of the library's ``MARKS``."""
+    """Index of the mark, below ``MARKS``."""
     is_open: bool
-    """Only the mark's or the bar's edge is drawn."""
+    """Whether only the edge of the mark or bar is drawn."""
     dash: int
-    """Which of the library's ``DASHES``."""
+    """Index of the dash, below ``DASHES``."""
 
 
 def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
-    """A style for each arm of a figure, no two alike.
+    """Return a different style for each arm of a figure.
 
-    A plain policy is filled and solid, its ``+offload`` arm open and dashed in the same colour; arms behind several
-    routers share their policy's colour likewise.
+    A policy without tiers is filled and solid; its ``+offload`` arm has the same colour and is open and dashed. Arms
+    with different routers also share the colour of their policy.
     """
     parts = {name: _split(name) for name in names}
     policies = _policy_numbers([policy for policy, _ in parts.values()])
@@ -42,7 +42,7 @@ def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     styles = {}
     for name, (policy, variant) in parts.items():
         number = policies[policy]
-        turn = variants[variant] + per_colour * (number // len(COLOURS))  # the how-manieth of its colour
+        turn = variants[variant] + per_colour * (number // len(COLOURS))  # counts the arms of this colour
         mark, colour = (number + turn // 2) % MARKS, COLOURS[number % len(COLOURS)]
         styles[name] = ArmStyle(colour, mark, turn % 2 == 1, turn % DASHES)
     return styles
@@ -55,7 +55,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _policy_numbers(policies: Sequence[str]) -> dict[str, int]:
-    """Of each policy: its place in ``KNOWN``, or one that no other of the figure has."""
+    """Return for each policy its index in ``KNOWN``, or an index that no other policy of the figure has."""
     numbers = {policy: KNOWN.index(policy) for policy in policies if policy in KNOWN}
     places = len(COLOURS)
     free = [n for i in range(places) if (n := (i + places // 2) % places) not in numbers.values()]
@@ -64,8 +64,8 @@ def _policy_numbers(policies: Sequence[str]) -> dict[str, int]:
 
 
 def _variant_numbers(variants: Iterable[str]) -> dict[str, int]:
-    """0 for a plain policy, 1 for tiers; routers take what the figure leaves free."""
-    found = dict.fromkeys(variants)
-    numbers = {variant: number for number, variant in enumerate(("", OFFLOAD)) if variant in found}
-    free = [number for number in range(len(found) + 2) if number not in numbers.values()]
-    return numbers | dict(zip([variant for variant in found if variant not in numbers], free, strict=False))
+    """Return 0 for a policy without tiers and 1 for ``+offload``; routers have numbers that the figure does not use."""
+    names = dict.fromkeys(variants)
+    numbers = {variant: number for number, variant in enumerate(("", OFFLOAD)) if variant in names}
+    free = [number for number in range(len(names) + 2) if number not in numbers.values()]
+    return numbers | dict(zip([variant for variant in names if variant not in numbers], free, strict=False))

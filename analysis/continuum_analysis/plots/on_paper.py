@@ -1,4 +1,4 @@
-"""Panels drawn by matplotlib, for papers and pages that need no script: SVG and PNG, without a browser."""
+"""Panels drawn by matplotlib as SVG and PNG, for papers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from continuum_analysis.plots.panels import LEVEL_COLOUR, Line, Panel
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.", (0, (10, 3)), (0, (10, 3, 1, 3)))
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
-"""Of bars, where lines have dashes."""
+"""Hatches of bars, in place of the dashes of lines."""
 PANEL_INCHES = (4.2, 3.1)
 LEGEND_MARK_INCHES, LEGEND_LETTER_INCHES = 0.5, 0.064
-"""Widths at its font size: a mark with the space around it, a letter."""
+"""Widths in the legend: a mark with the space around it, and a letter."""
 DOT_INCHES = 0.4
 """Height of a row of dots."""
 RATIO_TICKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 4, 6, 8, 12)
@@ -31,8 +31,11 @@ mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small files, searchabl
 
 
 def draw(panels: Sequence[Panel], inches: tuple[float, float] | None = None) -> Figure:
-    """The panels with one legend above them: two beside each other, or, on a paper of ``inches``, in one column with
-    one x axis."""
+    """Draw the panels with one legend above them.
+
+    Args:
+        inches: the size of a figure with all panels in one column and a common x axis; None: two panels in each row.
+    """
     figure, axes = _paper(panels, inches)
     styles = arm_styles(name for panel in panels for name in panel.arms)
     for panel, axis in zip(panels, axes, strict=False):
@@ -51,7 +54,7 @@ def draw(panels: Sequence[Panel], inches: tuple[float, float] | None = None) -> 
 
 
 def _legend_columns(names: Sequence[str], inches: float) -> int:
-    """As many as fit the width, up to four; names of arms with tiers are long."""
+    """Return the number of columns that fit the width, at most four; names of arms with tiers are long."""
     for columns in (4, 3, 2):
         rows = -(-len(names) // columns)
         longest = [max(map(len, names[first : first + rows])) for first in range(0, len(names), rows)]
@@ -61,7 +64,7 @@ def _legend_columns(names: Sequence[str], inches: float) -> int:
 
 
 def _paper(panels: Sequence[Panel], inches: tuple[float, float] | None) -> tuple[Figure, Sequence[Axes]]:
-    """Axes of equal size; of panels of dots one under the other, each as high as it has rows."""
+    """Return axes of equal size; panels of dots are below each other, with heights by their numbers of rows."""
     rows, columns, heights = -(-len(panels) // 2), min(2, len(panels)), None
     size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.5)
     if panels[0].dots:
@@ -83,7 +86,7 @@ def _line_look(style: ArmStyle) -> dict[str, Any]:
 
 
 def _bar_look(style: ArmStyle) -> dict[str, Any]:
-    """Open bars are hatched in their colour, filled ones of a second dash in white."""
+    """Return the style of bars: open bars have hatches in their colour, filled bars in white."""
     face, edge = ("none", style.colour) if style.is_open else (style.colour, "white")
     return {"facecolor": face, "edgecolor": edge, "hatch": HATCHES[style.dash], "linewidth": 0.6}
 
@@ -126,7 +129,7 @@ def _draw_dots(axis: Axes, panel: Panel, styles: Mapping[str, ArmStyle]) -> None
 
 
 def _mark_size(mark: str, is_open: bool) -> float:
-    """Points across a mark: one that is open needs room for its inside, a star most of all."""
+    """Return the size of a mark in points; open marks are larger, so that their inside can be seen."""
     return (5.0 if is_open else 4.0) * {"*": 1.8, "P": 1.4, "X": 1.4, "^": 1.2, "v": 1.2}.get(mark, 1.0)
 
 
@@ -150,7 +153,7 @@ def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, ArmStyle]) -> Non
 
 
 def _scale(axis: Axes, panel: Panel) -> None:
-    """Logarithmic axes, shares as percents, and where axes begin and end."""
+    """Set logarithmic axes, percents, and the ends of the axes."""
     if panel.log_x:
         axis.set_xscale("log")
     elif panel.x_from_zero:
@@ -196,7 +199,7 @@ def _draw_spans(axis: Axes, panel: Panel) -> None:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """``name.svg`` and ``name.png`` in ``folder``; equal figures give equal bytes.
+    """Write ``name.svg`` and ``name.png`` in ``folder``; equal figures give equal bytes.
 
     Raises:
         RunDirError: a file cannot be written.

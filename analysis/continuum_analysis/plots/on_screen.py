@@ -1,5 +1,5 @@
-"""Panels drawn for a page: lines and areas as SVG, bars and stacks as HTML. Words and axes take the page's colours, so
-that light, dark and print look right; nothing needs a script."""
+"""Panels drawn for an HTML page: lines and areas as SVG, bars and stacks as HTML. Text and axes have the colours of the
+page, for light and dark themes and for print; no script is needed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MARKS = (
     "m0,-5l1.3,3.2l3.5,.3l-2.7,2.3l.8,3.4l-2.9,-1.8l-2.9,1.8l.8,-3.4l-2.7,-2.3l3.5,-.3z",
 )
 PATTERNS = {"": "plain", "/": "rising", "\\": "falling", "x": "crossed", ".": "dotted", "-": "lying", "|": "upright"}
-"""Classes of the page's style sheet, by a stack's pattern; ``+`` is crossed upright."""
+"""Classes of the page's style sheet, by a stack's pattern. The class of ``+`` is ``squared``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From values to pixels."""
+    """Converts values to pixels."""
 
     low: float
     high: float
@@ -53,14 +53,14 @@ class Axis:
 
 
 def round_step(at_least: float) -> float:
-    """The next of 1, 2, 5 and their tenfolds, or of quarters below 1."""
+    """Return the next larger of 1, 2, 5 times a power of ten; also 2.5 times a power of ten below 1."""
     power = 10.0 ** floor(log10(at_least))
     factors = (1, 2, 2.5, 5, 10) if power < 1 else (1, 2, 5, 10)
     return next(factor * power for factor in factors if factor * power >= at_least * (1 - 1e-9))
 
 
 def html_of(panels: Sequence[Panel], height: int) -> str:
-    """The panels with their legend; lines must have a look."""
+    """Draw the panels with their legend; every line must have a ``look``."""
     if panels and panels[0].bars:
         return f'<div class="side">{"".join(map(_bars, panels))}</div>'
     if panels and panels[0].stacks:
@@ -72,7 +72,7 @@ def html_of(panels: Sequence[Panel], height: int) -> str:
 
 
 def _bars(panel: Panel) -> str:
-    """A row a bar: its name, the bar from zero with its interval, and the number."""
+    """Draw each bar in a row: its name, the bar with its interval, and the number."""
     top = max((max(bar.y, bar.high) for bar in panel.bars), default=0.0) or 1.0
     rows = []
     for bar in panel.bars:
@@ -80,9 +80,7 @@ def _bars(panel: Panel) -> str:
         whisker = f'<b style="left:{bar.low / top:.2%};width:{(bar.high - bar.low) / top:.2%}"></b>'
         filled = f'<i style="width:{bar.y / top:.2%};background:{colour}"></i>'
         track = filled + (whisker if bar.high > bar.low else "")
-        rows.append(
-            f"<div><span>{escape(bar.name)}</span><span class='track'>{track}</span><span>{bar.said}</span></div>"
-        )
+        rows.append(_row(bar.name, track, bar.said))
     return f"<div class='bars'><h3>{escape(panel.title)}</h3>{''.join(rows)}</div>"
 
 
@@ -91,7 +89,7 @@ def _row(name: str, track: str, number: str) -> str:
 
 
 def _stacks(panel: Panel) -> str:
-    """A row a group, its layers side by side; each layer says what it is when pointed at."""
+    """Draw each group in a row, with its layers side by side; each layer has a tooltip."""
     groups = list(dict.fromkeys(group for stack in panel.stacks for group in stack.groups))
     heights = {stack.name: dict(zip(stack.groups, stack.heights, strict=True)) for stack in panel.stacks}
     top = max((sum(each.get(group, 0.0) for each in heights.values()) for group in groups), default=0.0) or 1.0
@@ -140,7 +138,7 @@ def _line_key(line: Line) -> str:
 
 
 def _svg(panels: Sequence[Panel], height: int) -> str:
-    """The panels one under the other on one x axis."""
+    """Draw the panels below each other with a common x axis."""
     each = (height - TOP - BOTTOM) / max(1, len(panels))
     x = _x_axis(panels)
     parts: list[str] = []
@@ -244,7 +242,7 @@ def _stroke(path: str, look: ArmStyle) -> str:
 
 
 def _marks(line: Line, look: ArmStyle, points: Sequence[tuple[float, float]]) -> str:
-    """All of a line's marks as one path."""
+    """Draw all marks of a line as one path."""
     if line.kind not in ("marked", "points") and len(line.x) != 1:
         return ""
     path = "".join(f"M{a:.1f},{b:.1f}{MARKS[look.mark]}" for a, b in points)

@@ -1,4 +1,4 @@
-"""What a figure shows, said once: panels of lines, bars and areas. ``on_screen`` and ``on_paper`` draw it."""
+"""The content of figures: panels of lines, bars and areas. ``on_screen`` and ``on_paper`` draw them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Literal
 from continuum_analysis.plots.arm_styles import ArmStyle
 
 Kind = Literal["marked", "plain", "stepped", "points"]
-"""marked: a mark at each point, joined. plain: no marks. stepped: horizontal to the next point. points: marks alone."""
+"""marked: a line with a mark at each point. plain: a line without marks. stepped: horizontal to the next point, then
+vertical. points: marks without a line."""
 LEVEL_COLOUR = "#808080"
 
 
@@ -24,11 +25,11 @@ class Line:
     high: Sequence[float] = ()
     kind: Kind = "marked"
     look: ArmStyle | None = None
-    """None: that of the arm of its name, among the arms of its figure."""
+    """None: the style of the arm with the line's name."""
 
     @property
     def errors(self) -> tuple[list[float], list[float]] | None:
-        """Lengths of the error bars below and above each point."""
+        """Lengths of the error bars below and above each point; None without bounds."""
         if not self.low:
             return None
         below = [max(0.0, y - low) for y, low in zip(self.y, self.low, strict=True)]
@@ -45,14 +46,14 @@ class Bar:
     low: float
     high: float
     look: ArmStyle | None = None
-    """As of a line; on screen only."""
+    """Used on screen only; on paper a bar has the style of the arm with its name."""
     said: str = ""
-    """The number in words; on screen only."""
+    """The number as text, on screen only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One layer of stacked bars, a bar a group."""
+    """One layer of stacked bars, with one bar for each group."""
 
     name: str
     groups: Sequence[str]
@@ -61,7 +62,7 @@ class Stack:
     pattern: str
     """One of ``/ \\ x . - + |``, or empty."""
     hover: str | None = None
-    """What it means; on screen only."""
+    """The meaning of the layer, on screen only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of time in rows; on paper only, for the page's timeline draws itself."""
+    """Spans of time in rows, on paper only; in the page, report.js draws the timeline."""
 
     name: str
     rows: Sequence[float]
@@ -95,18 +96,18 @@ class Panel:
     y_title: str
     lines: Sequence[Line] = ()
     log: bool = False
-    """Logarithmic y."""
+    """Whether the y axis is logarithmic."""
     log_x: bool = False
     x_from_zero: bool = False
     percent: bool = False
-    """y is a share."""
+    """Whether y is a share that is written in percent."""
     top: float | None = None
-    """Where y ends; None: where the data end."""
+    """The upper end of the y axis; None: the largest value."""
     level: float | None = None
-    """y of a horizontal line."""
+    """The y of a horizontal line."""
     bars: Sequence[Bar] = ()
     dots: bool = False
-    """The bars' values as marks, a row a group, on a logarithmic scale around 1: ratios of many groups."""
+    """Draw the values of ``bars`` as marks in a row for each group, on a logarithmic scale around 1 (for ratios)."""
     stacks: Sequence[Stack] = ()
     areas: Sequence[Area] = ()
     spans: Sequence[Spans] = ()
@@ -114,12 +115,12 @@ class Panel:
 
     @property
     def arms(self) -> list[str]:
-        """Names that take their look from the arm they name."""
+        """Names of the lines and bars that have the style of the arm with their name."""
         return [*(line.name for line in self.lines if line.look is None), *(bar.name for bar in self.bars)]
 
 
 def thin(values: Sequence[float], most: int) -> list[float]:
-    """About ``most`` of the values, evenly spaced, the last one kept."""
+    """Return about ``most`` of the values, evenly spaced, including the last."""
     step = max(1, -(-len(values) // most))
     kept = list(values[::step])
     return kept if (len(values) - 1) % step == 0 else [*kept, values[-1]]

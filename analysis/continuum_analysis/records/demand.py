@@ -1,4 +1,4 @@
-"""How much KV the contexts of all live programs would fill over time, to be set beside the size of the KV pool."""
+"""The KV that the contexts of all live programs need over time, for comparison with the size of the KV pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from continuum_analysis.records.timeline import ProgramTimes
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Tokens in the contexts of live programs: ``tokens[i]`` from ``times_s[i]`` to the next instant."""
+    """Tokens in the contexts of live programs. ``tokens[i]`` is valid from ``times_s[i]`` to ``times_s[i + 1]``."""
 
     times_s: tuple[float, ...]
     tokens: tuple[int, ...]
@@ -35,7 +35,7 @@ class Demand:
 
 
 def demand(programs: Sequence[ProgramTimes]) -> Demand:
-    """The context of every live program, summed.
+    """Return the sum of the contexts of all live programs over time.
 
     A program is live from its first arrival to its last finish, tool times included. Its context is the prompt from
     each turn's arrival on, and the prompt and the output from the turn's finish on.

@@ -1,4 +1,4 @@
-"""What all metrics of a run are computed from: its finished programs, their turns, gaps, pins and returns."""
+"""The facts from which all metrics of a run are computed: programs, turns, gaps, pins and returning turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from continuum_analysis.records.token_gaps import TokenGaps, pooled_gaps
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run's records, sorted once for all metrics."""
+    """The records of a run, selected and sorted once for all metrics."""
 
     programs: tuple[ProgramTimes, ...]
     """Finished programs in order of arrival."""
@@ -24,28 +24,30 @@ class RunFacts:
     uncounted: tuple[ProgramTimes, ...]
     """Programs of a warm-up or a cool-down. They load the machine and are in no metric."""
     unfinished: tuple[str, ...]
+    """Program ids."""
     failed: tuple[str, ...]
+    """Program ids."""
     turns: tuple[TurnTimes, ...]
-    """Of finished programs."""
+    """Turns of finished programs."""
     pins: tuple[PinTimes, ...]
-    """Of all programs."""
+    """Pins of all programs."""
     gaps: tuple[float, ...]
     """Seconds between a turn's finish and the next one's arrival, of finished programs; requests of one program that
     overlap have no gap."""
     returns: tuple[Return, ...]
-    """Every turn after its program's first, with the reason why its KV was found or not."""
+    """Every turn but the first of each program, with the cause of its hit or miss."""
     block_tokens: int
     gpus: int | None
     """GPUs of all replicas; None where no manifest names them."""
     replicas: int = 1
-    """The manifest's number, or the number seen in the records where that is larger."""
+    """The larger of the numbers of replicas in the manifest and in the records."""
     scheduler_time: RecordedSchedulerTime | None = None
     token_gaps: TokenGaps | None = None
-    """Of the turns of finished programs; None: not all of these turns have recorded gaps."""
+    """Gaps between the tokens of finished programs; None if the gaps of some turn were not recorded."""
 
     @property
     def wall_s(self) -> float:
-        """First arrival to last event of all programs; programs that never finished took the machine's time too."""
+        """Seconds from the first arrival to the last event of all programs, unfinished ones included."""
         seen = [p for p in self.everyone if p.turns]
         return max(p.finish_s for p in seen) - min(p.arrive_s for p in seen) if seen else 0.0
 
@@ -60,7 +62,7 @@ def facts_of(
     manifest: Manifest | None = None,
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
-    """The facts of a run. Without its manifest the block size is read from the hits, and GPUs are not counted."""
+    """Collect the facts of a run. Without a manifest the block size is derived from the hits, and GPUs are unknown."""
     by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
     everyone = tuple(program for program in programs if program.counted)
     limits = limits_of(manifest, programs)
@@ -82,7 +84,7 @@ def facts_of(
             for before, after in zip(p.turns, p.turns[1:], strict=False)
             if before.finish_s is not None and after.arrive_s >= before.finish_s
         ),
-        returns=tuple(found for found in explain(programs, limits) if found.program_id in counted),
+        returns=tuple(returned for returned in explain(programs, limits) if returned.program_id in counted),
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),
         replicas=max(_replicas(manifest), _replicas_seen(programs)),
@@ -94,7 +96,8 @@ def facts_of(
 def _gpus(manifest: Manifest | None) -> int | None:
     if manifest is None or "tensor_parallel" not in manifest.hardware:
         return None
-    return int(manifest.hardware["tensor_parallel"]) * _replicas(manifest)
+    stages = int(manifest.hardware.get("pipeline_parallel", 1))
+    return int(manifest.hardware["tensor_parallel"]) * stages * _replicas(manifest)
 
 
 def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:

@@ -1,4 +1,4 @@
-"""What the load generator recorded of itself: errors by kind, and how late it sent requests."""
+"""The load generator's own records: errors by kind, and how late it sent requests."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ LATE_S = 0.010
 
 
 def client_records(facts: RunFacts) -> list[TurnRecord]:
-    """The client's record of every turn that was sent, warm-up and cool-down included."""
+    """Return the client's record of every turn that was sent, warm-up and cool-down included."""
     return [turn.client for program in facts.machine for turn in program.turns if turn.client is not None]
 
 
 def errors_by_kind(facts: RunFacts) -> dict[str, int]:
-    """Failed tries of all turns and programs stopped at a limit. A failed try counts also where a retry succeeded."""
-    found: Counter[str] = Counter()
+    """Count failed tries of turns, and programs stopped at a limit. A failed try counts even if a retry succeeded."""
+    counts: Counter[str] = Counter()
     for record in client_records(facts):
-        found.update(record.failed_tries)
+        counts.update(record.failed_tries)
         kind = (record.error or "").partition(":")[0]
         if kind and record.failed_tries[-1:] != (kind,):
-            found[kind] += 1
-    return dict(sorted(found.items()))
+            counts[kind] += 1
+    return dict(sorted(counts.items()))
 
 
 def send_lateness_s(facts: RunFacts, percentile: float) -> float | None:
-    """A percentile of (sent - due) over all turns; None without a client's records."""
+    """Return a percentile of (sent - due) over all turns; None without a client's records."""
     late = [record.sent_s - record.due_s for record in client_records(facts)]
     return float(np.percentile(late, percentile)) if late else None
 
 
 def lateness_warning(facts: RunFacts) -> str | None:
-    """A sentence for a generator so late that it shows in the metrics; None for one that is not."""
+    """Return a warning if the load generator was so late that the metrics show it, else None."""
     late_s = send_lateness_s(facts, 99)
     if late_s is None or late_s <= LATE_S:
         return None

@@ -1,4 +1,7 @@
-"""Why each returning turn found its KV or did not: one cause a turn, from the records alone."""
+"""The cause of the cache hit or miss of each returning turn, derived from the records alone.
+
+A returning turn is any turn of a program but its first.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import gcd
 from typing import Literal
 
 from continuum_traces.schema import Manifest
 
-from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes, pinned_tokens
 
 Cause = Literal[
     "pinned",
@@ -56,24 +58,25 @@ CAUSES: dict[Cause, str] = {
 HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded", "found"})
 
 DIFFERENT_HITS = 3
-"""From so many different numbers of hit tokens on, the block size is read from them."""
+"""The block size is derived from recorded hits if they have at least this many different numbers of tokens."""
 USUAL_BLOCK_TOKENS = 16
 """vLLM's default; assumed where nothing says the block size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the engine, from the manifest; None where it does not name them."""
+    """Limits of the engine that are needed to explain misses."""
 
     block_tokens: int = 1
     """Tokens of a KV block; hits come in whole blocks."""
     pinned_tokens: float | None = None
-    """Tokens that pins may hold at once. Also None with several replicas, since each has its own limit."""
+    """Tokens that pins may hold at once; None if the manifest does not give it, and with several replicas, each of
+    which has its own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """One returning turn: the tokens it could have found in the cache, those it found, and the cause."""
+    """A returning turn, the tokens that it could have found in the cache, and the cause of its hit or miss."""
 
     program_id: str
     turn: TurnTimes
@@ -81,9 +84,9 @@ class Return:
     pin: PinTimes | None
     cause: Cause
     reusable_tokens: int
-    """Prompt tokens it would have found in a cache of unlimited size, in whole blocks."""
+    """Prompt tokens that a cache of unlimited size would have contained, in whole blocks."""
     late_s: float | None
-    """Cause ``expired``: seconds from the pin's end to the turn's arrival."""
+    """Seconds from the pin's end to the turn's arrival; None unless the cause is ``expired``."""
 
     @property
     def hit(self) -> bool:
@@ -96,13 +99,13 @@ class Return:
 
     @property
     def tool_s(self) -> float | None:
-        """From the turn before's finish to this one's arrival (SPEC 1)."""
+        """Seconds from the finish of the turn before to the arrival of this turn."""
         return None if self.before.finish_s is None else self.turn.arrive_s - self.before.finish_s
 
 
 def limits_of(manifest: Manifest | None, programs: Sequence[ProgramTimes] = ()) -> Limits:
-    """The limits that a manifest names. If it names no block size (a server that does not tell, a file of the preview),
-    the block size is derived from the recorded hits."""
+    """Return the limits that a manifest gives. If it gives no block size (some servers, files of the preview), the
+    block size is derived from the recorded hits."""
     manifest = manifest or Manifest()
     options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
     block = options.get("block_size") or capacity.get("block_size") or _block_of_hits(programs)
@@ -113,35 +116,39 @@ def limits_of(manifest: Manifest | None, programs: Sequence[ProgramTimes] = ()) 
 
 
 def _block_of_hits(programs: Sequence[ProgramTimes]) -> int:
-    """The largest number of tokens of which every hit is a multiple, since hits come in whole blocks.
+    """Return the largest number of tokens of which every hit is a multiple, since hits come in whole blocks.
 
-    It is at least the block size, so that no hit counts as a miss. A server that caches single tokens gets 1.
+    This is at least the block size, so that no hit counts as a miss. For a server that caches single tokens it is 1.
     """
     hits = {turn.hit_tokens for program in programs for turn in program.turns if turn.hit_tokens}
     return gcd(*hits) if len(hits) >= DIFFERENT_HITS else USUAL_BLOCK_TOKENS
 
 
 def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int) -> int:
-    """Prompt tokens a cache of unlimited size would have given the turn, in whole blocks.
+    """Return the prompt tokens that a cache of unlimited size would have contained, in whole blocks.
 
-    A replay's client records the number. Elsewhere it is the prompt of the turn before, without the reply that the
-    agent repeats; a prompt shorter than that was rewritten, and only what was found counts. It is never less than
-    what was found.
+    A replay's client records the number. In other runs it is the prompt of the turn before, without the reply that the
+    agent repeats. If the prompt is shorter than that, the agent rewrote its history, and only the actual hits count.
+    The number is never less than the actual hits.
     """
-    found = turn.hit_tokens or 0
-    known = turn.client.reusable_tokens if turn.client else None
+    hits = turn.hit_tokens or 0
+    known = _recorded_reusable(turn)
     if known is None:
         if before is None or turn.prompt_tokens < before.prompt_tokens:
-            return found
+            return hits
         known = before.prompt_tokens
     at_most = max(0, min(known, turn.prompt_tokens - 1))  # an engine always computes the last prompt token
-    return max(found, at_most // block_tokens * block_tokens)
+    return max(hits, at_most // block_tokens * block_tokens)
+
+
+def _recorded_reusable(turn: TurnTimes) -> int | None:
+    return turn.client.reusable_tokens if turn.client else None
 
 
 def explain(programs: Sequence[ProgramTimes], limits: Limits) -> list[Return]:
-    """Every returning turn whose cache hit was recorded, in order of arrival within each program."""
+    """Return every returning turn whose cache hits were recorded, in order of arrival within each program."""
     held = _PinnedTokens(programs)
-    return [found for program in programs for found in _returns(program, limits, held)]
+    return [returned for program in programs for returned in _returns(program, limits, held)]
 
 
 def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iterator[Return]:
@@ -152,18 +159,14 @@ def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iter
         pin = pins.get(before.index)
         reusable = reusable_tokens(turn, before, limits.block_tokens)
         whole = turn.hit_tokens >= reusable - limits.block_tokens
-        cause = _why_hit(turn, pin, held) if whole else _why_missed(turn, before, pin, limits, held)
-        if whole and turn.prompt_tokens < before.prompt_tokens and _client_reusable(turn) is None:
+        cause = _why_hit(turn, pin) if whole else _why_missed(turn, before, pin, limits, held)
+        if whole and turn.prompt_tokens < before.prompt_tokens and _recorded_reusable(turn) is None:
             cause = "rewritten"
         late_s = turn.arrive_s - pin.until_s if pin and pin.until_s is not None and cause == "expired" else None
         yield Return(program.program_id, turn, before, pin, cause, reusable, late_s)
 
 
-def _client_reusable(turn: TurnTimes) -> int | None:
-    return turn.client.reusable_tokens if turn.client else None
-
-
-def _why_hit(turn: TurnTimes, pin: PinTimes | None, held: _PinnedTokens) -> Cause:
+def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
     if turn.reload_bytes:
         return "reloaded"
     if turn.start_s is None:
@@ -175,7 +178,7 @@ def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits
     if turn.replica != before.replica:
         return "elsewhere"
     if pin is not None and pin.reason == "hit" and turn.earlier:
-        return "dropped"  # an earlier try had it, and lost it when it ended
+        return "dropped"  # an earlier try took the pin over, and its KV was freed when that try ended
     if pin is not None:
         told = held.native or pin.reason != "hit"  # the preview's pins may have ended while the turn waited
         return _ENDINGS.get(pin.reason, "unknown") if told else "unknown"
@@ -194,7 +197,7 @@ def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _P
     if before.tool is None:
         return "no tool"
     if limits.pinned_tokens is not None:
-        wanted = held.at(finish_s) + before.prompt_tokens + before.output_tokens
+        wanted = held.before(finish_s) + before.prompt_tokens + before.output_tokens
         if wanted > limits.pinned_tokens:
             return "guard"
     return "ttl 0"
@@ -208,36 +211,27 @@ _ENDINGS: dict[str, Cause] = {
     "last": "dropped",
     "hit": "rewritten",
 }
-"""By how the pin ended. A turn that took over its pin and still found less than it held had changed its prompt."""
+"""Causes by the reason why the pin ended. A turn that took over its pin but found fewer tokens than the pin held had
+changed its prompt."""
 
 
 class _PinnedTokens:
     """Tokens in pins at any instant of a run."""
 
     def __init__(self, programs: Sequence[ProgramTimes]) -> None:
-        self.any = any(program.pins for program in programs)
         self.native = any(turn.status is not None for program in programs for turn in program.turns)
         """False for the preview's records, which do not say how a turn ended."""
-        changes = [
-            change
-            for program in programs
-            for pin in program.pins
-            for change in ((pin.since_s, pin.tokens), (pin.until_s, -pin.tokens))
-            if change[0] is not None
-        ]
-        changes.sort(key=lambda change: change[0] or 0.0)
-        self._times = [t or 0.0 for t, _ in changes]
-        self._totals = list(accumulate(tokens for _, tokens in changes))
+        self._times, self._totals = pinned_tokens(programs)
+        self.any = bool(self._times)
 
-    def at(self, instant_s: float) -> int:
-        """Before the changes at that instant itself."""
-        index = bisect_left(self._times, instant_s)
-        return self._totals[index - 1] if index else 0
+    def before(self, instant_s: float) -> int:
+        """Return the tokens in pins before the pins that begin or end at that instant."""
+        return self._totals[bisect_left(self._times, instant_s)]
 
 
 def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
-    """How often each cause occurs, in the order of ``CAUSES``; causes that do not occur are left out."""
-    counts = Counter(found.cause for found in returns)
+    """Count each cause, in the order of ``CAUSES``; causes that do not occur are left out."""
+    counts = Counter(returned.cause for returned in returns)
     return {cause: counts[cause] for cause in CAUSES if counts[cause]}
 
 
@@ -248,31 +242,31 @@ class CauseRow:
     cause: Cause
     turns: int
     share: float
-    """Of all returning turns."""
+    """The share of all returning turns."""
     lost_tokens: int
     """Reusable prompt tokens that had to be computed again."""
     wait_mean_s: float | None
     late_p50_s: float | None
-    """Of expired pins: the median time from the pin's end to the return."""
+    """The median of ``Return.late_s``."""
     meaning: str
 
 
 def cause_rows(returns: Sequence[Return]) -> list[CauseRow]:
-    """One row for each cause that occurs."""
+    """Return one row for each cause that occurs."""
     return [
-        _cause_row(cause, [found for found in returns if found.cause == cause], len(returns))
+        _cause_row(cause, [returned for returned in returns if returned.cause == cause], len(returns))
         for cause in count_causes(returns)
     ]
 
 
 def _cause_row(cause: Cause, these: Sequence[Return], returns: int) -> CauseRow:
-    waits = [found.turn.wait_s for found in these if found.turn.wait_s is not None]
-    late = sorted(found.late_s for found in these if found.late_s is not None)
+    waits = [returned.turn.wait_s for returned in these if returned.turn.wait_s is not None]
+    late = sorted(returned.late_s for returned in these if returned.late_s is not None)
     return CauseRow(
         cause,
         len(these),
         len(these) / returns,
-        sum(found.lost_tokens for found in these),
+        sum(returned.lost_tokens for returned in these),
         sum(waits) / len(waits) if waits else None,
         late[len(late) // 2] if late else None,
         CAUSES[cause],

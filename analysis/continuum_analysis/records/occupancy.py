@@ -1,4 +1,5 @@
-"""What fills the KV pool over time: pins (recorded) and running turns (derived). The rest is free or reusable."""
+"""Tokens of pins (recorded) and of running turns (derived) in the KV pool over time. The rest of the pool is free, or
+contains KV that can be evicted."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, pinned_tokens
 
 INSTANTS = 500
 Array = NDArray[np.float64]
@@ -26,7 +27,7 @@ class Occupancy:
 
 
 def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occupancy:
-    """Tokens in the pool. A prefix that programs share counts once for each of them."""
+    """Compute the tokens in the pool. A prefix that programs share counts once for each program."""
     seen = [program for program in programs if program.turns]
     if not seen:
         return Occupancy(*(np.zeros(0) for _ in range(3)))
@@ -39,8 +40,8 @@ def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occ
 
 
 def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> None:
-    """Grows from the tokens found in the cache to the whole prompt at the first token (where that was recorded), then
-    to prompt and output at the finish."""
+    """Add the tokens of a turn. They grow from the tokens found in the cache to the whole prompt at the first token (if
+    that was recorded), then to prompt and output at the finish."""
     if turn.start_s is None:
         return
     finish_s = end_s if turn.finish_s is None else turn.finish_s
@@ -57,10 +58,5 @@ def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> No
 
 
 def _pinned(times: Array, programs: Sequence[ProgramTimes]) -> Array:
-    pins = [pin for program in programs for pin in program.pins]
-    changes = [(pin.since_s, pin.tokens) for pin in pins]
-    changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
-    changes.sort()
-    totals = np.concatenate([[0.0], np.cumsum([tokens for _, tokens in changes])])
-    found: Array = totals[np.searchsorted([t for t, _ in changes], times, side="right")]
-    return found
+    instants, totals = pinned_tokens(programs)
+    return np.asarray(totals, dtype=float)[np.searchsorted(instants, times, side="right")]

@@ -1,4 +1,4 @@
-"""The processor time that the scheduler took, where the engine measured it."""
+"""The processor time of the scheduler, which the virtual engine measures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from continuum_traces.run_dir import SCHEDULER_TIME, RunDirError, read_json
 
 @dataclass(frozen=True, slots=True)
 class RecordedSchedulerTime:
-    """Processor seconds in vLLM's ``schedule`` and ``update_from_output``, policy included; all replicas together."""
+    """Processor seconds in vLLM's ``schedule`` and ``update_from_output``, policy included, summed over replicas."""
 
     calls: int
     total_s: float
@@ -18,7 +18,7 @@ class RecordedSchedulerTime:
 
 
 def read_scheduler_time(path: Path) -> RecordedSchedulerTime | None:
-    """The run's scheduler time; None where it was not measured.
+    """Read the scheduler time of a run; None if it was not measured.
 
     Raises:
         RunDirError: a fault in the file.

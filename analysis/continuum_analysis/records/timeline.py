@@ -1,9 +1,10 @@
-"""Recorded events put in order: programs, their turns, their pins. Reads files only."""
+"""Programs with their turns and pins, built from the recorded events of a run directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -29,13 +30,16 @@ FAILED = ("abort", "error")
 
 
 class AnalysisError(Exception):
-    """Files that cannot be analysed or compared; the message says which and why."""
+    """Raised for files that cannot be analysed or compared; the message names the file and the reason."""
 
 
 @dataclass(slots=True)
 class TurnTimes:
-    """One turn. A request that failed is sent again, so a turn may have several tries; fields are the last try's unless
-    they say otherwise. Times are seconds on the scheduler's clock; None means not recorded."""
+    """The times of one turn in seconds on the scheduler's clock; None means not recorded.
+
+    A request that fails may be sent again, so a turn has one or more tries. Unless a field says otherwise, it describes
+    the last try.
+    """
 
     index: int
     arrive_s: float
@@ -47,26 +51,26 @@ class TurnTimes:
     output_tokens: int = 0
     tool: str | None = None
     status: str | None = None
-    """How it ended: stop, length, abort, error."""
+    """``stop``, ``length``, ``abort`` or ``error``."""
     preempted_s: list[float] = field(default_factory=list)
-    """When the running turn lost its KV."""
+    """The instants at which the running turn was preempted."""
     resumed_s: list[float] = field(default_factory=list)
-    """When the turn was scheduled again, one instant for each preemption that ended."""
+    """The instants at which the turn was scheduled again after a preemption."""
     reload_bytes: int = 0
-    """KV that was loaded from a lower tier for this turn."""
+    """Bytes of KV that were loaded from a lower tier for this turn."""
     reload_since_s: float | None = None
-    """When the first such load was asked for; the turn starts, or resumes, once the KV is there."""
+    """The instant at which the first load was requested; the turn starts, or resumes, when the KV is loaded."""
     client: TurnRecord | None = None
     """The client's record of the turn, on the client's clock."""
     replica: int | None = None
-    """The engine that ended the turn, where there are several."""
+    """The number of the replica that ended the turn; None with one replica."""
     request_id: str | None = None
     turn_id: str | None = None
     """The client's id of the turn, the same for every try."""
     again_s: float | None = None
-    """Arrival of the last try; None where it is the first."""
+    """Arrival of the last try; None if there is only one try."""
     earlier: list[TurnTimes] = field(default_factory=list)
-    """Tries before the last. They were aborted, failed, lost with their replica, or their answer did not arrive."""
+    """Tries before the last. Each was aborted, failed, was lost with its replica, or its answer did not arrive."""
 
     @property
     def attempts(self) -> int:
@@ -83,15 +87,15 @@ class TurnTimes:
 
     @property
     def wait_s(self) -> float | None:
-        """Arrival to first scheduled, summed over all tries, without the time between tries."""
+        """Seconds from arrival until first scheduled, summed over all tries, without the time between tries."""
         if self.start_s is None:
             return None
         return self.start_s - self.last_arrive_s + sum(until_s - since_s for since_s, until_s in self.earlier_waits)
 
     @property
     def earlier_waits(self) -> list[tuple[float, float]]:
-        """The first wait of each try before the last, as (from, until). It lasts until the try was scheduled or ended,
-        and at most until the next try, since the client had then given it up."""
+        """The queue wait of each try before the last, as (from, until). The wait ends when the try is scheduled or
+        ends, or when the client sends the next try."""
         if not self.earlier:
             return []
         following = [*(try_.arrive_s for try_ in self.earlier[1:]), self.last_arrive_s]
@@ -102,7 +106,8 @@ class TurnTimes:
 
     @property
     def requeues(self) -> list[tuple[float, float]]:
-        """The last try's waits after a preemption, as (from, until): until it was scheduled again or ended."""
+        """The waits of the last try after preemptions, as (from, until). A wait ends when the try is scheduled again or
+        ends."""
         ends = self.resumed_s if self.finish_s is None else [*self.resumed_s, self.finish_s]
         return list(zip(self.preempted_s, ends, strict=False))
 
@@ -114,12 +119,13 @@ class TurnTimes:
 
     @property
     def preemptions(self) -> int:
-        """Times the turn lost its KV, over all tries."""
+        """Number of preemptions over all tries."""
         return len(self.preempted_s) + sum(try_.preemptions for try_ in self.earlier)
 
     @property
     def first_token_s(self) -> float | None:
-        """The first token on the scheduler's clock: arrival + (the client's first token - the client's sending)."""
+        """The instant of the first token on the scheduler's clock: arrival + (first token - sent, on the client's
+        clock)."""
         record = self.client
         if record is None or record.first_token_s is None or self.start_s is None:
             return None
@@ -144,25 +150,25 @@ class TurnTimes:
 
     @property
     def token_gaps_s(self) -> dict[float, int] | None:
-        """Seconds between two chunks of output tokens, and how often; None: not recorded (see ``--token-times``)."""
+        """Counts of the seconds between two chunks of output tokens; None without ``--token-times``."""
         recorded = self.client.token_gaps_ms if self.client is not None else None
         return None if recorded is None else {float(gap) / 1e3: count for gap, count in recorded.items()}
 
     @property
     def itl_max_s(self) -> float | None:
-        """The longest of these; 0.0 if the whole answer came in one chunk."""
+        """The longest gap between two chunks; 0.0 if the whole answer came in one chunk."""
         gaps = self.token_gaps_s
         return None if gaps is None else max(gaps, default=0.0)
 
     @property
     def gaps_between_tokens(self) -> int:
-        """Output tokens - 1, by the client's number of tokens where it has one."""
+        """Output tokens - 1, by the client's count of tokens if it has one, else by the server's."""
         return ((self.client.output_tokens if self.client else None) or self.output_tokens) - 1
 
 
 @dataclass(slots=True)
 class PinTimes:
-    """One hold of a finished turn's KV."""
+    """One pin of a finished turn's KV."""
 
     turn: int
     since_s: float
@@ -170,8 +176,8 @@ class PinTimes:
     tokens: int = 0
     until_s: float | None = None
     reason: str = "held at the end"
-    """What ended the pin: hit, expired, last, pressure, abort or shutdown; "not recorded" in the preview's files where
-    no turn of the program arrived during the pin."""
+    """Why the pin ended: hit, expired, last, pressure, abort or shutdown. The preview's files give no reasons; there it
+    is "hit" if a turn of the program arrived during the pin, else "not recorded"."""
     delay_estimate_s: float | None = None
     eta: float | None = None
 
@@ -201,7 +207,7 @@ class ProgramTimes:
         return self.state == "finished"
 
     def _cut_short(self) -> bool:
-        """The client was to send another turn, which never arrived: the run stopped during a tool call."""
+        """Return whether the run stopped during a tool call, so that the client's next turn never arrived."""
         record = self.turns[-1].client
         return record is not None and not record.is_last and record.gap_s is not None
 
@@ -220,7 +226,7 @@ class ProgramTimes:
 
     @property
     def bubble_s(self) -> float | None:
-        """Seconds the program's turns waited in the queue, also after preemptions; None where a start is unknown."""
+        """Seconds that the program's turns waited in the queue, also after preemptions; None if a start is unknown."""
         waits = [turn.wait_s for turn in self.turns]
         known = [wait for wait in waits if wait is not None]
         return sum(known) + self.requeue_s if len(known) == len(waits) else None
@@ -231,13 +237,13 @@ class ProgramTimes:
 
     @property
     def worst_ttft_s(self) -> float | None:
-        """The longest time to first token of its turns; None where one is unknown."""
+        """The longest TTFT of the program's turns; None if the TTFT of a turn is unknown."""
         known = [ttft_s for turn in self.turns if (ttft_s := turn.ttft_s) is not None]
         return max(known) if self.turns and len(known) == len(self.turns) else None
 
     @property
     def alone_s(self) -> float | None:
-        """Its completion time on an empty engine: of the reference run, else as virtual time knows it."""
+        """The program's JCT on an empty engine: from the reference run, else from the virtual engine's records."""
         if self.reference_s is not None:
             return self.reference_s
         records = [turn.client for turn in self.turns]
@@ -248,25 +254,35 @@ class ProgramTimes:
 
     @property
     def slowdown(self) -> float | None:
-        """Completion time / completion time alone."""
+        """JCT / JCT alone."""
         return self.jct_s / self.alone_s if self.finished and self.alone_s else None
 
     @property
     def due_s(self) -> float | None:
-        """When the client meant to send the first turn, on the client's clock."""
+        """The instant at which the first turn was due, on the client's clock."""
         record = self.turns[0].client if self.turns else None
         return record.due_s if record else self.due_from_arrival_s
 
 
-def read_run(path: Path) -> list[ProgramTimes]:
-    """The programs of a run directory in order of arrival.
+def pinned_tokens(programs: Iterable[ProgramTimes]) -> tuple[list[float], list[int]]:
+    """Return the instants at which pins begin or end, in order, and the tokens in pins: before the first instant, then
+    after each (one number more than there are instants)."""
+    pins = [pin for program in programs for pin in program.pins]
+    changes = [(pin.since_s, pin.tokens) for pin in pins]
+    changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
+    changes.sort()
+    return [t for t, _ in changes], list(accumulate((tokens for _, tokens in changes), initial=0))
 
-    They are read from the scheduler's records, from the preview's file, or from the client's records alone (of a server
-    that is not ours). Programs of which only the load generator's start was recorded come last.
+
+def read_run(path: Path) -> list[ProgramTimes]:
+    """Read the programs of a run directory in order of arrival.
+
+    They are read from the scheduler's records, from the preview's file, or from the client's records alone (if another
+    server ran them). Programs of which nothing but the arrival was recorded come last.
 
     Raises:
-        AnalysisError: no records there.
-        RunDirError: a fault in a file, with its line and field.
+        AnalysisError: the directory contains no records.
+        RunDirError: a file has a fault; the message names its line and field.
     """
     for name in rows_written(path) if path.is_dir() else ():
         if not (path / name).exists():
@@ -284,7 +300,7 @@ def read_run(path: Path) -> list[ProgramTimes]:
 
 
 def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
-    """Scheduler events made from a client's records: each turn's arrival and finish. Queue waits are not known."""
+    """Yield an arrival and a finish for each turn that a client recorded. Queue waits are unknown."""
     for record in sorted(records, key=lambda r: r.due_s):
         key, turn_id = (record.program_id, record.turn), record.turn_id
         yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens, turn_id=turn_id)
@@ -297,7 +313,7 @@ def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
 
 
 def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
-    """Programs in order of arrival. Events of different programs may come in any order."""
+    """Build programs, in order of arrival, from their events. Events of different programs may come in any order."""
     programs: dict[str, _Program] = {}
     for event in events:
         program = programs.setdefault(event.program_id, _Program(ProgramTimes(event.program_id)))
@@ -309,7 +325,7 @@ def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
 
 
 class _Program:
-    """Puts the events of one program together."""
+    """Collects the events of one program."""
 
     def __init__(self, times: ProgramTimes) -> None:
         self.times = times
@@ -326,7 +342,7 @@ class _Program:
             _apply_to_turn(turn, event)
 
     def _arrive(self, event: SchedulerEvent) -> None:
-        """Adds a turn, or a further try of a known turn."""
+        """Add a turn, or another try of a known turn."""
         turns = self.times.turns
         turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
         turn.request_id, turn.turn_id = event.request_id, event.turn_id
@@ -342,10 +358,10 @@ class _Program:
             self._by_request[event.request_id, event.replica] = turn
 
     def _place_of(self, event: SchedulerEvent) -> int | None:
-        """The index of the turn of which this arrival is a further try; None for a new turn.
+        """Return the index of the turn of which this arrival is another try; None for a new turn.
 
-        The client's turn id decides. Without one the turn number does, if that turn has not ended well: the number also
-        repeats where a program ended and another program with the same id began.
+        The client's turn id decides. Without a turn id, the turn number decides, unless that turn has ended well: then
+        the program ended, and another program with the same id began.
         """
         if event.turn_id is not None and event.turn_id in self._by_id:
             return self._by_id[event.turn_id]
@@ -356,7 +372,7 @@ class _Program:
         return None if place is None or turns[place].ended_well else place
 
     def _try_of(self, event: SchedulerEvent) -> TurnTimes | None:
-        """The try an event belongs to: by request id, or, where there are none, the last try of that turn number."""
+        """Return the try to which an event belongs: by request id, or without one the last try of its turn number."""
         if event.request_id is not None and (event.request_id, event.replica) in self._by_request:
             return self._by_request[event.request_id, event.replica]
         key = event.turn, event.replica
@@ -364,7 +380,7 @@ class _Program:
 
 
 def _tried_again(before: TurnTimes, turn: TurnTimes) -> TurnTimes:
-    """``turn``, with ``before`` among its earlier tries."""
+    """Return ``turn`` with ``before`` among its earlier tries."""
     turn.index, turn.arrive_s, turn.again_s = before.index, before.arrive_s, turn.arrive_s
     turn.turn_id = turn.turn_id or before.turn_id
     turn.earlier = [*before.earlier, before]
@@ -401,7 +417,7 @@ def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
 
 
 def _name_endings(program: ProgramTimes) -> None:
-    """A pin whose file gives no reason was hit if a later turn arrived while it was held (SPEC 1)."""
+    """Set the reason ``hit`` of pins without a recorded reason if a later turn arrived during the pin."""
     for pin in program.pins:
         if pin.reason == "not recorded" and pin.until_s is not None:
             later = (turn.arrive_s for turn in program.turns if turn.index > pin.turn)
@@ -410,9 +426,9 @@ def _name_endings(program: ProgramTimes) -> None:
 
 
 def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
-    """The programs, each turn with its client's record. A failure that only the client recorded counts too.
+    """Add the client's records to the turns of the programs. A failure that only the client recorded counts too.
 
-    A record and a turn belong together by the client's turn id where both have one, else by their number.
+    A record belongs to the turn with the same turn id if both have one, else to the turn with the same number.
     """
     by_number = {(p.program_id, t.index): t for p in programs for t in p.turns}
     by_id = {(p.program_id, t.turn_id): t for p in programs for t in p.turns}
@@ -421,7 +437,7 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
         if turn is None:
             turn = by_number.get((record.program_id, record.turn))
             if turn is not None and None not in (turn.turn_id, record.turn_id):
-                continue  # another turn's
+                continue  # the record belongs to another turn
         if turn is not None:
             turn.client = record
             if record.error is not None:
@@ -432,7 +448,7 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
 
 
 def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]) -> list[ProgramTimes]:
-    """The programs, with those outside the measured window marked, and then the programs without a recorded turn."""
+    """Mark the programs outside the measured window, and append the programs that have no recorded turn."""
     by_id = {program.program_id: program for program in programs}
     lost = []
     for arrival in arrivals:

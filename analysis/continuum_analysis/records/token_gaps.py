@@ -14,29 +14,29 @@ from continuum_analysis.records.timeline import TurnTimes
 
 @dataclass(frozen=True, slots=True)
 class TokenGaps:
-    """Gaps in order of their length, each with the number of times that it occurs."""
+    """The different lengths of gaps in ascending order, with cumulative counts."""
 
     seconds: np.ndarray
     up_to: np.ndarray
-    """Number of gaps that are no longer."""
+    """For each length, the number of gaps that are at most as long."""
 
     @property
     def mean_s(self) -> float:
         return float(np.average(self.seconds, weights=np.diff(self.up_to, prepend=0)))
 
     def percentile_s(self, q: float) -> float:
-        """As ``numpy.percentile`` of all gaps, one by one."""
+        """Compute the percentile as ``numpy.percentile`` would from the list of all gaps."""
         place = q / 100 * (int(self.up_to[-1]) - 1)
         below, above = self._nth_s(floor(place)), self._nth_s(ceil(place))
         return below + (place - floor(place)) * (above - below)
 
     def _nth_s(self, number: int) -> float:
-        """The gap with that number, from 0."""
+        """Return the gap at this position in ascending order, counted from 0."""
         return float(self.seconds[np.searchsorted(self.up_to, number, "right")])
 
 
 def pooled_gaps(turns: Sequence[TurnTimes]) -> TokenGaps | None:
-    """The gaps of all turns; None: there is no gap, or a turn of several tokens has no record of its gaps."""
+    """Collect the gaps of all turns; None if there are none, or if the gaps of some turn were not recorded."""
     counts: Counter[float] = Counter()
     for turn in turns:
         if turn.token_gaps_s is not None:

@@ -1,4 +1,4 @@
-"""What every figure of the report is made with."""
+"""The parts that all figures of the report use."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from continuum_analysis.plots.arm_styles import DASHES, ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Kind, Line, Panel, thin
 
 MOST_POINTS = 500
-"""Of a line: about one for each pixel of its drawing."""
+"""Points of a line: about one for each pixel of its drawing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     name: str
-    """Its file, without an ending, where it is written as an image."""
+    """The name of the image file, without its ending."""
     title: str
     text: str
-    """What it shows and how to read it."""
+    """What the figure shows and how to read it."""
     panels: Sequence[Panel]
     table: TextTable
-    """The same as a table; without rows where nothing was recorded."""
+    """The figure's data as a table; it has no rows if nothing was recorded."""
     height: int = 360
     """Pixels on the page."""
 
@@ -33,7 +33,8 @@ Groups = Mapping[str, Sequence[Run]]
 
 
 def shown_run(groups: Groups, policy: str) -> Run | None:
-    """The policy's run of the lowest seed of all: figures of single runs show the same arrivals for each policy."""
+    """Return the policy's run of the lowest seed of all policies, so that the figure has the same arrivals for each
+    policy; None if the policy did not run with that seed."""
     seed = min(run.manifest.seed for group in groups.values() for run in group)
     return next((run for run in groups[policy] if run.manifest.seed == seed), None)
 
@@ -44,11 +45,11 @@ def seed_note(groups: Groups) -> str:
 
 
 def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
-    """Styles of a report's arms. A few plain policies also get a dash each, as most of their lines carry no marks."""
-    found = arm_styles(names)
-    if len(found) <= DASHES and not any(arm.dash for arm in found.values()):
-        return {name: replace(arm, dash=number) for number, (name, arm) in enumerate(found.items())}
-    return found
+    """Return the styles of a report's arms. If there are few, each has another dash, since most lines have no marks."""
+    styles = arm_styles(names)
+    if len(styles) <= DASHES and not any(arm.dash for arm in styles.values()):
+        return {name: replace(arm, dash=number) for number, (name, arm) in enumerate(styles.items())}
+    return styles
 
 
 def thin_line(name: str, look: ArmStyle, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:

@@ -1,4 +1,4 @@
-"""The report's figures of programs, their waits and their pins, each with the table that says the same."""
+"""The report's figures of programs, their queue waits and their pins, each with its data as a table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ENDINGS = {
     "held at the end": ("#999999", "\\"),
     "not recorded": ("#999999", "|"),
 }
-"""Colour (of Tol's muted set, none that a policy has) and pattern of each way a pin ends."""
+"""Colour (of Tol's muted set, which policies do not use) and pattern of each reason why a pin ends."""
 
 
 def head_figure(groups: Groups, summary: Summary) -> Figure:
-    """Mean and P95 of the completion times by policy: the chart of the first screen."""
+    """Return the first chart of the report: mean and P95 of the JCTs by policy."""
     form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
     panels, cells = [], []
     for metric, title, axis in (
@@ -52,11 +52,11 @@ def head_figure(groups: Groups, summary: Summary) -> Figure:
 
 
 def _spread(seeds: int) -> str:
-    """What the whiskers are."""
+    """Say what the whiskers show."""
     if seeds >= ENOUGH_SEEDS:
         return (
-            "Whiskers and brackets: 95% intervals over seeds. Policies meet the same arrivals, so that their ratio is "
-            "known better than these intervals look."
+            "Whiskers and brackets: 95% intervals over seeds. All policies have the same arrivals, so that their "
+            "ratios are known more precisely than these intervals suggest."
         )
     return "Whiskers and square brackets: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
 
@@ -95,7 +95,7 @@ def jct_figure(groups: Groups) -> Figure:
 
 
 def _within(times: np.ndarray, everyone: int, share: float) -> str:
-    """Seconds within which that share of all programs finished; a dash where fewer did."""
+    """Return the seconds within which that share of all programs finished; a dash if fewer programs finished."""
     number = max(1, ceil(share * everyone))
     return short(float(times[number - 1])) if number <= len(times) else "-"
 
@@ -136,8 +136,8 @@ def wait_figure(groups: Groups) -> Figure:
     return Figure(
         "waits-by-turn",
         "Waiting, turn by turn",
-        "Mean time from a turn's arrival to its first scheduling, over all programs that got so far, all seeds. "
-        "The last points rest on few programs.",
+        "Mean time from a turn's arrival to its first scheduling, over all programs with that many turns, all seeds. "
+        "Few programs have as many turns as the last points.",
         [Panel("", "turn of its program", "mean queue wait, s", lines)],
         TextTable(("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later"), rows),
     )
@@ -156,9 +156,8 @@ def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
     return short(float(np.mean(waits))) if waits else "-"
 
 
-def pin_figure(groups: Groups) -> Figure:
-    counts = {policy: _endings(group) for policy, group in groups.items()}
-    pinning = {policy: endings for policy, endings in counts.items() if endings}
+def pin_figure(summary: Summary) -> Figure:
+    pinning = {name: arm.pins_by_ending for name, arm in summary.arms.items() if arm.pins_by_ending}
     reasons = [reason for reason in ENDINGS if any(reason in endings for endings in pinning.values())]
     stacks = [
         Stack(reason, list(pinning), [endings.get(reason, 0) for endings in pinning.values()], *ENDINGS[reason])
@@ -168,19 +167,11 @@ def pin_figure(groups: Groups) -> Figure:
     return Figure(
         "pin-endings",
         "How pins ended",
-        "Holds of a finished turn's KV by what ended them, all seeds together: hit (the next turn found it), expired "
-        "(held in vain), pressure (given up for room).",
+        "Pins by the reason why they ended, all seeds together: hit (the program returned in time), expired (it did "
+        "not), pressure (another request needed the room).",
         [Panel("", "", "pins", stacks=stacks)],
         TextTable(("policy", *reasons), rows),
     )
-
-
-def _endings(group: Sequence[Run]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for run in group:
-        for reason, count in run.metrics.pins_by_ending.items():
-            total[reason] = total.get(reason, 0) + count
-    return total
 
 
 def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
@@ -197,8 +188,8 @@ def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
     return Figure(
         "load-against-memory",
         "Load against memory",
-        "Tokens in the contexts of all live programs, as a share of the KV pool. Above the line at 100% something "
-        "must wait or be rebuilt." + seed_note(groups),
+        "Tokens in the contexts of all live programs, as a share of the KV pool. Above the line at 100% some programs "
+        "must wait, or their KV must be rebuilt." + seed_note(groups),
         [Panel("", "time, s", "live context / KV pool", lines, x_from_zero=True, percent=True, level=1.0)],
         TextTable(("policy", "mean", "peak", "share of time above 100%"), rows),
     )

@@ -1,4 +1,4 @@
-"""The report's figures of the cache: what fills it, TTLs against tool times, tails, why returns hit or missed."""
+"""The report's figures of the cache: its content, TTLs against tool times, tool times, causes of hits and misses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, 
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
 SHORTEST_S = 1e-3
-"""Where log axes start; shorter times are drawn at this value."""
+"""The lower end of logarithmic axes; shorter times are drawn at this value."""
 TOOLS_SHOWN = 6
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
@@ -44,10 +44,10 @@ CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
 
 
 def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
-    """One panel a policy, the same time axis."""
+    """Return a figure with one panel for each policy and a common time axis."""
     runs = {policy: run for policy in groups if (run := shown_run(groups, policy)) and run.metrics.facts.machine}
-    found = {policy: occupancy(run.metrics.facts.machine) for policy, run in runs.items()}
-    last = list(found)[-1:]
+    by_policy = {policy: occupancy(run.metrics.facts.machine) for policy, run in runs.items()}
+    last = list(by_policy)[-1:]
     panels = [
         Panel(
             policy,
@@ -58,20 +58,20 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
             percent=True,
             level=1.0,
         )
-        for policy, levels in found.items()
+        for policy, levels in by_policy.items()
     ]
     headings = ("policy", "running, mean", "running, peak", "pinned, mean", "pinned, peak", "neither, mean")
-    rows = [(policy, *_occupancy_cells(levels, capacity_tokens)) for policy, levels in found.items()]
+    rows = [(policy, *_occupancy_cells(levels, capacity_tokens)) for policy, levels in by_policy.items()]
     return Figure(
         "kv-occupancy",
         "What fills the KV pool",
-        "Share of the pool in pins (recorded) and in running turns (derived: from what a turn found cached to its "
-        "prompt at its first token, then growing with its output). The rest, up to the dashed line, is free or holds "
-        "KV that nothing holds. A prefix that programs share counts once for each, so that sums can pass 100%."
-        + seed_note(groups),
+        "Share of the pool in pins (recorded) and in running turns (derived: from the tokens that a turn found in the "
+        "cache to its prompt at the first token, then growing with its output). The rest, up to the dashed line, is "
+        "free or contains KV that can be evicted. A prefix that programs share counts once for each program, so that "
+        "sums can exceed 100%." + seed_note(groups),
         panels,
         TextTable(headings, rows),
-        height=90 + 120 * len(found),
+        height=90 + 120 * len(by_policy),
     )
 
 
@@ -107,19 +107,19 @@ def ttl_figure(groups: Groups) -> Figure:
     return Figure(
         "ttl-against-tool-time",
         "TTL chosen against what was needed",
-        "Each pin: how long it was to be held, and how long after its turn the program came back. Above the dashed "
-        "line the hold was long enough; below it, it ended too early. All seeds together, a few hundred points each.",
+        "The TTL of each pin, and the time after which its program returned. Above the dashed line the TTL was long "
+        "enough; below it, the pin ended too early. All seeds together, a few hundred points for each policy.",
         [Panel("", x_title, y_title, lines, log=True, log_x=True)],
         TextTable(headings, rows),
     )
 
 
 def _ttls_and_tools(group: Sequence[Run]) -> list[tuple[float, float]]:
-    returns = (found for run in group for found in run.metrics.facts.returns)
     return [
-        (found.pin.ttl_s, found.tool_s)
-        for found in returns
-        if found.pin is not None and found.pin.ttl_s is not None and found.tool_s is not None and found.tool_s >= 0
+        (pin.ttl_s, tool_s)
+        for run in group
+        for returned in run.metrics.facts.returns
+        if (pin := returned.pin) and pin.ttl_s is not None and (tool_s := returned.tool_s) is not None and tool_s >= 0
     ]
 
 
@@ -130,7 +130,7 @@ def _ttl_cells(ttls: np.ndarray, tools: np.ndarray) -> list[str]:
 
 
 def tails_figure(groups: Groups) -> Figure:
-    """From one policy's run: the workload is the same under every policy."""
+    """Return the figure of tool times from the run of one policy, since all policies have the same workload."""
     run = next((run for policy in groups if (run := shown_run(groups, policy))), None)
     by_tool = _gaps_by_tool(run) if run else {}
     total_s = sum(sum(gaps) for gaps in by_tool.values())
@@ -148,9 +148,9 @@ def tails_figure(groups: Groups) -> Figure:
     return Figure(
         "tool-time-tails",
         "How long tools take",
-        f"Share of calls that take longer than a time, for the {TOOLS_SHOWN} tools with the most time in all; from a "
-        "turn's end to the program's return, which includes the agent's own time. A flat tail far to the right is why "
-        "a hold needs an end.",
+        f"Share of calls that take longer than a time, for the {TOOLS_SHOWN} tools with the longest total time. The "
+        "time is that from a turn's end to the program's return, which includes the agent's own time. A flat tail far "
+        "to the right means that a few calls take very long; a pin without a TTL would wait for them.",
         [Panel("", "tool time, s", y_title, lines, log=True, log_x=True, percent=True)],
         TextTable(headings, rows[:20]),
     )
@@ -191,8 +191,9 @@ def miss_figure(groups: Groups) -> Figure:
     return Figure(
         "misses",
         "Why returns found their KV, or did not",
-        "Every turn after a program's first, by what decided whether its KV was still there; all seeds together. From "
-        "the records alone; continuum-bench analyze DIR --misses says it for each run, --table turns for each turn.",
+        "Every turn but the first of each program, by the cause of its hit or miss, derived from the records; all "
+        "seeds together. continuum-bench analyze DIR --misses shows the causes of each run, --table turns those of "
+        "each turn.",
         [Panel("", "", "share of returning turns", stacks=stacks, percent=True)],
         TextTable(("policy", *cause_table(()).headings), rows),
     )

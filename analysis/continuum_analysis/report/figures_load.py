@@ -1,4 +1,4 @@
-"""Completion time against load, where there are several loads."""
+"""The figure of job completion time against load, for runs with several loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from continuum_analysis.report.figure_kit import Figure, report_styles
 
 
 def load_figure(summaries: Mapping[float | None, Summary]) -> Figure:
-    """Mean JCT by programs per second, with 95% intervals over seeds."""
+    """Return the figure of mean JCT by programs per second, with 95% intervals over seeds."""
     lines, rows = [], []
     policies = dict.fromkeys(policy for summary in summaries.values() for policy in summary.arms)
     for policy, look in report_styles(policies).items():

@@ -1,4 +1,4 @@
-"""The templates of ``web/``, filled: pages that open anywhere, with one style sheet and one script inside."""
+"""HTML pages from the templates in ``web/``. A page is one file that contains its style sheet and its script."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from continuum_analysis.plots.on_screen import html_of
 
 
 def fill_page(template: str, **values: Any) -> str:
-    """One of our templates, with the style sheet and the script that every page has."""
+    """Render a template with the style sheet and the script that every page contains."""
     folder = files("continuum_analysis") / "report" / "web"
-    found = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
-    made = jinja2.Environment(
-        loader=jinja2.DictLoader(found),
+    sources = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader(sources),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.globals["drawn"] = lambda figure: Markup(html_of(figure.panels, figure.height))
-    page: str = made.get_template(template).render(
-        style=Markup(found["report.css"]), script=Markup(found["report.js"]), **values
+    environment.globals["drawn"] = lambda figure: Markup(html_of(figure.panels, figure.height))
+    return environment.get_template(template).render(
+        style=Markup(sources["report.css"]), script=Markup(sources["report.js"]), **values
     )
-    return page

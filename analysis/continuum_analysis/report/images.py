@@ -16,7 +16,7 @@ WIDTH_INCHES = 7.0
 
 
 def write_images(figure: Figure, folder: Path) -> list[Path]:
-    """The figure as NAME.svg and NAME.png in the folder.
+    """Write the figure as NAME.svg and NAME.png in the folder.
 
     Raises:
         RunDirError: a file cannot be written.
@@ -25,10 +25,10 @@ def write_images(figure: Figure, folder: Path) -> list[Path]:
 
 
 def write_report_images(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """Every figure of the directories' report as an image, the timeline as a still for each policy.
+    """Write every figure of the directories' report as an image; the timeline as one image for each policy.
 
     Raises:
-        AnalysisError, RunDirError: nothing to show, or nowhere to write.
+        AnalysisError, RunDirError: there are no runs, or a file cannot be written.
     """
     page = page_of(folder.name, load_all(paths), paths[0] if len(paths) == 1 else None)
     figures = [*figures_of(page).all, *timeline_stills(page.groups)]

@@ -1,4 +1,4 @@
-"""report.html: one file that opens anywhere, with figures, a table beside each, and what the numbers rest on."""
+"""report.html: one file with the verdict, figures with their tables, and the facts behind the numbers."""
 
 from __future__ import annotations
 
@@ -30,26 +30,23 @@ from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.program_timeline import timeline_json
 
-__all__ = ["Page", "figures_of", "page_of", "write_joint_report", "write_report"]
-
-Summaries = Mapping[float | None, Summary]
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a report is made of: runs by load, and each load's summary."""
+    """The content of a report: the runs by load, and the summary of each load."""
 
     name: str
     loads: Mapping[float | None, Sequence[Run]]
-    summaries: Summaries
+    summaries: Mapping[float | None, Summary]
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Those shown in detail: the highest load's."""
+        """The runs that are shown in detail: those of the highest load."""
         return self.loads[self.detailed]
 
     @property
     def detailed(self) -> float | None:
+        """The highest load."""
         return list(self.loads)[-1]
 
     @property
@@ -62,10 +59,13 @@ class Page:
 
 
 def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: str | None = None) -> Page:
-    """Sort runs by load and summarise each; where they are of one load and at home somewhere, its files are written.
+    """Group runs by load and summarise each load.
+
+    Args:
+        home: the directory of the runs; if they have one load, the summary's files are written there.
 
     Raises:
-        AnalysisError: runs that may not stand side by side.
+        AnalysisError: the runs cannot be compared.
     """
     loads = by_load(runs)
     if home is not None and len(loads) == 1:
@@ -79,17 +79,17 @@ def write_report(path: Path, baseline: str | None = None) -> Path:
     """Write report.html (and the summary) for the runs below ``path`` and return its path.
 
     Raises:
-        AnalysisError, RunDirError: nothing to report, or nowhere to write.
+        AnalysisError, RunDirError: there are no runs, or a file cannot be written.
     """
     home = path.parent if path.is_file() else path
     return _write(page_of(path.resolve().name, load_runs(path), home, baseline), home / "report.html")
 
 
 def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None = None) -> Path:
-    """Write one page of several directories: seeds merged, policies and loads side by side.
+    """Write one report of several directories, whose seeds, policies and loads are put together.
 
     Raises:
-        AnalysisError, RunDirError: nothing to report, runs of different work, or nowhere to write.
+        AnalysisError, RunDirError: there are no runs, they have different workloads, or a file cannot be written.
     """
     name = ", ".join(path.resolve().name for path in paths)
     return _write(page_of(name, load_all(paths), None, baseline), target)
@@ -104,7 +104,7 @@ def _write(page: Page, target: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A page's figures in its order, but the film and the timeline."""
+    """The figures of a page in their order, without the film and the timeline."""
 
     head: Figure
     why: Sequence[Figure]
@@ -118,7 +118,7 @@ class Figures:
 def figures_of(page: Page) -> Figures:
     groups, capacity = page.groups, kv_tokens(page.runs)
     head = load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)
-    why = [miss_figure(groups), wait_figure(groups), pin_figure(groups), ttl_figure(groups), tails_figure(groups)]
+    why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
     if capacity:
         why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
     return Figures(head, why, [jct_figure(groups), bubble_figure(groups)])
@@ -159,16 +159,16 @@ def render(page: Page) -> str:
 
 
 def _unknown(runs: Sequence[Run]) -> list[str]:
-    """What the page cannot show, for want of records."""
+    """Return sentences about what the page cannot show because it was not recorded."""
     said = [f"{run.arm}: {sentence}" for run in runs for sentence in cannot_be_known(run.metrics.facts)]
     firsts = [turn.first_token_s for run in runs for turn in run.metrics.facts.turns]
     if firsts and not any(first_s is not None for first_s in firsts):
-        said.append("no first token is recorded on the scheduler's clock: what is shown as decode includes prefill")
+        said.append("no first token is recorded on the scheduler's clock: the time shown as decode includes prefill")
     return said
 
 
 def _trust(page: Page, capacity: int | None) -> str:
-    """One line on what the verdict rests on: seeds, distance to the knee, modelled or measured."""
+    """Return one line about the data behind the verdict: seeds, distance to the knee, modelled or measured."""
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
     said = [f"{seeds} seeds" if seeds > 1 else "one seed", f"{len(page.runs[0].metrics.facts.everyone):,} programs"]
     if capacity:
@@ -176,7 +176,7 @@ def _trust(page: Page, capacity: int | None) -> str:
         said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
-        said.append("no manifest: what was run is not recorded")
+        said.append("there is no manifest, so the configuration of the runs is unknown")
     else:
         said.append(f"modelled, not measured: {modelled}" if modelled else "measured: nothing is named as modelled")
     return "; ".join(said) + "."
@@ -195,7 +195,7 @@ def _table(page: Page, shown: Sequence[Column]) -> TextTable:
 
 
 def _comparisons(summary: Summary) -> TextTable:
-    """Each arm against the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
+    """Compare each arm with the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
     headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs sooner", "effect size g_z")
     rows = [
         (name, *_comparison(arm.comparison))
@@ -220,7 +220,7 @@ def _comparison(found: Comparison) -> tuple[str, ...]:
 
 
 def _runs_manifest(page: Page) -> list[tuple[str, str]]:
-    """What the runs' own manifests add: where each is, its router where it has one, its options and its command."""
+    """Return the entries of the runs' own manifests: router (if any), seed, policy options and command."""
     return [
         (f"runs.{run.path.name}.{name}", value)
         for runs in page.loads.values()
@@ -235,7 +235,7 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:
-    """Every metric: name, unit, formula, and a cell for each arm, with its interval where there is one."""
+    """Return the name, unit and formula of every metric, and its value for each arm with the interval, if any."""
     arms = summary.arms.values()
     return [(m.name, m.unit, m.formula, [interval_text(arm.metrics[m.name], _number) for arm in arms]) for m in METRICS]
 
@@ -245,28 +245,28 @@ def _number(value: float) -> str:
 
 
 def kv_tokens(runs: Sequence[Run]) -> int | None:
-    """Tokens the KV pools of all replicas hold, where the manifest says."""
+    """Return the size of the KV pools of all replicas in tokens; None if the manifest does not give it."""
     manifest = runs[0].manifest
     tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
     return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
 
 
 def _replicas(runs: Sequence[Run]) -> str:
-    """Empty where there is one."""
+    """Return the number of replicas and their routers; an empty text with one replica."""
     number = runs[0].manifest.engine_options.get("replicas") or 1
     routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
     return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
 def _band(steps: dict[str, Any], summary: Summary) -> str | None:
-    """Said only where low, mid and high differ."""
+    """Return the bands of the step times; None unless low, mid and high differ."""
     if summary.ends:
         return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
     return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
 
 
 def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None) -> list[tuple[str, str]]:
-    """What a sceptical reader asks first; what the manifest does not say is left out."""
+    """Return the facts of the experiment that the manifest gives: workload, seeds, engine, model, GPU, KV pool ..."""
     manifest = runs[0].manifest
     work, hardware = manifest.workload, manifest.hardware
     steps = hardware.get("step_times", {})
@@ -282,7 +282,7 @@ def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int 
         ("Seeds", seeds),
         ("Engine", manifest.engine),
         ("Model", _join([hardware.get("model")])),
-        ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
+        ("GPU", _join([hardware.get("gpu"), _parallel(hardware)])),
         ("Replicas", _replicas(runs)),
         ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
         ("Attention", _join([steps.get("attention")])),
@@ -299,12 +299,15 @@ def _join(parts: Sequence[object]) -> str:
     return ", ".join(str(part) for part in parts if part is not None)
 
 
-def _parallel(number: object) -> str | None:
-    return None if number in (None, 1) else f"tensor parallel over {number}"
+def _parallel(hardware: Mapping[str, Any]) -> str | None:
+    degrees = {"tensor parallel over": "tensor_parallel", "pipeline stages:": "pipeline_parallel"}
+    said = [f"{words} {hardware[name]}" for words, name in degrees.items() if hardware.get(name) not in (None, 1)]
+    return ", ".join(said) or None
 
 
 def _knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:
-    """Mean and peak of the live context as shares of the pool, under this policy, and what that means."""
+    """Return the mean and peak of the live context as shares of the pool under this policy, and the side of the knee on
+    which they are."""
     need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
     mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
     if peak <= 1.0:
@@ -322,7 +325,7 @@ def _knee_words(groups: Groups, capacity: int, policy: str) -> str:
 
 
 def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested manifest entries as dotted names."""
+    """Return nested entries of a manifest under dotted names."""
     if isinstance(data, Mapping):
         return [row for key, value in data.items() for row in _flat(value, f"{name}.{key}" if name else str(key))]
     if isinstance(data, list | tuple):

@@ -1,4 +1,4 @@
-"""Programs on a time axis: queue, prefill, decode, tool, pin. Data for report.js, and stills for images."""
+"""Programs on a time axis with queue, prefill, decode, tool and pin: data for report.js, and figures for images."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ KINDS: dict[str, tuple[str, float, float]] = {
     "prefill": ("#0072B2", -0.28, 0.56),
     "decode": ("#009E73", -0.28, 0.56),
 }
-"""Of each kind of time: its colour, where its bar starts relative to the middle of the row, and the bar's height. Place
-and height also tell the kinds apart."""
+"""For each kind of time: its colour, the offset of its bar from the middle of the row, and the height of the bar."""
 
 MOST_TURNS = 10_000
-"""At most this many turns of all policies are in the page, so that it stays under 1.5 MB. Beyond that it has every
-second, third ... program only, and says so."""
+"""At most this many turns of all policies are in the page, so that it stays below 1.5 MB. With more turns, the page
+contains only every second, third ... program, and says so."""
 STILL_ROWS = 20
 
 
 def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
-    """What report.js draws: for each policy the programs of one run, times in whole milliseconds; and for the film two
-    policies (``cast``) with the programs that show most.
-    """
+    """Return the data for report.js, with times in whole milliseconds: for each policy the programs of one run, and for
+    the film the two policies of ``cast`` with three programs."""
     runs = [run for policy in groups if (run := shown_run(groups, policy))]
     turns = sum(len(program.turns) for run in runs for program in run.metrics.facts.machine)
     step = max(1, -(-turns // MOST_TURNS))
@@ -48,7 +46,7 @@ def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _film(cast: Sequence[str], programs: Mapping[str, Sequence[ProgramTimes]]) -> dict[str, Any]:
-    """The policies to show first, and by what they gained or lost: a typical program and the two extremes."""
+    """Return the policies of the film and three programs by the time that they saved: the median and the extremes."""
     shown = [policy for policy in cast if policy in programs] or list(programs)[:2]
     times = [{p.program_id: p.jct_s for p in programs[policy] if p.finished} for policy in shown]
     saved = {name: jct_s - times[-1][name] for name, jct_s in times[0].items() if name in times[-1]} if times else {}
@@ -64,7 +62,7 @@ def _film(cast: Sequence[str], programs: Mapping[str, Sequence[ProgramTimes]]) -
 def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
     programs = run.metrics.facts.machine
     start_s = programs[0].arrive_s if programs else 0.0
-    why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
+    why = {(returned.program_id, returned.turn.index): returned for returned in run.metrics.facts.returns}
     return {
         "policy": run.arm,
         "seed": run.manifest.seed,
@@ -84,8 +82,8 @@ def _turns(
     order = {cause: number for number, cause in enumerate(CAUSES)}
     rows = []
     for turn in program.turns:
-        found, pin = why.get((program.program_id, turn.index)), pins.get(turn.index)
-        cause = order[found.cause] if found else (len(order) if turn.index == 0 else -1)
+        returned, pin = why.get((program.program_id, turn.index)), pins.get(turn.index)
+        cause = order[returned.cause] if returned else (len(order) if turn.index == 0 else -1)
         facts = [turn.prompt_tokens, -1 if turn.hit_tokens is None else turn.hit_tokens, turn.output_tokens]
         row: list[int | list[int]] = [
             *_phases(program, turn),
@@ -104,8 +102,8 @@ def _turns(
 
 
 def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
-    """The turn's first arrival, counted from the program's, then the last try's queue, prefill and decode time; -1
-    where not recorded."""
+    """Return the turn's first arrival, counted from the program's, then the queue, prefill and decode times of its last
+    try; -1 means not recorded."""
     first_s, finish_s = turn.first_token_s, turn.finish_s
     start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
     wait_s = None if turn.start_s is None else start_s - turn.last_arrive_s
@@ -115,7 +113,7 @@ def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
 
 
 def _earlier_waits(turn: TurnTimes) -> list[tuple[float, float]]:
-    """All waits of the tries before the last."""
+    """Return all waits of the tries before the last."""
     return [*turn.earlier_waits, *(pair for try_ in turn.earlier for pair in try_.requeues)]
 
 
@@ -131,14 +129,14 @@ def _ms(seconds: float | None) -> int:
 
 
 def timeline_json(groups: Groups, cast: Sequence[str] = ()) -> str:
-    """The data as JSON that may stand inside a script element."""
+    """Return the data as JSON for a script element."""
     return json.dumps(timeline_data(groups, cast), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
-    """A program's time as (kind, from, to) on the scheduler's clock.
+    """Yield the time of a program as (kind, from, to) on the scheduler's clock.
 
-    Waits after a preemption are ``queue`` and overlap ``decode``. Of tries before the last only the waits are shown.
+    Waits after a preemption are ``queue`` and overlap ``decode``. Tries before the last have only their waits.
     """
     for turn, after in zip(program.turns, [*program.turns[1:], None], strict=True):
         start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
@@ -159,7 +157,7 @@ def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
 
 
 def timeline_stills(groups: Groups) -> list[Figure]:
-    """A figure for each policy: its first programs, as the page shows them at first."""
+    """Return a figure for each policy with its first programs, as the page shows them at first."""
     return [_still(groups, policy, run) for policy in groups if (run := shown_run(groups, policy))]
 
 

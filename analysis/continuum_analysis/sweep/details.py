@@ -1,4 +1,4 @@
-"""Figures of a sweep's single runs (waiting by program; eta and T over time), and of the tool times in traces."""
+"""Figures of single runs of a sweep (queue waits by program; eta and T over time), and of the tool times in traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS_SHOWN = 6
 
 
 def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
-    """Seconds each program waited, in order of arrival. The lines show the lowest seed, the table all seeds."""
+    """Return the queue waits of programs in order of arrival: lines for the lowest seed, a table for all seeds."""
     panels = []
     for group, runs in _first_seed(sweep):
         lines = []
@@ -41,7 +41,7 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 
 def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
-    """The TTL model's estimates at each pin, by time: T (mean queueing delay of evicted turns) and eta."""
+    """Return the TTL model's estimates at each pin over time: T (mean queueing delay of evicted turns) and eta."""
     delay, eta, rows = [], [], []
     for group, runs in _first_seed(sweep):
         for run in runs:
@@ -65,7 +65,7 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 
 def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], TextTable]:
-    """Distribution of recorded tool times, by tool, and what share of its delay a tool's slowest tenth holds."""
+    """Return the distribution of recorded tool times by tool, and the share of each tool's slowest tenth of calls."""
     panels, rows = [], []
     for name, programs in workloads.items():
         by_tool = _tool_times(programs)
@@ -81,13 +81,13 @@ def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel
 
 
 def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for program in programs:
         for turn in program.turns:
             for call in turn.tool_calls:
                 if call.duration_s is not None:
-                    found.setdefault(call.name, []).append(call.duration_s)
-    return found
+                    times.setdefault(call.name, []).append(call.duration_s)
+    return times
 
 
 def _tool_row(workload: str, tool: str, times: Sequence[float], everything: Sequence[float]) -> list[str]:
@@ -104,14 +104,14 @@ def _distribution(tool: str, times: Sequence[float]) -> Line:
 
 
 def _first_seed(sweep: Sweep) -> list[tuple[GroupSummary, list[Run]]]:
-    """The lowest seed's runs of each group."""
+    """Read each group's runs of the lowest seed."""
     plan = read_json(sweep.path / SWEEP)
-    found = []
+    groups = []
     for summary, group in zip(sweep.groups, plan["groups"], strict=True):
         lowest = min(cell["seed"] for cell in group["cells"])
         cells = [cell for cell in group["cells"] if cell["seed"] == lowest]
-        found.append((summary, runs_of(sweep.path, {**group, "cells": cells})))
-    return found
+        groups.append((summary, runs_of(sweep.path, {**group, "cells": cells})))
+    return groups
 
 
 def _title(sweep: Sweep, group: GroupSummary) -> str:

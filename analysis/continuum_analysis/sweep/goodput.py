@@ -1,4 +1,4 @@
-"""Goodput per point and policy: the mean over seeds, and its ratio to vllm's goodput, paired by seed."""
+"""Goodput of each policy at each point: the mean over seeds, and its ratio to vllm's goodput, paired by seed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Goodput:
     axes: Mapping[str, Any]
     policy: str
     jps: Interval | None
-    """None if in some seed no rate reached the limit."""
+    """None if for some seed the search found no rate at which the mean JCT exceeded the limit."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
-    """None if in some seed no rate reached the limit, or vllm's goodput was 0 because no rate kept within it."""
+    """None if ``jps`` is None, or if vllm's goodput was 0 because no rate kept within the limit."""
     to_vllm_by_seed: tuple[float, ...]
     """Empty where ``to_vllm`` is None."""
     limit_s: float
@@ -98,7 +98,7 @@ def _point(axes: Mapping[str, Any]) -> str:
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:
-    """Bars: a group a point, a bar a policy."""
+    """Return a panel with a group of bars for each point and a bar for each policy."""
     bars = tuple(
         Bar(_point(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
         for row in rows

@@ -1,4 +1,4 @@
-"""What is drawn of a sweep, like the papers' plots: a metric against an axis, a line a policy, intervals over seeds."""
+"""The plots of a sweep, as in the papers: a metric against an axis, with a line for each policy and intervals."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ AXIS_TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What is drawn of a sweep."""
+    """The description of a sweep's plot."""
 
     x: str = "jps"
     """The axis along which lines run."""
     y: tuple[str, ...] = ("jct_mean_s",)
-    """Metrics; each makes panels of its own."""
+    """Metrics. Each metric has its own panels."""
     panels: tuple[str, ...] | None = None
-    """Axes that make panels; None: all that vary but ``x``."""
+    """Axes whose values have their own panels; None: all axes that vary, except ``x``."""
     log: bool = False
-    """Logarithmic y."""
+    """Whether the y axis is logarithmic."""
 
 
 def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
-    """A plot's description as it stands in sweep.json.
+    """Read the description of a plot from sweep.json.
 
     Raises:
-        AnalysisError: a word or a metric that does not exist.
+        AnalysisError: a field or a metric does not exist.
     """
     where = f"{sweep.path / 'sweep.json'}: plot"
     unknown = sorted(set(given) - set(Plot.__dataclass_fields__))
@@ -59,7 +59,7 @@ def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
 
 
 def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:
-    """Panels with something in them."""
+    """Return the panels of the plot that are not empty."""
     others = plot.panels if plot.panels is not None else tuple(axis for axis in sweep.varying() if axis != plot.x)
     titles = dict.fromkeys(point_text(group.axes, others) for group in sweep.groups)
     panels = []
@@ -74,15 +74,15 @@ def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:
 
 
 def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> Line:
-    """A point a group, with its 95% interval, or, of few seeds, the range over them."""
+    """Return a line with a point for each group, and its 95% interval, or with few seeds the range over them."""
     points = []
     there = [group for group in groups if policy in group.policies]
-    for group in sorted(there, key=lambda one: float(one.axes.get(x, 0))):
-        found, seeds = group.policies[policy].metrics[metric], list(group.by_seed(policy, metric).values())
-        if found is not None:
+    for group in sorted(there, key=lambda group: float(group.axes.get(x, 0))):
+        value, seeds = group.policies[policy].metrics[metric], list(group.by_seed(policy, metric).values())
+        if value is not None:
             few = len(seeds) < ENOUGH_SEEDS
-            bounds = (min(seeds), max(seeds)) if few else found.bounds or (found.mean, found.mean)
-            points.append((float(group.axes.get(x, 0)), found.mean, *bounds))
+            bounds = (min(seeds), max(seeds)) if few else value.bounds or (value.mean, value.mean)
+            points.append((float(group.axes.get(x, 0)), value.mean, *bounds))
     x_values, y, low, high = (tuple(point[place] for point in points) for place in range(4))
     return Line(policy, x_values, y, low, high)
 

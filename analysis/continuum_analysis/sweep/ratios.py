@@ -1,4 +1,4 @@
-"""A sweep as ratios: each policy's JCT over another one's, point by point, and the geometric mean over the points."""
+"""A sweep as ratios: each policy's JCT / a base policy's at each point, and the geometric mean over the points."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HINTS = ("hints", "hint_error")
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A policy beside the base at one point, over the seeds both ran."""
+    """A policy compared with the base policy at one point, over the seeds that both ran."""
 
     where: str
-    """Workload and GPU."""
+    """Workload and GPU of the point."""
     point: str
-    """What else the grid says of it."""
+    """The other axes of the point."""
     policy: str
     jct_s: float
     to_base: Interval
@@ -40,10 +40,10 @@ class Ratio:
 
 
 def sweep_ratios(sweep: Sweep, base: str) -> list[Ratio]:
-    """Every point's policies beside ``base``; arms with offload beside the base with offload, where it is there."""
+    """Compare the policies of every point with ``base``; arms with offload with ``base`` with offload, if it ran."""
     where = {group.folder: point_text(group.axes, PANELS) for group in sweep.groups}
     numbers = {(where[group.folder], group.axes.get("num_programs")) for group in sweep.groups}
-    alike = len(numbers) == len(set(where.values()))  # each panel has its number of programs: no point need say it
+    alike = len(numbers) == len(set(where.values()))  # all points of a panel have the same number of programs
     axes = [axis for axis in sweep.varying() if axis not in PANELS and not (alike and axis == "num_programs")]
     return [
         ratio
@@ -62,7 +62,7 @@ def _of_group(group: GroupSummary, where: str, point: str, base: str) -> Iterato
 def _beside(
     group: GroupSummary, policy: str, base_group: GroupSummary, base: str, where: str, point: str
 ) -> Iterator[Ratio]:
-    """The ratio, if both have a seed in common."""
+    """Yield the ratio if both policies have a seed in common."""
     jct, jcts = _over(group.by_seed(policy, "jct_mean_s"), base_group.by_seed(base, "jct_mean_s"))
     p95, p95s = _over(group.by_seed(policy, "jct_p95_s"), base_group.by_seed(base, "jct_p95_s"))
     if jct is not None and p95 is not None:
@@ -71,7 +71,7 @@ def _beside(
 
 
 def hint_ratios(sweep: Sweep) -> list[Ratio]:
-    """Every policy with hints beside the same policy without hints, where all else is equal."""
+    """Compare every policy with hints with the same policy without hints where all other axes are equal."""
 
     def without(group: GroupSummary) -> dict[str, Any]:
         return {axis: value for axis, value in group.axes.items() if axis not in HINTS}
@@ -97,35 +97,36 @@ def _over(mine: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Inter
 
 
 def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
-    """A row a point and policy, then a row a policy over all points that have it."""
+    """Return one row for each point and policy, then one row for each policy over all its points."""
     headings = ["workload", "point", "policy", "seeds", "JCT mean, s", f"JCT to {base}", f"P95 to {base}"]
     rows = [
         [
-            one.where,
-            one.point,
-            one.policy,
-            str(len(one.by_seed)),
-            f"{one.jct_s:.1f}",
-            one.to_base.text("{:.3f}".format, one.by_seed),
-            one.p95_to_base.text("{:.3f}".format, one.p95_by_seed),
+            ratio.where,
+            ratio.point,
+            ratio.policy,
+            str(len(ratio.by_seed)),
+            f"{ratio.jct_s:.1f}",
+            ratio.to_base.text("{:.3f}".format, ratio.by_seed),
+            ratio.p95_to_base.text("{:.3f}".format, ratio.p95_by_seed),
         ]
-        for one in ratios
+        for ratio in ratios
     ]
-    for policy in dict.fromkeys(one.policy for one in ratios):
-        mine = [one for one in ratios if one.policy == policy]
-        means = (geometric_mean(one.to_base.mean for one in mine), geometric_mean(one.p95_to_base.mean for one in mine))
-        rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", *(f"{mean:.3f}" for mean in means)])
+    for policy in dict.fromkeys(ratio.policy for ratio in ratios):
+        mine = [ratio for ratio in ratios if ratio.policy == policy]
+        jct = geometric_mean(ratio.to_base.mean for ratio in mine)
+        p95 = geometric_mean(ratio.p95_to_base.mean for ratio in mine)
+        rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", f"{jct:.3f}", f"{p95:.3f}"])
     return TextTable(headings, rows)
 
 
 def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
-    """A panel a workload and GPU: a row a point, a mark a policy."""
+    """Return a panel for each workload and GPU, with a row for each point and a mark for each policy."""
     panels = []
-    for where in dict.fromkeys(one.where for one in ratios):
+    for where in dict.fromkeys(ratio.where for ratio in ratios):
         bars = tuple(
-            Bar(one.point, one.policy, one.to_base.mean, min(one.by_seed), max(one.by_seed))
-            for one in ratios
-            if one.where == where
+            Bar(ratio.point, ratio.policy, ratio.to_base.mean, min(ratio.by_seed), max(ratio.by_seed))
+            for ratio in ratios
+            if ratio.where == where
         )
         panels.append(Panel(where, f"mean JCT to {base}", "", bars=bars, dots=True))
     return panels

@@ -1,4 +1,4 @@
-"""report.html of a sweep: one page that opens anywhere, with its plot, its table, and what was asked."""
+"""report.html of a sweep: one file with the plot, the table, and the command of the sweep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READING = (
 
 
 def write_sweep_report(sweep: Sweep) -> Path:
-    """sweep.svg, sweep.png and report.html beside sweep.json; the page's path."""
+    """Write sweep.svg, sweep.png and report.html beside sweep.json; return the path of report.html."""
     panels, facts = sweep_panels(sweep, read_plot(sweep.plot, sweep)), _facts(sweep, read_json(sweep.path / SWEEP))
     verdict, trust = sweep_verdict(sweep), sweep_trust(sweep)
     return write_page(
@@ -49,10 +49,10 @@ def write_page(
     verdict: tuple[str, str] | None = None,
     trust: str = "",
 ) -> Path:
-    """``name.svg`` and ``name.png`` of the panels, and report.html around them and the table.
+    """Write the panels as ``name.svg`` and ``name.png``, and report.html with the panels and the table.
 
     Raises:
-        RunDirError: nowhere to write.
+        RunDirError: a file cannot be written.
     """
     picture = save(draw(panels), folder, name)[0].read_text(encoding="utf-8") if panels else ""
     page = fill_page(
@@ -73,7 +73,7 @@ def write_page(
 
 
 def _plots(panels: Sequence[Panel], picture: str) -> str:
-    """Lines are drawn for the page; bars and dots of many groups are shown as they are on paper."""
+    """Return the plots as HTML: lines are drawn for the page; for bars and dots the page shows the SVG file."""
     if not panels:
         return ""
     if any(panel.bars for panel in panels):

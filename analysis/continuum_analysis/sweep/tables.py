@@ -1,4 +1,4 @@
-"""A sweep read from its files: groups of comparable runs, each with a summary, and tables of them."""
+"""A sweep read from its files: groups of comparable runs with a summary each, and the sweep's tables."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, read_manifest, write_json, writing
+from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, write_json, writing
 
 from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
-from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.runs import Run, read_run_metrics
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import METRICS, Value, analyze_run
+from continuum_analysis.metrics import METRICS, Value
 from continuum_analysis.records.timeline import AnalysisError
 
 SWEEP = "sweep.json"
 SHOWN = ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "prefix_hit_ratio")
-"""Metrics that every table of a sweep has."""
+"""Metrics that every table of a sweep contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A point of the grid: its runs on the same workload, engine and rate."""
+    """A point of the grid: runs with the same workload, engine and rate."""
 
     folder: str
     axes: Mapping[str, Any]
     asked: int
-    """How many cells the grid has at this point."""
+    """Number of cells that the grid has at this point."""
     summary: Summary | None
-    """Of the complete runs; None where there is none."""
+    """The summary of the complete runs; None if there are none."""
     cells: tuple[Cell, ...]
     """The complete runs."""
 
@@ -49,12 +49,12 @@ class GroupSummary:
         return self.summary.arms if self.summary else {}
 
     def by_seed(self, policy: str, metric: str) -> dict[int, float]:
-        """The metric of each complete run of a policy."""
+        """Return the metric of each complete run of a policy, by seed."""
         mine = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
         return {seed: value for seed, value in mine if value is not None}
 
     def ratios(self, policy: str) -> list[float]:
-        """The baseline's mean JCT over this policy's, seed by seed."""
+        """Return the baseline's mean JCT / this policy's for each seed."""
         baseline = self.summary.baseline if self.summary else ""
         base, mine = self.by_seed(baseline, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
         return [base[seed] / mine[seed] for seed in mine if seed in base]
@@ -65,7 +65,7 @@ MODELLED = {
     "emulated": "the server is real; GPU step times are modelled",
     "cpu": "everything is real, the model tiny with random weights",
 }
-"""What of each engine is modelled."""
+"""The parts of each engine that are modelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +76,29 @@ class Sweep:
     plot: Mapping[str, Any]
     groups: tuple[GroupSummary, ...]
     policies: tuple[str, ...]
-    """In the order of the grid."""
+    """The policies in the order of the grid."""
 
     def varying(self) -> list[str]:
-        """The axes on which the groups differ."""
+        """Return the axes on which the groups differ."""
         names = list(dict.fromkeys(name for group in self.groups for name in group.axes))
         return [name for name in names if len({str(group.axes.get(name)) for group in self.groups}) > 1]
 
     @property
     def baseline(self) -> str:
-        """What the ratios are to; a point where that policy has no run is compared with another."""
+        """The policy with which the others are compared; points without a run of it have another baseline."""
         return " or ".join(dict.fromkeys(group.summary.baseline for group in self.groups if group.summary))
 
     def warnings(self) -> list[str]:
-        found = []
+        warnings = []
         for group in self.groups:
-            if len(group.cells) < group.asked:
-                found.append(f"{group.folder}: {group.asked - len(group.cells)} of {group.asked} cells are not there")
-            found += [f"{group.folder}: {text}" for text in (group.summary.warnings if group.summary else ())]
-        return found
+            missing = group.asked - len(group.cells)
+            if missing:
+                warnings.append(f"{group.folder}: {missing} of {group.asked} cells are missing")
+            warnings += [f"{group.folder}: {text}" for text in (group.summary.warnings if group.summary else ())]
+        return warnings
 
     def table(self) -> TextTable:
-        """One row a point and policy: the axes that vary, the policy, what is always shown, and what is drawn."""
+        """Return one row for each point and policy: the axes that vary, ``SHOWN``, and the metrics of the plot."""
         axes = self.varying() or ["jps"]
         drawn = [name for name in self.plot.get("y", ()) if name not in SHOWN]
         headings = [
@@ -128,11 +129,11 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The sweep in a directory, from its files alone. Cells of an older grid that this one lacks are left out.
+    """Read the sweep in a directory. Cells of an older grid that are not in sweep.json are left out.
 
     Raises:
-        AnalysisError: no sweep there, or runs that may not stand side by side.
-        RunDirError: a fault in a file.
+        AnalysisError: the directory has no sweep, or its runs cannot be compared.
+        RunDirError: a file has a fault.
     """
     if not (path / SWEEP).exists():
         raise AnalysisError(f"{path}: holds no {SWEEP}")
@@ -146,9 +147,9 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def runs_of(path: Path, group: Mapping[str, Any]) -> list[Run]:
-    """The complete runs of one group of sweep.json."""
+    """Read the complete runs of one group of sweep.json."""
     folders = [path / group["folder"] / cell["name"] for cell in group["cells"]]
-    return [Run(one, read_manifest(one), analyze_run(one)) for one in folders if (one / ENGINE).is_file()]
+    return [read_run_metrics(folder) for folder in folders if (folder / ENGINE).is_file()]
 
 
 def _group(path: Path, group: Mapping[str, Any]) -> GroupSummary:
@@ -162,7 +163,7 @@ def _group(path: Path, group: Mapping[str, Any]) -> GroupSummary:
 
 
 def cell_frame(sweep: Sweep) -> pd.DataFrame:
-    """One row a complete cell: its axes, policy, seed and every metric."""
+    """Return one row for each complete cell: its axes, policy, seed and every metric."""
     axes = list(dict.fromkeys(name for group in sweep.groups for name in group.axes))
     rows = [
         {**group.axes, "policy": cell.policy, "seed": cell.seed, **cell.metrics}
@@ -174,7 +175,7 @@ def cell_frame(sweep: Sweep) -> pd.DataFrame:
 
 
 def write_tables(sweep: Sweep) -> None:
-    """sweep.csv, a row a cell, and summary.json, a summary a group."""
+    """Write sweep.csv, with a row for each cell, and summary.json, with a summary of each group."""
     target = sweep.path / "sweep.csv"
     temporary = target.with_name("sweep.csv.tmp")
     with writing(target):
@@ -197,9 +198,10 @@ def _cells(group: GroupSummary, policy: str, drawn: Sequence[str]) -> list[str]:
 
 
 def point_text(axes: Mapping[str, Any], shown: Iterable[str]) -> str:
-    """A point of the grid on the axes shown, those it lacks left out; numbers stand behind their axis' name."""
-    told = {name: axes[name] for name in shown if axes.get(name) is not None}
-    return ", ".join(f"{name} " * isinstance(value, int | float) + _show(value) for name, value in told.items())
+    """Write a point of the grid, such as ``swebench, jps 0.13``: the values of the axes ``shown`` that the point has,
+    numbers after the name of their axis."""
+    values = {name: axes[name] for name in shown if axes.get(name) is not None}
+    return ", ".join(f"{name} " * isinstance(value, int | float) + _show(value) for name, value in values.items())
 
 
 def _show(value: Any) -> str:

@@ -1,51 +1,50 @@
-"""The verdict of a sweep: which policy was the fastest on average over the grid, and at how many points it was
-certainly faster than the baseline."""
+"""The verdict of a sweep: the policy that was the fastest on average over the grid, and the number of points at which
+the intervals show that it was faster than the baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Literal
 
 from continuum_analysis.compare.intervals import Interval
-from continuum_analysis.compare.words import SAME_TO_THE_EYE
+from continuum_analysis.compare.words import SAME_TO_THE_EYE, outcome
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One policy beside the baseline, point by point."""
+    """The ratios of one policy to the baseline at each point of the grid."""
 
     policy: str
     points: Sequence[tuple[str, Interval]]
-    """Each point in words, with the ratio of the baseline's mean JCT to this policy's there."""
+    """The point in words, and the baseline's mean JCT / this policy's at that point."""
 
     @property
     def mean(self) -> float:
         """The geometric mean of the ratios."""
         return geometric_mean(ratio.mean for _, ratio in self.points)
 
-    def sure(self, faster: bool) -> int:
-        """Number of points at which the policy was certainly faster (or slower): the whole interval of the ratio lies
-        above (or below) 1, and an end of the interval is at least 1% away from 1."""
-        known = [ratio.bounds for _, ratio in self.points if ratio.bounds is not None]
-        far = [bounds for bounds in known if max(abs(each - 1) for each in bounds) >= SAME_TO_THE_EYE]
-        return sum(low > 1 if faster else high < 1 for low, high in far)
+    def sure(self, result: Literal["faster", "slower"]) -> int:
+        """Number of points at which the interval of the ratio shows that the policy was faster (or slower)."""
+        return sum(ratio.bounds is not None and outcome(ratio) == result for _, ratio in self.points)
 
 
 def records_of(sweep: Sweep) -> list[Record]:
-    """Every policy but the baselines that has a ratio somewhere."""
+    """Return the record of every policy, baselines excluded, that has a ratio at some point."""
     axes = sweep.varying() or ["jps"]
-    found: dict[str, list[tuple[str, Interval]]] = {}
+    ratios: dict[str, list[tuple[str, Interval]]] = {}
     for group in sweep.groups:
         for name, arm in group.policies.items():
             if group.summary is not None and name != group.summary.baseline and arm.ratio is not None:
-                found.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
-    return [Record(policy, points) for policy, points in found.items()]
+                ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
+    return [Record(policy, points) for policy, points in ratios.items()]
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
-    """The best policy on average, of those played at the most points; then how certain that is."""
+    """Return the verdict in two parts: the best policy on average, of those that ran at the most points; then how sure
+    that is."""
     records = records_of(sweep)
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""
@@ -65,7 +64,7 @@ def _how_sure(record: Record) -> str:
     known = sum(ratio.bounds is not None for _, ratio in record.points)
     if known == 0:
         return "No point has several seeds, so that nothing is proved; use --seeds 5."
-    faster, slower = record.sure(faster=True), record.sure(faster=False)
+    faster, slower = record.sure("faster"), record.sure("slower")
     rest = known - faster - slower
     said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
     return said if known == len(record.points) else f"{said} The others have no interval."
@@ -79,7 +78,7 @@ def _where(record: Record) -> str:
 
 
 def sweep_trust(sweep: Sweep) -> str:
-    """One line: seeds, and what is modelled."""
+    """Return one line with the number of seeds and what is modelled."""
     seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
     number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
     said = f"{number} {_plural('seed', seeds[-1] if seeds else 0)} at each point; engine {sweep.engine}"

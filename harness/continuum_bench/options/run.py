@@ -47,6 +47,8 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
+PIPELINE = typer.Option("--pp", "--pipeline-parallel-size")
+PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
 Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
 
@@ -221,6 +223,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
     """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
     L40S): low, mid or high; band plays every run at all three. On other GPUs the three are the same."""
+    pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
+    """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
     """Number of tokens in one KV block."""
     offload: Annotated[str | None, SERVERS] = None
