@@ -76,12 +76,13 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
 def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
     """Pair each arm with the baseline, at each load and each step-time setting. The baseline is paired with itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
-    for jps, band, runs in ((jps, *each) for jps, played in loads.items() for each in by_band(played).items()):
-        arms = _by_arm(runs)
-        base = baseline_of(arms, baseline)
-        at = f" at {band} step times" if band else ""
-        for arm, group in arms.items():
-            yield Pair(_name(arm, jps, loads) + at, group, arms[base])
+    for jps, played in loads.items():
+        for band, runs in by_band(played).items():
+            arms = _by_arm(runs)
+            base = arms[baseline_of(arms, baseline)]
+            at = f" at {band} step times" if band else ""
+            for arm, group in arms.items():
+                yield Pair(_name(arm, jps, loads) + at, group, base)
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:

@@ -156,9 +156,8 @@ def write_reports(options: ReportOptions) -> int:
     if options.images:
         from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
 
-        for group in [paths] if out is not None else [[path] for path in paths]:
-            folder = (out.parent if out is not None else group[0]) / "images"
-            print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
+        for group, folder in [(paths, out.parent)] if out is not None else [([path], path) for path in paths]:
+            print_notice(f"images: {len(write_report_images(group, folder / 'images'))} files in {folder / 'images'}")
     return 0
 
 

@@ -45,7 +45,7 @@ def _model(options: BuildOptions) -> tuple[Model, bool]:
     path = Path(options.model).expanduser()
     if not path.exists():
         if options.name is not None:
-            raise BenchError(f"--name {options.name}: for a config.json; {options.model} has a name")
+            raise BenchError(f"--name {options.name}: only for a config.json; {options.model} has a name already")
         return find_model(options.model), True
     model = read_model(path, options.name)
     if model.name in catalog_models():

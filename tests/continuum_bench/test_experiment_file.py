@@ -68,6 +68,8 @@ def test_a_printed_file_is_read_as_the_same_options(
 def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
     write_programs(tmp_path / "trace.jsonl", synthesize(load_profile("swebench"), 2, seed=1))
     assert read_experiment(written(tmp_path, "workload: trace.jsonl")).options.traces == tmp_path / "trace.jsonl"
+    (tmp_path / "folder").mkdir()
+    assert read_experiment(written(tmp_path, "workload: folder")).options.traces == tmp_path / "folder"
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ MISTAKES = [
     ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("plot: 3", "plot: expected a mapping"),
     ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
-    ("engine: cpu\nreplicas: [1, 2]", "replicas: for engine virtual"),
-    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: for engine virtual"),
+    ("engine: cpu\nreplicas: [1, 2]", "replicas: only for engine virtual"),
+    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
 ]
 
 
@@ -151,6 +151,9 @@ def test_mistakes_of_the_command_line(tmp_path: Path) -> None:
     assert "cannot read" in bench("sweep", tmp_path / "absent.yaml").stderr
     assert "expected AXIS=VALUE" in bench("sweep", "--set", "jps").stderr
     assert "--set: moon: unknown" in bench("sweep", "--set", "moon=1").stderr
+    broken = bench("sweep", "--set", "jps=[").stderr
+    assert broken.startswith("error: --set jps=[: not YAML: ")
+    assert broken.count("\n") == 1
     assert "--jobs 0: must be at least 1" in bench("sweep", "--set", "jps=1", "--jobs", 0).stderr
     (tmp_path / "manifest.json").write_text("{}")
     assert "holds a run already" in bench("sweep", "--set", "jps=1", "--out", tmp_path).stderr

@@ -80,7 +80,7 @@ class AgentProcess:
         if event is None:
             raise await self.died()
         if not isinstance(event, Ready):
-            raise AgentDied(f"it said {event.kind!r} before it was ready")
+            raise AgentDied(f"it sent {event.kind!r} before it was ready")
         self.version = event.framework_version
 
     async def _first_event(self) -> Event | None:
@@ -115,7 +115,7 @@ class AgentProcess:
         try:
             line = await self._process.stdout.readline()
         except ValueError as error:
-            raise AgentDied(f"it said more than {LINE_BYTES} bytes in one line") from error
+            raise AgentDied(f"it wrote a line of more than {LINE_BYTES} bytes") from error
         return line.decode("utf-8", "replace") if line.endswith(b"\n") else ""
 
     async def died(self) -> AgentDied:

@@ -51,21 +51,16 @@ def run_figure(options: FigureOptions) -> int:
     where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces or ())])
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
-        raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
+        raise BenchError(f"figure {spec.name}: --dry-run: this figure has no cells, or finds them while it is played")
     if options.overrides and spec.kind in ("tools", "overhead"):
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     if options.limits and spec.kind != "goodput":
-        raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: for figure goodput")
+        raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: only for figure goodput")
     if options.traces and spec.kind == "overhead":
         raise BenchError(f"figure {spec.name}: --traces {options.traces[0]}: this figure plays no programs")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
-    if spec.kind == "tools":
-        return _tools(spec, options, out)
-    if spec.kind == "overhead":
-        return _overhead(spec, options, out)
-    if spec.kind == "goodput":
-        return _goodput(spec, options, out)
-    return _sweep(spec, options, out)
+    play = {"tools": _tools, "overhead": _overhead, "goodput": _goodput}.get(spec.kind, _sweep)
+    return play(spec, options, out)
 
 
 def list_figures() -> int:
@@ -133,7 +128,7 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
 def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     """Run the benchmark of a scheduling step, which measures this machine. It cannot be resumed."""
     if not POLICY_COST.is_file():
-        raise BenchError(f"figure overhead: runs {POLICY_COST}; give the command in a checkout of the repository")
+        raise BenchError(f"figure overhead: needs {POLICY_COST}; run it in a checkout of the repository")
     arguments = ["--json", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
     done = subprocess.run([sys.executable, str(POLICY_COST), *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:

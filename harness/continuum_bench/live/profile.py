@@ -151,4 +151,4 @@ def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
         ]
         if len(grid) >= MIN_DECODE_POINTS:
             return grid
-    raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV, {limit} of a request")
+    raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV cache, {limit} tokens in a request")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
@@ -54,9 +53,7 @@ class LiveRecorder:
     def __enter__(self) -> LiveRecorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._arrivals.close()
         self._turns.close()
 

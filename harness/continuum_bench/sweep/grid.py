@@ -28,7 +28,7 @@ from continuum_bench.options.run import (
     TraceOptions,
 )
 from continuum_bench.workload.arrivals import lanes_of
-from continuum_bench.yaml_files import beside, yaml_of
+from continuum_bench.yaml_files import beside, yaml_of, yaml_value
 
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
 OF_THE_SWEEP = {"traces", "form", *declared(ArmOptions), *declared(OutputOptions)}
@@ -103,7 +103,7 @@ def read_override(text: str) -> tuple[str, Any]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
-    parts = [yaml.safe_load(part) for part in values.split(",")]
+    parts = [yaml_value(part, f"--set {text}") for part in values.split(",")]
     return name.strip().replace("-", "_"), parts if len(parts) > 1 else parts[0]
 
 
@@ -154,7 +154,7 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
     given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]
     if given:
         raise BenchError(
-            f"{where}: {given[0]}: for engine virtual; a sweep starts one server, without tiers, for a cell"
+            f"{where}: {given[0]}: only for engine virtual; other engines play a cell on one server without tiers"
         )
 
 

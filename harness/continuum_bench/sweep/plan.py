@@ -90,7 +90,7 @@ def group_of(point: Point, grid: Grid) -> Group:
     workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
     virtual = grid.engine == "virtual"
     if options.step_times == BAND:
-        raise BenchError(f"step_times={BAND}: a sweep plays {','.join(BANDS)} as points of its grid")
+        raise BenchError(f"step_times={BAND}: not in a sweep; give step_times={','.join(BANDS)} as points of its grid")
     engine, description = engine_of(options) if virtual else (None, None)
     setup = Setup(workload, engine, options.token_times)
     if description is not None:
