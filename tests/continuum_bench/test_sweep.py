@@ -123,6 +123,7 @@ MISTAKES = [
     ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("plot: 3", "plot: expected a mapping"),
     ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
+    ("engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
     ("engine: cpu\nreplicas: [1, 2]", "replicas: only for engine virtual"),
     ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
 ]

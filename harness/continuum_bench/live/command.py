@@ -84,9 +84,9 @@ class _LiveRun:
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
-    run = _settle(name, base_url, options, live)
+    run = _prepare(name, base_url, options, live)
     with locked(run.out):
-        _open(run, live.resume is not None)
+        _create_or_check(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
         facts = run.workload.facts
         if not options.quiet:
@@ -108,8 +108,9 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     return 1 if failed else 0
 
 
-def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
-    _check(options, live)
+def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
+    if live.resume is not None and not (live.resume / MANIFEST).exists():
+        raise BenchError(f"--resume {live.resume}: holds no run")
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
@@ -131,13 +132,6 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         scheduler_records=live.scheduler_records,
         quiet=options.json_output or options.quiet,
     )
-
-
-def _check(options: RunOptions, live: LiveOptions) -> None:
-    if live.resume is not None and options.out is not None:
-        raise BenchError("--resume and --out: --resume names the directory already")
-    if live.resume is not None and not (live.resume / MANIFEST).exists():
-        raise BenchError(f"--resume {live.resume}: holds no run")
 
 
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
@@ -183,7 +177,7 @@ def _now() -> datetime:
 # ------------------------------------------------------------------------------------------ directories
 
 
-def _open(run: _LiveRun, resumed: bool) -> None:
+def _create_or_check(run: _LiveRun, resumed: bool) -> None:
     """Create the directory, or check that it holds the run to resume.
 
     Raises:

@@ -286,7 +286,7 @@ class LiveOptions(Options):
     """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key. The key itself is never recorded."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, Without("out", "it names the directory already")] = None
     """Directory of a run to continue. Finished programs are kept and the others are played."""
     scheduler_records: Annotated[Path | None, FOLDER] = None
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
