@@ -46,7 +46,7 @@ def show_doctor(as_json: bool) -> int:
             "models": [_model_facts(name) for name in _names(pairs)],
             "step_times": [asdict(p) for p in pairs],
         }
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")  # ``show`` needs packages that may be missing
     else:
         table = Table("check", "", "found", "what to do")
         for check in found:

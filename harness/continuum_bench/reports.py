@@ -44,7 +44,7 @@ from continuum_bench.options.reports import (
     SelfCheckOptions,
     SloOptions,
 )
-from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
+from continuum_bench.show import modelled, print_json, print_notice, print_summary, print_table, print_verdict
 
 
 def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
@@ -55,7 +55,7 @@ def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     if options.misses and not options.json_output:
         return _show_misses(runs)
     if options.json_output:
-        _print_json({str(run.path): _metrics_json(run) for run in runs})
+        print_json({str(run.path): _metrics_json(run) for run in runs})
         return 0
     rows = (*METRICS, *(slo_metrics(read_slo(slo.slo)) if slo.slo else ()))
     for run in runs:
@@ -63,11 +63,8 @@ def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     return 0
 
 
-def _print_json(data: object) -> None:
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
-
-
 def _metrics_json(run: Run) -> dict[str, Any]:
+    verdicts = _verdicts(run.path)
     return {
         **run.metrics.values,
         "pins_by_ending": run.metrics.pins_by_ending,
@@ -75,7 +72,7 @@ def _metrics_json(run: Run) -> dict[str, Any]:
         "unfinished": run.metrics.facts.unfinished,
         "failed": run.metrics.facts.failed,
         "errors_by_kind": run.metrics.errors_by_kind,
-        **_verdicts(run.path),
+        **({"passed": verdicts} if verdicts else {}),
     }
 
 
@@ -98,10 +95,9 @@ def _with_slo(runs: list[Run], slo: SloOptions) -> list[Run]:
     return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
 
 
-def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
-    """Return ``{"passed": {PROGRAM: BOOL}}`` for real agents whose programs were tested, else an empty mapping."""
-    verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
-    return {"passed": verdicts} if verdicts else {}
+def _verdicts(folder: Path) -> Mapping[str, bool]:
+    """Return for each tested program of real agents whether it passed; empty for other runs."""
+    return read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
 
 
 def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
@@ -113,7 +109,7 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
         print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
-    for verdicts in _verdicts(run.path).values():
+    if verdicts := _verdicts(run.path):
         failing = ", ".join(name for name, passed in verdicts.items() if not passed)
         text = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
         print_notice(f"{text}; these do not: {failing}" if failing else text)
@@ -183,7 +179,7 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     summaries = {", ".join(map(str, group)): _summaries(directories, group, options.baseline) for group in groups}
     outcomes = apply_conditions(directories, conditions, options.baseline)
     if options.json_output:
-        _print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
+        print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
     else:
         for caption, by_jps in summaries.items():
             _print_comparison(caption, by_jps, slo)
@@ -226,7 +222,7 @@ def show_self_check(options: SelfCheckOptions) -> int:
     other = [] if options.against is None else main_band(load_runs(options.against))
     rates = self_check(main_band(load_runs(options.directory)), other, options.pairs)
     if options.json_output:
-        _print_json([asdict(rate) for rate in rates])
+        print_json([asdict(rate) for rate in rates])
         return 0
     headings = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
     rows = [

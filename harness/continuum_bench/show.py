@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
 
 from continuum_analysis.compare.summary import Summary
@@ -20,6 +22,10 @@ ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 def print_notice(text: str) -> None:
     """Print a line for people on standard error. JSON output on standard output stays valid."""
     ERR.print(text, markup=False)
+
+
+def print_json(data: object) -> None:
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 def print_summary(summary: Summary, caption: str) -> None:

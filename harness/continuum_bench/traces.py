@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
-from continuum_bench.show import print_notice
+from continuum_bench.show import print_json, print_notice
 
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
@@ -112,7 +111,7 @@ def _other_format(source: Path) -> str | None:
 def show_stats(source: str, form: str | None, as_json: bool) -> int:
     statistics = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(statistics), indent=2) + "\n")
+        print_json(dataclasses.asdict(statistics))
         return 0
     published = next((row for name, row in TABLE_2.items() if name in source.lower()), None)
     console = Console(highlight=False)

@@ -109,11 +109,10 @@ def batch_label(out: Path) -> str:
 class Runner:
     """Plays one batch. ``run`` may be called once."""
 
-    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> None:
+    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink) -> None:
         self._batch = batch
         self._left = iter(arrivals)
         self._sink = sink
-        self._say = say
         self._workers = min(batch.workers, len(arrivals))
         self._loading = asyncio.Semaphore(max(1, os.cpu_count() or 1))
         self._began = asyncio.Event()
@@ -275,7 +274,7 @@ def play(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str],
 
 
 async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
-    runner = Runner(batch, arrivals, sink, say)
+    runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
     signals = 0
 

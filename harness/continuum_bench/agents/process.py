@@ -31,8 +31,6 @@ class AgentProcess:
         self._process = process
         self._mark = mark
         self._scratch = scratch
-        self.version = ""
-        """The framework's version, known once the process is ready."""
 
     @classmethod
     async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
@@ -63,10 +61,6 @@ class AgentProcess:
             raise
         return cls(process, mark, scratch)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until the process has loaded its framework.
 
@@ -81,7 +75,6 @@ class AgentProcess:
             raise await self.died()
         if not isinstance(event, Ready):
             raise AgentDied(f"it sent {event.kind!r} before it was ready")
-        self.version = event.framework_version
 
     async def _first_event(self) -> Event | None:
         """Return the first event, and skip the lines that frameworks print while they are imported."""

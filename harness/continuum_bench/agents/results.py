@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from continuum_traces.run_dir import (
     MANIFEST,
     PROGRAMS,
     TURNS,
+    create,
     read_json,
     read_manifest,
     read_turns,
@@ -26,7 +26,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.errors import BenchError
-from continuum_bench.show import print_notice
+from continuum_bench.show import print_json, print_notice
 from continuum_client.appender import Presence, SharedLines
 from continuum_client.recorder import Recorder
 from continuum_client.recover import add_missing_turns
@@ -122,11 +122,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
         if _against(earlier) != _against(manifest):
             raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
-    write_manifest(out, manifest)
+    write_manifest(create(out), manifest)
 
 
 def _against(manifest: Manifest) -> str:
@@ -149,7 +145,7 @@ def show_results(results: Results, as_json: bool) -> None:
         "passed": sum(bool(record.passed) for record in tested),
     }
     if as_json:
-        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+        print_json(summary)
         return
     ends = {**cast(dict[str, int], summary["status"]), "not run": results.to_run - len(results.records)}
     counts = ", ".join(f"{count} {status}" for status, count in ends.items() if count)

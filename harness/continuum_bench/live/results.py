@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from continuum_analysis.records.generator import LATE_S
 from continuum_analysis.report.page import write_report
 
 from continuum_bench.live.load import LoadCounters
-from continuum_bench.show import print_notice, print_summary
+from continuum_bench.show import print_json, print_notice, print_summary
 
 
 def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
@@ -23,7 +21,7 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
     if report:
         write_report(out)
     if as_json:
-        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(out)}, indent=2) + "\n")
+        print_json({**summary.to_json(), "out": str(out)})
         return
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")

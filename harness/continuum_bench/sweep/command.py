@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_t
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.show import print_notice, print_table
+from continuum_bench.show import print_json, print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
 from continuum_bench.sweep.run import play_missing
@@ -68,7 +67,7 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
         if not options.quiet:
             print_notice(f"report: {page}")
     if options.json_output:
-        sys.stdout.write(json.dumps({**sweep.as_json(), "out": str(sweep.path)}, indent=2) + "\n")
+        print_json({**sweep.as_json(), "out": str(sweep.path)})
         return
     print_table(sweep.table(), f"{sweep.name}: {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, read_json, write_json, write_manifest
+from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, create, read_json, write_json, write_manifest
 from continuum_traces.schema import RECORD_VERSION
 
 from continuum_bench.invocation import command_line
@@ -79,10 +79,7 @@ class SweepStore:
         """Create an empty directory for the cell, with the manifest if the cell is virtual."""
         folder = self.path / PARTIAL / f"{os.getpid()}" / cell.name
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise RunDirError(f"{folder}: cannot create: {error.strerror}") from error
+        create(folder)
         if cell.group.description is not None:
             write_manifest(folder, cell.group.manifest(cell.arm, cell.seed))
         return folder

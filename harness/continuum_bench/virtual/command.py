@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +16,7 @@ from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
-from continuum_bench.show import print_notice, print_summary, print_verdict
+from continuum_bench.show import print_json, print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import Experiment, Setup, cells_for, prepare, run
@@ -72,7 +70,7 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
         summary = write_summary(experiment.out)
         if not options.no_report:
             write_report(experiment.out)
-        _print(summary, experiment, outcome, options)
+        _print(summary, experiment, options)
     if outcome.interrupted:
         done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
         print_notice(f"stopped; {done}; the same command with --out {experiment.out} goes on from there")
@@ -80,9 +78,9 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     return 1 if outcome.failed else 0
 
 
-def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> None:
     if options.json_output:
-        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(experiment.out)}, indent=2) + "\n")
+        print_json({**summary.to_json(), "out": str(experiment.out)})
         return
     facts = experiment.setup.workload.facts
     kind = "synthetic" if facts["synthetic"] else "recorded"
