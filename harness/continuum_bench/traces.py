@@ -174,7 +174,7 @@ def _tool_table(statistics: TraceStats) -> Table:
 def convert_trace(options: ConvertOptions) -> int:
     """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
     source, target, to = options.source, options.target, options.to
-    if to != "native":  # the target is then a run directory
+    if to != "native":  # the target of native is a run directory
         check_free(target, options.overwrite)
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
