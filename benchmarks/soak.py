@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from commands import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.policy.catalog import PolicyError, find_policy
@@ -369,12 +370,6 @@ def fairness(soak: Soak) -> Rows:
     return {"honest program: median, slowest, s": Cell(f"{median:.1f}, {slowest:.1f} ({slowest / median:.1f} x)")}
 
 
-def markdown(columns: Sequence[str], rows: Sequence[Rows]) -> str:
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    lines += ["| " + " | ".join((name, *(str(each[name]) for each in rows))) + " |" for name in rows[0]]
-    return "\n".join(lines)
-
-
 # ------------------------------------------------------------------------------------------------------ command
 
 
@@ -441,7 +436,9 @@ def main() -> int:
 
 def report(runs: dict[str, tuple[Rows, Rows]]) -> None:
     for number, title in enumerate(("Tried", "Lost") if runs else ()):
-        print(f"{title}:\n\n{markdown(list(runs), [run[number] for run in runs.values()])}\n")  # noqa: T201
+        columns = [run[number] for run in runs.values()]
+        rows = [[name, *(str(column[name]) for column in columns)] for name in columns[0]]
+        print(f"{title}:\n\n{markdown(['', *runs], rows)}\n")  # noqa: T201
 
 
 if __name__ == "__main__":
