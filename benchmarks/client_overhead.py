@@ -102,14 +102,14 @@ LARGE = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 6
 
 
 def pairs_sync(plain: Callable[[], Any], ours: Callable[[], Any], count: int) -> list[tuple[float, float]]:
-    """Seconds of each, in pairs; which goes first alternates."""
+    """Time both calls ``count`` times, and return the seconds in pairs. The call that goes first alternates."""
     result = []
     for number in range(count):
         times = {}
-        for which in (plain, ours) if number % 2 else (ours, plain):
+        for call in (plain, ours) if number % 2 else (ours, plain):
             start = clock()
-            which()
-            times[which] = clock() - start
+            call()
+            times[call] = clock() - start
         result.append((times[plain], times[ours]))
     return result
 
@@ -120,10 +120,10 @@ async def pairs_async(
     result = []
     for number in range(count):
         times = {}
-        for which in (plain, ours) if number % 2 else (ours, plain):
+        for call in (plain, ours) if number % 2 else (ours, plain):
             start = clock()
-            await which()
-            times[which] = clock() - start
+            await call()
+            times[call] = clock() - start
         result.append((times[plain], times[ours]))
     return result
 
@@ -134,7 +134,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """Microseconds."""
+    """Summarise pairs of seconds (plain, ours), in microseconds."""
     added = [(ours - plain) * 1e6 for plain, ours in pairs]
     chance = random.Random(1)
     medians = [quantile(chance.choices(added, k=len(added)), 0.5) for _ in range(400)]
@@ -184,14 +184,14 @@ def measure(
 
 
 def in_process() -> httpx.Client:
-    """Answers each call in this process, so that other jobs and the network do not count."""
+    """Return an HTTP client that answers each call in this process, without a network."""
     body = answer().split(b"\r\n\r\n", 1)[1]
     reply = {"content": body, "headers": {"content-type": "application/json"}}
     return httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, **reply)))
 
 
 def made(theirs: Any, ours: Any, url: str, options: dict[str, Any]) -> tuple[Any, Callable[[str], Any]]:
-    """The client to measure, and what opens its programs."""
+    """Return the client to measure, and the function that opens its programs."""
     if options.get("instrument"):
         agents = instrument(dialect=options["dialect"], record=options.get("record"))
         return theirs(base_url=url, api_key="k", http_client=options.get("http_client")), agents.program
@@ -226,7 +226,7 @@ async def measure_async(
 
 
 def import_ms(repeats: int) -> dict[str, float]:
-    """Milliseconds of a fresh process's import, in alternation."""
+    """Return the milliseconds of the imports, each in fresh processes that alternate."""
     timed = "import time; s = time.perf_counter(); {}; print((time.perf_counter() - s) * 1e3)"
     code = {
         "openai": timed.format("from openai import OpenAI"),

@@ -34,7 +34,7 @@ Key = tuple[str, int]
 
 
 def small_programs(count: int) -> list[Program]:
-    """Programs with four to seven turns: 300 to 900 tokens at first, 50 to 200 more in each turn, tools of 1 s on
+    """Make programs with four to seven turns: 300 to 900 tokens at first, 50 to 200 more in each turn, tools of 1 s on
     average."""
     chance = random.Random(3)
     programs = []
@@ -79,7 +79,7 @@ class Played:
 
 
 def same_order(ours: Played, theirs: Played) -> float:
-    """The share of pairs of turns of different programs that both engines started in the same order."""
+    """Return the share of pairs of turns, of different programs, that both engines started in the same order."""
     at, other = ({key: turn.start_s or 0.0 for key, turn in played.turns.items()} for played in (ours, theirs))
     pairs = [(a, b) for a, b in combinations(at, 2) if a[0] != b[0]]
     return statistics.mean((at[a] < at[b]) == (other[a] < other[b]) for a, b in pairs)

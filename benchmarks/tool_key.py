@@ -46,7 +46,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 class Medians:
-    """Sorted times, by key and pooled, for a median; the same cold start as the policy's."""
+    """Predicts the median of the times of a key, or of all keys while the key has few times (as the policy does)."""
 
     def __init__(self) -> None:
         self._all: list[float] = []
@@ -116,7 +116,7 @@ def prediction(rows: list[Row]) -> None:
 
 
 def slowest(timed: list[Row]) -> None:
-    """Where the time is: by first word, and by program."""
+    """Print the keys with the most time, by first word and by program."""
     for name, key_of in list(KEYS.items())[1:]:
         by_key: dict[str, list[float]] = {}
         for row in timed:
@@ -131,7 +131,7 @@ def slowest(timed: list[Row]) -> None:
 
 
 def jcts(folder: Path) -> dict[str, float]:
-    """Completion time of every program of a run."""
+    """Return the JCT of every program of a run."""
     first: dict[str, float] = {}
     last: dict[str, float] = {}
     for turn in read_turns(folder):
@@ -141,7 +141,7 @@ def jcts(folder: Path) -> dict[str, float]:
 
 
 def play(rows: list[Row], key_of: Any, options: argparse.Namespace, folder: Path) -> list[float]:
-    """Mean JCT of each seed."""
+    """Replay the trace with the names of this key, and return the mean JCT of each seed."""
     file = folder / "trace.jsonl"
     folder.mkdir()
     with file.open("w") as lines:
