@@ -20,7 +20,8 @@ from itertools import combinations
 from pathlib import Path
 
 from commands import bench, markdown
-from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, read_run
+from continuum_analysis.records.reading import read_run
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_config import EngineName, ServerConfig

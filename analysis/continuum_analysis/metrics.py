@@ -15,8 +15,9 @@ from continuum_traces.run_dir import MANIFEST, read_manifest
 from continuum_analysis.records.facts import RunFacts, facts_of
 from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.records.misses import reusable_tokens
+from continuum_analysis.records.reading import read_run
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
-from continuum_analysis.records.timeline import FAILED, TurnTimes, read_run
+from continuum_analysis.records.timeline import FAILED, TurnTimes
 
 Value = float | int | None
 

@@ -15,7 +15,8 @@ from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.records.demand import demand
 from continuum_analysis.records.generator import lateness_warning
-from continuum_analysis.records.timeline import AnalysisError, order_events, read_run
+from continuum_analysis.records.reading import order_events, read_run
+from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
