@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from continuum_bench.cli import app
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.policy.catalog import POLICIES
+from continuum_server.ports import hold_port
 from continuum_server.server_config import ServerConfig
 
 DOCS = Path(__file__).parents[1] / "docs" / "server"
@@ -37,7 +37,9 @@ LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times consta
 HOLDING = "Only under policies that hold KV"
 """The title of the row of panels that have no data until a pin is made."""
 OPTIONS: dict[str, dict[str, Any]] = {"continuum": {"cold_samples": 0}, "static-ttl": {"ttl_s": 2.0}}
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
+RATE_INTERVAL = "5m"
+"""Longer than the load and the questions take: a rate over less of it may have seen nothing, which is no number."""
 
 
 class NoPrometheus(Exception):
@@ -60,11 +62,10 @@ def prometheus(folder: Path, target: str) -> Iterator[httpx.Client]:
         "scrape_configs": [{"job_name": "continuum", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    held = hold_port("127.0.0.1", 0)  # until Prometheus listens there
+    address = f"127.0.0.1:{held.getsockname()[1]}"
     command = ["prometheus", "--config.file", str(folder / "prometheus.yml"), "--storage.tsdb.path", str(folder / "db")]
-    with (folder / "log").open("w") as log:
+    with held, (folder / "log").open("w") as log:
         process = subprocess.Popen([*command, "--web.listen-address", address], stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://{address}", timeout=10.0) as client:
@@ -111,7 +112,7 @@ def queries(policy: str, holds: bool) -> dict[str, str]:
             shown = holds if panel["title"] == HOLDING else panel["title"] == "Every policy" or policy in policies
         elif shown:
             for target in panel["targets"]:
-                found[f"{panel['title']} {target['refId']}"] = target["expr"].replace("$__rate_interval", "10s")
+                found[f"{panel['title']} {target['refId']}"] = target["expr"].replace("$__rate_interval", RATE_INTERVAL)
     return found
 
 

@@ -23,13 +23,15 @@ import numpy as np
 import pandas as pd
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
-from continuum_bench.validate.logs import LoggedRun, Served, read_log
+from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.numbers import errors_of, numbers_of
 from continuum_bench.validate.replay import play
+from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
+from continuum_server.step_times.stages import StagedStepTimes
 from continuum_server.virtual.config import EngineConfig, times_of
 
 PROFILES = (
@@ -162,7 +164,7 @@ def _step_s(times: StepTimes, row: Any) -> float:
 AGENTS = "traces/sweagent_glm45_bs{}.jsonl.gz"
 
 
-MODEL, GPU, GPUS = "glm-4.5-fp8", "h200", 8
+MODEL, GPU, GPUS, CHUNK = "glm-4.5-fp8", "h200", 8, 8192
 STAGES = 2
 """The server ran vLLM with 4-way tensor and 2-way pipeline parallelism (SWE-agent-profile/config/vllm_batch.yaml
 in HaoKang-Timmy/ThunderAgent @ e648651, MIT)."""
@@ -173,38 +175,25 @@ LONG = 200
 """Output tokens of turns whose decode times are calibrated on."""
 
 
-class AgentServer:
-    """The model of one server, with three numbers from its run at concurrency 1.
-
-    The engine keeps ``STAGES`` batches in flight, one in each stage, and deals the requests out to them. A token takes
-    a batch's time through all stages, or longer where the busiest stage must pass all batches in that time.
+class CalibratedBatches:
+    """Step times of a batch, with two numbers from the run at concurrency 1.
 
     Args:
-        times: of all layers, one stage after the other.
+        times: of all layers.
         step_s: added to every batch.
         chunk: factor on what prompt chunks add to a batch.
-        busiest: the busiest stage's share of a batch's time.
     """
 
-    def __init__(self, times: StepTimes, step_s: float, chunk: float, busiest: float = BUSIEST_STAGE) -> None:
-        self._times, self._step_s, self._chunk, self._busiest = times, step_s, chunk, busiest
+    def __init__(self, times: StepTimes, step_s: float, chunk: float) -> None:
+        self._times, self.added_s, self.chunk = times, step_s, chunk
         self.provenance = times.provenance
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
-        batches = min(STAGES, len(chunks) + decodes)
-        dealt = [chunks[number::batches] for number in range(batches)]
-        # a batch without a chunk takes the decodes that do not divide evenly
-        share = [(decodes + batches - 1 - number) // batches for number in reversed(range(batches))]
-        mean = decode_context_tokens / decodes if decodes else 0.0
-        seconds = [self._batch_s(part, n, round(n * mean)) for part, n in zip(dealt, share, strict=True)]
-        return max(*seconds, self._busiest * sum(seconds)) if batches > 1 else seconds[0]
-
-    def _batch_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         whole = self._times.step_s(chunks, decodes, decode_context_tokens)
         if not chunks:
-            return whole + self._step_s
+            return whole + self.added_s
         alone = self._times.step_s((), decodes or 1, decode_context_tokens or 1)
-        return alone + max(whole - alone, 0.0) * self._chunk + self._step_s
+        return alone + max(whole - alone, 0.0) * self.chunk + self.added_s
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
         return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
@@ -216,17 +205,25 @@ class AgentServer:
 def agent_lines(data: Path) -> Iterator[str]:
     """Calibrated on the run of one agent at a time; the run of four at a time is predicted."""
     alone, together = (_agent_run(data / AGENTS.format(concurrency)) for concurrency in (1, 4))
-    config = EngineConfig(gpu=GPU, model=MODEL, tensor_parallel=GPUS, max_num_seqs=64, chunk_tokens=8192)
-    times = load_step_times(GPU, MODEL, GPUS // STAGES, 0.0)
-    server, latency_s, unrecorded = _calibrate(alone, times)
+    degree = GPUS // STAGES
+    config = EngineConfig(
+        gpu=GPU,
+        model=MODEL,
+        tensor_parallel=degree,
+        pipeline_parallel=STAGES,
+        max_num_seqs=64,
+        chunk_tokens=CHUNK,
+    )
+    times = load_step_times(GPU, MODEL, degree, 0.0)
+    batch, latency_s, unrecorded = _calibrate(alone, times)
     yield (
-        f"calibrated on {len(alone.served)} turns at concurrency 1: {server._step_s * 1e3:+.1f} ms a step, chunks x "
-        f"{server._chunk:.1f}, {latency_s * 1e3:.0f} ms a turn outside the engine, {unrecorded} unrecorded "
+        f"calibrated on {len(alone.served)} turns at concurrency 1: {batch.added_s * 1e3:+.1f} ms a batch, chunks x "
+        f"{batch.chunk:.1f}, {latency_s * 1e3:.0f} ms a turn outside the engine, {unrecorded} unrecorded "
         f"tokens a turn; step times: {times.provenance.kind}"
     )
     yield "| run | turns | | measured | modelled | error |"
     yield "|---|---|---|---|---|---|"
-    even = AgentServer(times, server._step_s, server._chunk, 1 / STAGES)
+    server, even = (StagedStepTimes(batch, STAGES, share, CHUNK) for share in (BUSIEST_STAGE, 1 / STAGES))
     runs = (("concurrency 1", alone, server), ("concurrency 4", together, server), ("4, even stages", together, even))
     for name, run, model in runs:
         later = tuple(
@@ -297,7 +294,7 @@ def _agent_run(path: Path) -> LoggedRun:
     return LoggedRun(path.name, tuple(sorted(shifted, key=lambda each: each.arrival_s)))
 
 
-def _calibrate(run: LoggedRun, times: StepTimes) -> tuple[AgentServer, float, int]:
+def _calibrate(run: LoggedRun, times: StepTimes) -> tuple[CalibratedBatches, float, int]:
     """From turns that had the server to themselves: a line through their prefill times, and their decode times.
 
     The server generated more tokens than the trace records: a turn with 109 recorded tokens decoded for 31 s, although
@@ -321,7 +318,7 @@ def _calibrate(run: LoggedRun, times: StepTimes) -> tuple[AgentServer, float, in
     unrecorded = fmean(tokens * (step_s / (model_s + extra_s) - 1.0) for tokens, step_s, model_s in decode)
     chunk, base_s = np.polyfit(modelled, prefill, 1)
     latency_s = max(float(base_s) - times.step_s((), 1, 1) - extra_s, 0.0)
-    return AgentServer(times, extra_s, float(chunk)), latency_s, round(unrecorded)
+    return CalibratedBatches(times, extra_s, float(chunk)), latency_s, round(unrecorded)
 
 
 def _agent_numbers(measured: Sequence[Served], modelled: Sequence[Served]) -> dict[str, tuple[float, float]]:

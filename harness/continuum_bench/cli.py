@@ -11,21 +11,19 @@ import typer
 
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.commands import add_command
-from continuum_bench.options.declare import NOT_NEGATIVE, POSITIVE, SHARE, WRITABLE, at_least
-from continuum_bench.options.gate import GateOptions, SloOptions
-from continuum_bench.options.run import (
-    Format,
-    Json,
-    LiveOptions,
-    ReplayOptions,
-    RunOptions,
-    TokensReading,
-    check_no_server_needed,
+from continuum_bench.options.reports import (
+    AnalyzeOptions,
+    CompareOptions,
+    GateOptions,
+    ReportOptions,
+    SelfCheckOptions,
+    SloOptions,
 )
+from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions, check_no_server_needed
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.options.together import Needs, Without
+from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
 from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
@@ -41,25 +39,6 @@ app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
 step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
-
-Directories = Annotated[
-    list[Path],
-    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
-]
-TableForm = Annotated[
-    str | None,
-    typer.Option("--format", help="Write a table for other programs: csv, json, latex, markdown or parquet."),
-]
-AS_JSON = "--format json writes a table as JSON"
-JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON), Without("out", AS_JSON)]
-TableFile = Annotated[Path | None, WRITABLE, typer.Option(help="File for that table. Default: standard output.")]
-Source = Annotated[Path, typer.Argument(help="Trace file to read.")]
-Target = Annotated[Path, WRITABLE, typer.Argument(help="File to write. It is gzipped if its name ends in .gz.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -130,8 +109,8 @@ def run(
     """Play one run that a YAML file describes: any command line of swebench, bfcl, openhands or replay."""
     from continuum_bench.experiment_file import read_experiment  # noqa: PLC0415
 
-    found = read_experiment(file, overrides or ())
-    return _play(found.workload, found.options, found.live)
+    experiment = read_experiment(file, overrides or ())
+    return _play(experiment.workload, experiment.options, experiment.live)
 
 
 @add_command(app)
@@ -189,144 +168,62 @@ def doctor(json_output: Json = False) -> int:
 
 
 @add_command(app)
-def analyze(
-    directories: Directories,
-    misses: Annotated[
-        bool,
-        Without("table", "--table misses is the table of them"),
-        typer.Option("--misses", help="Show why each returning turn found its KV in the cache, or did not."),
-    ] = False,
-    table: Annotated[
-        str | None, typer.Option(help="Which rows to write: runs, misses, programs, turns or pins.")
-    ] = None,
-    form: TableForm = None,
-    out: TableFile = None,
-    json_output: JsonAlone = False,
-    *,
-    slo: SloOptions,
-) -> int:
+def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Compute the metrics of recorded runs from their files."""
-    from continuum_bench.reports import show_metrics, show_misses, write_run_table  # noqa: PLC0415
+    from continuum_bench.reports import analyze_runs  # noqa: PLC0415
 
-    if form is not None or out is not None or table is not None:
-        return write_run_table(directories, table or ("misses" if misses else "runs"), form or "csv", out, slo)
-    if misses and not json_output:
-        return show_misses(directories)
-    return show_metrics(directories, json_output, slo)
+    return analyze_runs(options, slo)
 
 
 @add_command(app)
-def report(
-    directories: Directories,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write one page about all directories: their seeds together, and the mean JCT by load."),
-    ] = None,
-    images: Annotated[
-        bool, typer.Option("--images", help="Also write every figure as PNG and SVG beside the page.")
-    ] = False,
-    baseline: Baseline = None,
-) -> int:
+def report(options: ReportOptions) -> int:
     """Write summary.json, summary.csv and report.html again."""
     from continuum_bench.reports import write_reports  # noqa: PLC0415
 
-    return write_reports(directories, out, images, baseline)
+    return write_reports(options)
 
 
 @add_command(app)
-def compare(
-    directories: Directories,
-    baseline: Baseline = None,
-    form: TableForm = None,
-    out: TableFile = None,
-    json_output: JsonAlone = False,
-    *,
-    slo: SloOptions,
-    gate: GateOptions,
-) -> int:
+def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
-    from continuum_bench.reports import show_comparison, write_comparison  # noqa: PLC0415
+    from continuum_bench.reports import compare_runs  # noqa: PLC0415
 
-    if form is not None or out is not None:
-        return write_comparison(directories, form or "csv", out, baseline, slo)
-    return show_comparison(directories, json_output, baseline, slo, gate)
+    return compare_runs(options, slo, gate)
 
 
 @add_command(app)
-def selfcheck(
-    directory: Annotated[Path, typer.Argument(help="An experiment with many seeds.")],
-    against: Annotated[
-        Path | None,
-        typer.Option(help="The same experiment with a difference that has no effect. Runs are paired by seed."),
-    ] = None,
-    pairs: Annotated[int, at_least(2), typer.Option(help="Number of pairs of runs in each comparison.")] = 5,
-    json_output: Json = False,
-) -> int:
+def selfcheck(options: SelfCheckOptions) -> int:
     """Compare a policy with itself, and show how often the comparison sees a difference that does not exist."""
     from continuum_bench.reports import show_self_check  # noqa: PLC0415
 
-    return show_self_check(directory, against, pairs, json_output)
+    return show_self_check(options)
 
 
 # -------------------------------------------------------------------------------------------------- traces
 
 
 @add_command(traces_app, "import")
-def import_(source: Source, target: Target, form: Format = None, overwrite: Overwrite = False) -> int:
+def import_(options: ImportOptions) -> int:
     """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
-    return import_traces(source, target, form, overwrite)
+    return import_traces(options.source, options.target, options.form, options.overwrite)
 
 
 @add_command(traces_app)
-def synth(
-    target: Target,
-    profile: Annotated[
-        str, typer.Option(help="swebench, bfcl, openhands, claude-code, long-prompts, or a profile file.")
-    ] = "swebench",
-    num_programs: Annotated[int, typer.Option("-n", "--num-programs", help="Number of programs.", min=1)] = 100,
-    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed. Equal seeds give equal files.")] = 0,
-    tokens_reading: TokensReading = "context",
-    length_scale: Annotated[
-        float, POSITIVE, typer.Option(help="Multiply every length in tokens by this factor.")
-    ] = 1.0,
-    runs_per_task: Annotated[
-        int,
-        typer.Option(
-            help="Runs of each task. They begin with the same prompt; the first runs of all come first.", min=1
-        ),
-    ] = 1,
-    task_correlation: Annotated[
-        float,
-        SHARE,
-        Needs("runs_per_task"),
-        typer.Option(help="Rank correlation of turns, and of tokens, between two runs of a task."),
-    ] = 0.75,
-    overwrite: Overwrite = False,
-) -> int:
+def synth(options: SynthOptions) -> int:
     """Synthesize programs from a profile."""
-    from continuum_traces.synth import Repeats  # noqa: PLC0415
-
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
 
-    repeats = Repeats(runs_per_task, task_correlation)
-    return synth_traces(target, profile, num_programs, seed, tokens_reading, length_scale, repeats, overwrite)
+    return synth_traces(options)
 
 
 @add_command(traces_app)
-def fit(
-    source: Source,
-    target: Target,
-    name: Annotated[str, typer.Option(help="Name of the profile.")] = "fitted",
-    tokens_reading: TokensReading = "context",
-    form: Format = None,
-    overwrite: Overwrite = False,
-) -> int:
+def fit(options: FitOptions) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
 
-    return fit_profile(source, target, name, tokens_reading, form, overwrite)
+    return fit_profile(options)
 
 
 @add_command(traces_app)
@@ -350,24 +247,11 @@ def validate(source: Source) -> int:
 
 
 @add_command(traces_app)
-def convert(
-    source: Source,
-    target: Target,
-    to: Annotated[
-        str,
-        typer.Option(
-            help="Format to write. Of a trace: continuum, agentic-mooncake, mooncake or llmservingsim. Of a run's "
-            "scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory, "
-            "from such a file)."
-        ),
-    ],
-    form: Annotated[Format, Without("to", "--format is for traces", lambda to: to in ("preview", "native"))] = None,
-    overwrite: Overwrite = False,
-) -> int:
+def convert(options: ConvertOptions) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
-    return convert_trace(source, target, to, form, overwrite)
+    return convert_trace(options)
 
 
 # ------------------------------------------------------------------------------------------------ step times

@@ -1,37 +1,32 @@
-"""How declared options become a command.
-
-A command is a function that takes dataclasses of options, and Typer's own parameters where they are few. It returns an
-exit code. ``add_command`` registers it with one parameter for each option.
-"""
+"""Turns a function that takes dataclasses of options into a command of Typer."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from functools import cache, wraps
 from itertools import pairwise
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
-from typer.models import ParameterInfo
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
-from continuum_bench.options.declare import check, extras_of, hints_of, owner_of, spelling
-from continuum_bench.options.together import Option, check_together, option, options_of
+from continuum_bench.options.declare import Option, declared
+from continuum_bench.options.together import check_together
 
 Command = Callable[..., int]
 
 
 def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
-    """Register the function below as a command of ``app``.
+    """Register the decorated function as a command of ``app``. The function returns an exit code.
 
     Args:
         app: the group of commands.
-        name: name of the command; default the function's.
+        name: name of the command; default: the function's name.
         settings: further arguments of ``typer.Typer.command``.
     """
 
@@ -43,69 +38,61 @@ def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> C
 
 
 def with_flat_signature(function: Command) -> Callable[..., None]:
-    """The same command with one parameter for each option of its dataclasses, and with errors as one line."""
+    """Return the command with one parameter for each option of its dataclasses, and with errors shown in one line.
+
+    Parameters that are no dataclasses stay as they are, for Typer.
+    """
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: _parameters(hint) for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = {name: _parameters(group) for name, group in groups.items()}
 
     @wraps(function)
     def command(**given: Any) -> None:
         def run() -> int:
-            for name, parameters in groups.items():
-                given[name] = hints[name](**{each.name: given.pop(each.name) for each in parameters})
-            for name, value in given.items():
-                check(name, value, hints[name])
-            check_together(_options(given))
+            for name, group in groups.items():
+                given[name] = group(**{each.name: given.pop(each.name) for each in parameters[name]})
+            check_together(*(given[name] for name in groups))
             return function(**given)
-
-        def _options(given: Mapping[str, Any]) -> dict[str, Option]:
-            plain = {name: value for name, value in given.items() if name not in groups}
-            found = {name: option(name, hints[name], value, own[name].default) for name, value in plain.items()}
-            return found | {name: each for group in groups for name, each in options_of(given[group]).items()}
 
         exit_with(run)
 
-    own = inspect.signature(function).parameters
-    flat = [groups.get(name) or [each.replace(annotation=hints[name])] for name, each in own.items()]
-    every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
-    cast(Any, command).__signature__ = inspect.Signature(every)
+    own = inspect.signature(function).parameters.values()
+    flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
+    cast(Any, command).__signature__ = inspect.Signature(keywords)
     return command
 
 
-def _parameters(group: Any) -> list[inspect.Parameter]:
-    """One parameter for each field that is an option."""
-    found = [(each, _annotation(group, each)) for each in fields(group)]
+def _parameters(group: type) -> list[inspect.Parameter]:
+    """Return one parameter for each field that is an option of the command line."""
     return [
         inspect.Parameter(
-            each.name,
+            option.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=annotation,
+            default=inspect.Parameter.empty if option.default is MISSING else option.default,
+            annotation=Annotated[option.plain_type, info],
         )
-        for each, annotation in found
-        if annotation is not None
+        for option in declared(group).values()
+        if (info := _info(option)) is not None
     ]
 
 
-def _annotation(group: Any, field: Field[Any]) -> Any:
-    """A field's type and what Typer is to know of it; None for a field that is no option."""
-    hint = hints_of(group)[field.name]
-    owner = owner_of(group, field.name)
-    given = next((extra for extra in extras_of(hint) if isinstance(extra, ParameterInfo)), None)
-    sentence = _sentences(owner.__module__)[owner.__name__].get(field.name)
-    if given is None and sentence is None:
+def _info(option: Option) -> Any:
+    """Return the parameter for Typer, or None if the field has no help text."""
+    sentence = _sentences(option.owner.__module__)[option.owner.__name__].get(option.name)
+    if option.info is None and sentence is None:
         return None
-    plain = get_args(hint)[0] if extras_of(hint) else hint
-    # Typer gives a bool --no-NAME too, unless its name is written out.
-    names = [spelling(field.name, hint)] if plain is bool else []
-    info = typer.Option(*names) if given is None else copy(given)
+    # Typer adds --no-NAME to a bool, unless the name of the option is given.
+    names = [option.spelling] if option.plain_type is bool else []
+    info = copy(option.info or typer.Option(*names))
     info.help = info.help or sentence
-    info.rich_help_panel = info.rich_help_panel or vars(owner).get("panel")
-    return Annotated[plain, info]
+    info.rich_help_panel = info.rich_help_panel or vars(option.owner).get("panel")
+    return info
 
 
 @cache
 def _sentences(module: str) -> dict[str, dict[str, str]]:
-    """The sentences under the fields of a module's classes."""
+    """Return the sentences below the fields of a module's classes, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: dict(_texts(node.body)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
@@ -117,7 +104,7 @@ def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def exit_with(work: Callable[[], int]) -> None:
-    """Run a command. A user's mistake is one line on stderr and exit code 2, never a traceback."""
+    """Run a command and exit with its code. A user's mistake is shown in one line on stderr, with exit code 2."""
     from continuum_bench.user_errors import USER_ERRORS  # noqa: PLC0415 - keeps --help fast
 
     try:

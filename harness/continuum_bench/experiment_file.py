@@ -1,7 +1,7 @@
-"""One run as a YAML file: ``continuum-bench run FILE`` reads it, and ``--print-config`` writes it.
+"""Experiment files (YAML): ``continuum-bench run FILE`` reads one, and ``--print-config`` writes one.
 
-``workload`` is swebench, bfcl, openhands or a trace file. Every other key is an option of these commands, named as on
-the command line, with ``_`` or ``-``.
+The key ``workload`` is swebench, bfcl, openhands or a trace file. Every other key is an option of these commands with
+its name on the command line, written with ``_`` or ``-``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.option_values import read_value
-from continuum_bench.options.declare import OptionError, hints_of, is_set, spelling
+from continuum_bench.options.declare import OptionError, declared, is_set
 from continuum_bench.options.policies import arms_of, read_policy_options
-from continuum_bench.options.run import DEFAULT_POLICIES, LiveOptions, RunOptions
-from continuum_bench.options.together import faults, options_of
-from continuum_bench.yaml_files import yaml_fault, yaml_of
+from continuum_bench.options.run import DEFAULT_POLICIES, WORKLOADS, LiveOptions, RunOptions
+from continuum_bench.options.together import faults
+from continuum_bench.yaml_files import beside, yaml_fault, yaml_of
 
-WORKLOADS = ("swebench", "bfcl", "openhands")
 REPLAY = "replay"
-_HINTS = {**hints_of(RunOptions), **hints_of(LiveOptions)}
 KEYS = {
-    spelling(name, hint).removeprefix("--").replace("-", "_"): name
-    for name, hint in _HINTS.items()
-    if name != "print_config"
+    option.spelling.removeprefix("--").replace("-", "_"): option
+    for option in (*declared(RunOptions).values(), *declared(LiveOptions).values())
+    if option.name != "print_config"
 }
-"""The option's name in the file, and the field that holds it."""
+"""Maps a key of the file to the option's declaration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class ExperimentFile:
 
 
 def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile:
-    """Read a file, and replace its values by those of ``NAME=VALUE``.
+    """Read a file, and replace its values by ``overrides`` (``NAME=VALUE``).
 
     Raises:
         BenchError: an invalid file or value; the message names the file, the line and the key.
@@ -53,24 +51,25 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile
     name, traces = _workload(entries.pop("workload", None), path.parent)
     if "traces" in entries:
         traces = _trace(entries.pop("traces"), path.parent)
-    fields = {KEYS[key]: _value(entry) for key, entry in entries.items()}
-    of_live = {field: fields.pop(field) for field in hints_of(LiveOptions) if field in fields}
-    found = ExperimentFile(name, RunOptions(traces=traces, **fields), LiveOptions(**of_live))
-    where = {KEYS[key]: entry.where for key, entry in entries.items()}
-    for field, fault in faults({**options_of(found.options), **options_of(found.live)}):
-        raise BenchError(f"{where[field]}: {fault}")
+    values = {KEYS[key].name: read_value(KEYS[key], entry.value, entry.where) for key, entry in entries.items()}
+    of_live = {field: values.pop(field) for field in declared(LiveOptions) if field in values}
+    experiment = ExperimentFile(name, RunOptions(traces=traces, **values), LiveOptions(**of_live))
+    where = {KEYS[key].name: entry.where for key, entry in entries.items()}
+    for option, fault in faults(experiment.options, experiment.live):
+        raise BenchError(f"{where[option.name]}: {fault}")
     try:
-        read_policy_options(found.options.policy_option or (), arms_of(found.options.policy or DEFAULT_POLICIES))
+        policies = arms_of(experiment.options.policy or DEFAULT_POLICIES)
+        read_policy_options(experiment.options.policy_option or (), policies)
     except (OptionError, PluginError, PolicyError) as error:
         raise BenchError(f"{where['policy_option']}: {str(error).removeprefix('--policy-option ')}") from error
-    return found
+    return experiment
 
 
 def experiment_yaml(workload: str, options: RunOptions, live: LiveOptions) -> str:
-    """The file that ``read_experiment`` reads as these options: every option that has a value, including defaults."""
-    given = {field: getattr(options, field) for field in hints_of(RunOptions)}
-    given |= {field: getattr(live, field) for field in hints_of(LiveOptions)} if live.base_url is not None else {}
-    values = {key: given[field] for key, field in KEYS.items() if is_set(given.get(field))}
+    """Return the text of a file that ``read_experiment`` reads as these options, with defaults written out."""
+    groups = [options] if live.base_url is None else [options, live]
+    given = {name: getattr(group, name) for group in groups for name in declared(type(group))}
+    values = {key: given[option.name] for key, option in KEYS.items() if is_set(given.get(option.name))}
     if "policy" in values:
         values["policy"] = arms_of(values["policy"])
     whole = {"workload": values.pop("traces") if workload == REPLAY else workload, **values}
@@ -103,7 +102,7 @@ def _override(text: str) -> _Entry:
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    """The options in the file, in the order in which they stand there, each with its line number."""
+    """Yield the options of the file in their order, each with its line number."""
     with yaml_of(path) as text:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
@@ -128,21 +127,15 @@ def _known(name: str, where: str) -> str:
     return key
 
 
-def _value(entry: _Entry) -> Any:
-    field = KEYS[entry.key]
-    return read_value(field, entry.value, _HINTS[field], entry.where)
-
-
 def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:
-    """The command, and the trace that it replays."""
+    """Return the command, and the trace file if the command is ``replay``."""
     if entry is None or entry.value in WORKLOADS:
         return WORKLOADS[0] if entry is None else str(entry.value), None
     return REPLAY, _trace(entry, folder, f", nor a workload; {which(entry.value, WORKLOADS)}")
 
 
 def _trace(entry: _Entry, folder: Path, or_what: str = "") -> Path:
-    """A file beside the experiment's, or in the working directory."""
-    beside = [path for path in (folder / str(entry.value), Path(str(entry.value))) if path.is_file()]
-    if not beside:
+    trace = beside(folder, entry.value)
+    if trace is None:
         raise BenchError(f"{entry.where}: {entry.value!r} is no file{or_what}")
-    return beside[0]
+    return trace

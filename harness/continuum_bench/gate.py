@@ -11,7 +11,7 @@ from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, 
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.names import which
 
-from continuum_bench.options.gate import GateOptions
+from continuum_bench.options.reports import GateOptions
 from continuum_bench.show import print_notice
 
 FAILED = 3

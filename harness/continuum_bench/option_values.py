@@ -1,10 +1,14 @@
-"""Options whose values have a form of their own, or name something: each is read once before anything starts."""
+"""Reads option values from YAML, and checks those whose text has a form or names something.
+
+A command line is checked by the command that uses the value. An experiment file and a sweep's grid are checked here,
+before anything starts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 import msgspec
 from continuum_server.policy.catalog import PolicyError
@@ -17,7 +21,7 @@ from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import read_edge
-from continuum_bench.options.declare import OptionError, check
+from continuum_bench.options.declare import Option, OptionError
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import read_death
@@ -50,37 +54,41 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "cool_down": lambda text: read_edge("--cool-down", text),
     "dialect": _one_of(DIALECTS),
 }
-"""What reads the value of an option, by the field's name. Its error may begin with ``--option VALUE:``."""
+"""The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""
 
 
-def read_value(name: str, given: Any, hint: Any, where: str) -> Any:
-    """A value from YAML as the option's type. It is within the option's limit, and can be read.
+def read_value(option: Option, given: Any, where: str) -> Any:
+    """Convert a value from YAML to the option's type, and check its limits and its form.
+
+    Args:
+        option: the declaration of the option.
+        given: the decoded YAML.
+        where: the beginning of the error message.
 
     Raises:
-        BenchError: ``where``, and why it is not.
+        BenchError: the value is of another type, violates a limit or cannot be parsed.
     """
-    given = _as_text(given, hint)
+    given = _as_text(given, option)
     try:
-        value = msgspec.convert(given, hint, dec_hook=lambda kind, text: kind(text))
+        value = msgspec.convert(given, option.hint, dec_hook=lambda kind, text: kind(text))
     except (msgspec.ValidationError, TypeError) as error:
         wanted = str(error).removeprefix("Expected `").partition("`")[0].replace(" | null", "")
         raise BenchError(f"{where}: {given!r} is no value of this option; expected {wanted}") from error
     try:
-        check(name, value, hint)
-        if value is not None and name in READERS:
-            READERS[name](value)
+        option.check(value)
+        if value is not None and option.name in READERS:
+            READERS[option.name](value)
     except (BenchError, OffloadError, OptionError, PolicyError, StepTimesError) as error:
         text = str(error)
         raise BenchError(f"{where}: {text.partition(' ')[2] if text.startswith('--') else text}") from error
     return value
 
 
-def _as_text(value: Any, hint: Any) -> Any:
-    """A number where the option takes text, and one text where it takes several, as a command line has them."""
-    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    kinds = get_args(plain) or (plain,)
+def _as_text(value: Any, option: Option) -> Any:
+    """Convert a number for an option that takes text, and a single text for one that takes several."""
+    types = get_args(option.plain_type) or (option.plain_type,)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return value
-    if list[str] in kinds:
+    if list[str] in types:
         return [str(value)]
-    return str(value) if str in kinds else value
+    return str(value) if str in types else value

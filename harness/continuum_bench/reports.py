@@ -1,4 +1,4 @@
-"""``analyze``, ``report``, ``compare``, ``selfcheck``: read recorded files, print tables, write pages."""
+"""The commands ``analyze``, ``report``, ``compare`` and ``selfcheck``, which read recorded runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.latency import caption as latency_caption
@@ -35,28 +36,26 @@ from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
-from continuum_bench.options.gate import GateOptions, SloOptions
+from continuum_bench.options.reports import (
+    AnalyzeOptions,
+    CompareOptions,
+    GateOptions,
+    ReportOptions,
+    SelfCheckOptions,
+    SloOptions,
+)
 from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
 
-_NO_SLO, _NO_GATE = SloOptions(), GateOptions()
 
-
-def show_metrics(paths: Sequence[Path], as_json: bool, slo: SloOptions = _NO_SLO) -> int:
-    runs = _judged(_runs(paths, slo.alone), slo)
-    if as_json:
-        data = {
-            str(run.path): {
-                **run.metrics.values,
-                "pins_by_ending": run.metrics.pins_by_ending,
-                "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
-                "unfinished": run.metrics.facts.unfinished,
-                "failed": run.metrics.facts.failed,
-                "errors_by_kind": run.metrics.errors_by_kind,
-                **_verdicts(run.path),
-            }
-            for run in runs
-        }
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
+    """Print the metrics of each run, or the table that the options name."""
+    if options.form is not None or options.out is not None or options.table is not None:
+        return _write_run_table(options, slo)
+    if options.misses and not options.json_output:
+        return _show_misses(options.directories)
+    runs = _judged(_runs(options.directories, slo.alone), slo)
+    if options.json_output:
+        _print_json({str(run.path): _metrics_json(run) for run in runs})
         return 0
     rows = (*METRICS, *(slo_metrics(read_slo(slo.slo)) if slo.slo else ()))
     for run in runs:
@@ -64,9 +63,24 @@ def show_metrics(paths: Sequence[Path], as_json: bool, slo: SloOptions = _NO_SLO
     return 0
 
 
+def _print_json(data: object) -> None:
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def _metrics_json(run: Run) -> dict[str, Any]:
+    return {
+        **run.metrics.values,
+        "pins_by_ending": run.metrics.pins_by_ending,
+        "misses": [asdict(row) for row in cause_rows(run.metrics.facts.returns)],
+        "unfinished": run.metrics.facts.unfinished,
+        "failed": run.metrics.facts.failed,
+        "errors_by_kind": run.metrics.errors_by_kind,
+        **_verdicts(run.path),
+    }
+
+
 def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
-    """All runs in these directories, complete or not. Each is read once. ``alone``: the run of the same programs one at
-    a time, to which slowdowns are measured."""
+    """Read all runs in these directories once, complete or not. ``alone``: as in ``SloOptions``."""
     alone_s = None if alone is None else completion_times(alone)
     folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
@@ -76,7 +90,7 @@ def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
 
 
 def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
-    """``passed``, by program, for real agents whose programs were tested; empty for other runs."""
+    """Return ``{"passed": {PROGRAM: BOOL}}`` for real agents whose programs were tested, else an empty mapping."""
     verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
     return {"passed": verdicts} if verdicts else {}
 
@@ -100,8 +114,8 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         print_notice(f"failed programs: {', '.join(measured.facts.failed)}")
 
 
-def show_misses(paths: Sequence[Path]) -> int:
-    """Why returning turns found their KV or not, a table for each run."""
+def _show_misses(paths: Sequence[Path]) -> int:
+    """Print for each run a table of the causes of prefix cache hits and misses of returning turns."""
     for run in _runs(paths):
         returns = run.metrics.facts.returns
         if returns:
@@ -111,34 +125,37 @@ def show_misses(paths: Sequence[Path]) -> int:
     return 0
 
 
-def write_run_table(paths: Sequence[Path], name: str, form: str, out: Path | None, slo: SloOptions = _NO_SLO) -> int:
-    """A table of runs for another program: see ``continuum_analysis.tables``."""
+def _write_run_table(options: AnalyzeOptions, slo: SloOptions) -> int:
+    """Write a table of runs for another program (``continuum_analysis.tables``)."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
+    name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    return _wrote(write_table(TABLES[name](_judged(_runs(paths, slo.alone), slo)), form, out), out)
+    rows = TABLES[name](_judged(_runs(options.directories, slo.alone), slo))
+    return _wrote(write_table(rows, options.form or "csv", options.out), options.out)
 
 
-def write_reports(paths: Sequence[Path], out: Path | None, images: bool, baseline: str | None = None) -> int:
+def write_reports(options: ReportOptions) -> int:
     """Write a page for each directory, or the page ``out`` about all of them."""
+    paths, out = options.directories, options.out
     if out is not None:
-        written = [write_joint_report(paths, out, baseline)]
+        written = [write_joint_report(paths, out, options.baseline)]
     else:
-        written = [_report_of(path, baseline) for path in paths]
+        written = [_report_of(path, options.baseline) for path in paths]
     for page in written:
         print_notice(f"report: {page}")
-    if images:
+    if options.images:
         from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
 
-        for group in [list(paths)] if out is not None else [[path] for path in paths]:
+        for group in [paths] if out is not None else [[path] for path in paths]:
             folder = (out.parent if out is not None else group[0]) / "images"
             print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
     return 0
 
 
 def _report_of(path: Path, baseline: str | None) -> Path:
-    """Writes the report of an experiment, or of a sweep with its tables and plot."""
+    """Write the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
         from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
 
@@ -148,27 +165,21 @@ def _report_of(path: Path, baseline: str | None) -> Path:
     return write_report(path, baseline)
 
 
-def show_comparison(
-    paths: Sequence[Path],
-    as_json: bool,
-    baseline: str | None = None,
-    slo: SloOptions = _NO_SLO,
-    gate: GateOptions = _NO_GATE,
-) -> int:
-    """Runs of all the directories side by side: seeds merged, a table for each load. Returns the exit code."""
+def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
+    """Compare the runs of all directories, with seeds merged and a table for each load. Returns the exit code."""
+    if options.form is not None or options.out is not None:
+        return _write_comparison(options, slo)
     conditions = read_conditions(gate)
-    directories = _directories(paths, slo)
+    directories = _directories(options.directories, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
-    summaries = [
-        (", ".join(map(str, group)), found) for group in groups for found in [_summaries(directories, group, baseline)]
-    ]
-    outcomes = apply_conditions(directories, conditions, baseline)
-    if as_json:
-        sys.stdout.write(_comparison_json([each for _, found in summaries for each in found.items()]))
+    summaries = {", ".join(map(str, group)): _summaries(directories, group, options.baseline) for group in groups}
+    outcomes = apply_conditions(directories, conditions, options.baseline)
+    if options.json_output:
+        _print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
     else:
-        for caption, found in summaries:
-            _print_comparison(caption, found, slo)
+        for caption, by_jps in summaries.items():
+            _print_comparison(caption, by_jps, slo)
     return conclude(outcomes, gate)
 
 
@@ -186,31 +197,29 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         print_verdict(verdict(summary))
 
 
-def write_comparison(
-    paths: Sequence[Path], form: str, out: Path | None, baseline: str | None = None, slo: SloOptions = _NO_SLO
-) -> int:
+def _write_comparison(options: CompareOptions, slo: SloOptions) -> int:
     from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
 
-    summaries = _summaries(directories := _directories(paths, slo), list(directories), baseline)
+    form, out = options.form or "csv", options.out
+    summaries = _summaries(directories := _directories(options.directories, slo), list(directories), options.baseline)
     if form == "json":
-        return _wrote(write_text(_comparison_json(list(summaries.items())), out), out)
+        return _wrote(write_text(json.dumps(_comparison_json(list(summaries.items())), indent=2) + "\n", out), out)
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
 
 
-def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> str:
-    """``--json`` and ``--format json``: what summary.json holds, a list of it where there are several loads."""
+def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> object:
+    """Return the contents of summary.json, or a list of them if there are several loads."""
     data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries]
-    return json.dumps(data[0] if len(data) == 1 else data, indent=2) + "\n"
+    return data[0] if len(data) == 1 else data
 
 
-def show_self_check(path: Path, against: Path | None, per_comparison: int, as_json: bool) -> int:
+def show_self_check(options: SelfCheckOptions) -> int:
     """Print how often the comparison sees a difference that does not exist."""
-    rates = self_check(
-        main_band(load_runs(path)), main_band(load_runs(against)) if against is not None else [], per_comparison
-    )
-    if as_json:
-        sys.stdout.write(json.dumps([asdict(rate) for rate in rates], indent=2) + "\n")
+    other = [] if options.against is None else main_band(load_runs(options.against))
+    rates = self_check(main_band(load_runs(options.directory)), other, options.pairs)
+    if options.json_output:
+        _print_json([asdict(rate) for rate in rates])
         return 0
     headings = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
     rows = [
@@ -218,7 +227,9 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
         + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
         for rate in rates
     ]
-    print_table(TextTable(headings, rows), f"{path}: a policy against itself", words=("pairs", "95% interval"))
+    print_table(
+        TextTable(headings, rows), f"{options.directory}: a policy against itself", words=("pairs", "95% interval")
+    )
     print_notice(
         "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
         "same runs. An honest 95% interval alarms in 5.0%; claims: alarms that the verdict would not call equal to 1%"
@@ -227,19 +238,17 @@ def show_self_check(path: Path, against: Path | None, per_comparison: int, as_js
 
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
-    """The runs of each directory, with the metrics of the SLO."""
+    """Return the runs of each directory, with the metrics of the SLO."""
     _refuse_twice(paths)
-    limits = None if slo.slo is None else read_slo(slo.slo)
     alone_s = None if slo.alone is None else completion_times(slo.alone)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    named = name_variants([run for each in loaded.values() for run in each])
-    runs = iter(named if limits is None else with_slo(named, limits))
+    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:
     """Raises:
-    AnalysisError: one directory, by two names or by one.
+    AnalysisError: one directory is given twice, perhaps by different names.
     """
     for number, path in enumerate(paths):
         if path.resolve() in [before.resolve() for before in paths[:number]]:
@@ -259,6 +268,7 @@ def _summaries(
 
 
 def _wrote(text: str, out: Path | None) -> int:
+    """Print ``text``, which is empty if the table was written to ``out``. Returns the exit code."""
     sys.stdout.write(text)
     if out is not None:
         print_notice(f"table: {out}")

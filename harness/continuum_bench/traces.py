@@ -17,11 +17,12 @@ from continuum_traces.run_dir import EVENTS, create, read_events, write_json, wr
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, profile_to_json, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, synthesize
 from rich.console import Console
 from rich.table import Table
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
 from continuum_bench.show import print_notice
 
 
@@ -53,31 +54,26 @@ def _read_telling(source: Path, form: str | None) -> tuple[list[Program], int]:
     return programs, sum(each.program_id is not None for each in left_out)
 
 
-def synth_traces(
-    target: Path,
-    profile: str,
-    num_programs: int,
-    seed: int,
-    reading: str,
-    length_scale: float,
-    repeats: Repeats,
-    overwrite: bool,
-) -> int:
-    check_free(target, overwrite)
-    loaded = load_profile(profile)
-    programs = synthesize(loaded, num_programs, seed, cast(Reading, reading), length_scale, repeats)
-    note = f"{num_programs} programs, seed {seed}, {reading} reading, lengths x {length_scale:g}"
+def synth_traces(options: SynthOptions) -> int:
+    check_free(options.target, options.overwrite)
+    profile, number, seed = load_profile(options.profile), options.num_programs, options.seed
+    repeats = Repeats(options.runs_per_task, options.task_correlation)
+    reading = cast(Reading, options.tokens_reading)
+    programs = synthesize(profile, number, seed, reading, options.length_scale, repeats)
+    note = f"{number} programs, seed {seed}, {reading} reading, lengths x {options.length_scale:g}"
     if repeats.runs > 1:
         note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
-    write_programs(target, programs, source=f"synthetic:{loaded.name}", note=note, synthetic=True)
-    print_notice(f"{note}: written to {target}")
+    write_programs(options.target, programs, source=f"synthetic:{profile.name}", note=note, synthetic=True)
+    print_notice(f"{note}: written to {options.target}")
     return 0
 
 
-def fit_profile(source: Path, target: Path, name: str, reading: str, form: str | None, overwrite: bool) -> int:
-    check_free(target, overwrite)
-    write_json(target, profile_to_json(fit(_read_telling(source, form)[0], name, cast(Reading, reading))))
-    print_notice(f"profile written to {target}")
+def fit_profile(options: FitOptions) -> int:
+    check_free(options.target, options.overwrite)
+    programs, _ = _read_telling(options.source, options.form)
+    profile = fit(programs, options.name, cast(Reading, options.tokens_reading))
+    write_json(options.target, dataclasses.asdict(profile))
+    print_notice(f"profile written to {options.target}")
     return 0
 
 
@@ -169,10 +165,11 @@ def _tool_table(found: TraceStats) -> Table:
     return table
 
 
-def convert_trace(source: Path, target: Path, to: str, form: str | None, overwrite: bool) -> int:
+def convert_trace(options: ConvertOptions) -> int:
     """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
-    if to != "native":  # which makes a run directory
-        check_free(target, overwrite)
+    source, target, to = options.source, options.target, options.to
+    if to != "native":  # the target is then a run directory
+        check_free(target, options.overwrite)
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
@@ -182,9 +179,9 @@ def convert_trace(source: Path, target: Path, to: str, form: str | None, overwri
         rows = read_preview(source)
         write_rows(create(target) / EVENTS, rows)
     elif to == "continuum":
-        return import_traces(source, target, form, overwrite)
+        return import_traces(source, target, options.form, options.overwrite)
     elif to in EXPORTERS:
-        export(target, _read_telling(source, form)[0], to)
+        export(target, _read_telling(source, options.form)[0], to)
     else:
         raise BenchError(f"--to {to}: {which(to, ['continuum', *EXPORTERS, 'preview', 'native'])}")
     print_notice(f"written to {target}")

@@ -1,4 +1,4 @@
-"""Reading YAML files: every fault is one sentence that names the file and, where YAML knows it, the line."""
+"""Reads YAML files. Every error message names the file and, if it is known, the line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from continuum_bench.errors import BenchError
 
 @contextmanager
 def yaml_of(path: Path) -> Iterator[str]:
-    """The text of a file. Parse it inside the block.
+    """Read a file for the block, which parses the text.
 
     Raises:
-        BenchError: the file cannot be read, or what the block parses is not YAML.
+        BenchError: the file cannot be read, or the text is not YAML.
     """
     try:
         yield path.read_text(encoding="utf-8")
@@ -31,5 +31,10 @@ def yaml_of(path: Path) -> Iterator[str]:
 
 
 def yaml_fault(error: yaml.YAMLError) -> str:
-    """What is wrong, in one line."""
+    """Return the parser's message in one line."""
     return str(getattr(error, "problem", None) or error).partition("\n")[0]
+
+
+def beside(folder: Path, name: object) -> Path | None:
+    """Return the file or folder of this name in ``folder``, else in the working directory; None: it does not exist."""
+    return next((path for path in (folder / str(name), Path(str(name))) if path.exists()), None)

@@ -1,9 +1,9 @@
-"""A child process that ends, with all processes it started, when this process ends, even by ``kill -9``.
+"""A child process that ends, with all processes that it started, when this process ends, even by ``kill -9``.
 
-A shell watches. It reads from a pipe that only this process can write to, and the pipe closes when this process ends.
-The shell then sends SIGTERM to the child, and at most ten seconds later SIGKILL to the child's process group. (Linux's
-parent-death signal reaches only the child itself, not vLLM's engine core; and it is sent already when the thread that
-started the child ends.)
+A second process, a shell, watches. It reads from a pipe that closes when this process ends. The shell then sends
+SIGTERM to the child, and at most ten seconds later SIGKILL to the child's process group. (Linux's parent-death signal
+would reach only the child itself and not vLLM's engine core. It is also sent when the thread that started the child
+ends.)
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ kill -s KILL -- "-$leader"
 """
 
 _TELL_AND_RUN = 'echo "$$" >&0; exec "$@" </dev/null'
-"""The child tells the watcher its process id before it becomes the command, so the watcher can always kill it."""
+"""The child sends its process id to the watcher before it executes the command, so the watcher can always kill it."""
 
 
 class BoundProcess:
-    """A command in a session of its own: Ctrl-C in the terminal does not reach it, only this object's signals do.
+    """A command that runs in its own session, where Ctrl-C in the terminal does not reach it.
 
     Args:
-        command: what to run.
-        environment: the command's whole environment.
-        output: where stdout and stderr go.
+        command: the command with its arguments.
+        environment: all environment variables of the command.
+        output: a file for stdout and stderr.
 
     Attributes:
         process: the running command.
@@ -79,12 +79,12 @@ class BoundProcess:
             os.kill(self.process.pid, signal.SIGTERM)
 
     def kill_group(self) -> None:
-        """Send SIGKILL to the command and all it started. Does not wait, so a signal handler may call it."""
+        """Send SIGKILL to the command and its child processes. Does not wait, so a signal handler may call it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """``kill_group``, and wait for the command's end. The command may have ended before."""
+        """Call ``kill_group``, and wait for the command's end. The command may have ended before."""
         self.kill_group()
         self.process.wait()
         self._watcher.kill()

@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again."""
+"""The folder of files that can be deleted at any time, because they are made again when needed."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``."""
+    """Return ``$XDG_CACHE_HOME/continuum`` or ``~/.cache/continuum``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "continuum"

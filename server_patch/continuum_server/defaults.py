@@ -1,4 +1,4 @@
-"""What an engine and a server are when nothing else is said; the command line shows these values as its defaults."""
+"""Default values of the options of engines and servers."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ PORT = 8000
 TOOL_CALL_PARSER = "hermes"
 DRAIN_S = 30
 SERVER_NAME = "CONTINUUM_SERVER"
-"""Environment variable of a server's process: the random name of this start, which tells it from any other server."""
+"""Environment variable that the launcher sets to a random name, which differs each time a server is started."""

@@ -1,7 +1,8 @@
-"""Several servers on one machine behind vllm-router: started, watched and stopped together.
+"""Start, watch and stop several servers on one machine behind vllm-router.
 
 vllm-router is a separate package and runs as a process. With the options below it stops sending requests to a dead
-server: refused connections open its circuit breaker, failed health checks keep it open, and retries go elsewhere.
+server: refused connections open its circuit breaker, failed health checks keep it open, and requests are retried on
+another server.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from continuum_traces.run_dir import replica_name
 from continuum_server.bound_process import BoundProcess
 from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server, now_s
-from continuum_server.ports import answers, free_port, hold_port, listening, listens
+from continuum_server.ports import answers, hold_port, listening, listens
 from continuum_server.server_config import ServerConfig, ServerError, ServerState
 
 ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
-"""Policies of vllm-router 0.1 that make sense here. The first two keep a program (X-Session-ID) on one server."""
+"""Policies of vllm-router 0.1 that suit these servers. The first two keep a program (X-Session-ID) on one server."""
 
 FAILURES = (
     *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "10"),
     *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
     *("--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5"),
 )
-"""A dead server is noticed after two seconds (the router's default: three minutes) or three refused requests. A health
-check may take ten seconds: a busy engine answers late, and a program that is sent to another server loses its KV."""
+"""The router notices a dead server after two seconds (by default: three minutes) or three refused requests. A health
+check may take ten seconds, because a busy engine answers late, and a program that is sent to another server loses its
+KV cache."""
 
 Say = Callable[[str], None]
 
 
-class Router:
+class Router(BoundProcess):
     """A running vllm-router.
 
     Args:
@@ -54,33 +56,33 @@ class Router:
     def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
         self.port = port
         self.url = f"http://{host}:{self.port}"
+        self._held = hold_port("127.0.0.1", 0)  # for its own metrics
+        metrics = str(self._held.getsockname()[1])
         command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
-        command += ["--host", host, "--port", str(self.port), "--prometheus-port", str(free_port())]
+        command += ["--host", host, "--port", str(self.port), "--prometheus-port", metrics]
         command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
-        environment = {"RUST_LOG": "warn", **os.environ}  # otherwise it logs every program's id three times a turn
+        environment = {"RUST_LOG": "warn", **os.environ}  # at its default level it logs program ids three times a turn
         with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
-            self._bound = BoundProcess(command, environment, file)
-        self.process = self._bound.process
-        self.kill, self.kill_group = self._bound.kill, self._bound.kill_group
+            super().__init__(command, environment, file)
 
-    @property
-    def ended(self) -> str | None:
-        """``was killed by signal 9`` or the like; None while it runs."""
-        return self._bound.ended
+    def kill(self) -> None:
+        """Kill the router, wait for its end, and give up its metrics' port."""
+        super().kill()
+        self._held.close()
 
     def knows_its_servers(self) -> bool:
-        """Whether the router has found all its servers."""
+        """Whether the router answers and has found all its servers."""
         return answers(f"{self.url}/health") and listens(self.process.pid, self.port)
 
     def state(self) -> ServerState:
-        """The state of the router itself, whatever its servers do. Takes up to two seconds."""
+        """Ask the router for its own state, which does not depend on the servers'. Takes up to two seconds."""
         if self.ended:
             return "dead"
         return "serving" if answers(f"{self.url}/liveness") else "unhealthy"
 
 
 def check_router(policy: str) -> None:
-    """See that there is a router with that policy.
+    """Check that vllm-router is installed and has that policy.
 
     Raises:
         ServerError: an unknown policy, or vllm-router is not installed.
@@ -92,7 +94,7 @@ def check_router(policy: str) -> None:
 
 
 def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
-    """One configuration for each replica, on a free port, with its own record folder, statistics file and GPUs.
+    """Return a configuration for each replica: a free port, and its own record folder, statistics file and GPUs.
 
     Raises:
         ServerError: there are fewer GPUs than the servers need.
@@ -112,28 +114,28 @@ def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
 
 
 def replica_file(path: Path, index: int) -> Path:
-    """``tools.json`` -> ``tools.replica0.json``."""
+    """Return the name of a replica's file: ``tools.json`` becomes ``tools.replica0.json``."""
     return path.with_name(f"{path.stem}.{replica_name(index)}{path.suffix}")
 
 
 def _devices(config: ServerConfig, replicas: int) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES of each replica; None: the engine uses no GPU."""
+    """Return CUDA_VISIBLE_DEVICES of each replica; None: the engine uses no GPU."""
     if config.engine != "gpu":
         return [None] * replicas
-    each, given = config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
-    all_of_them = given.split(",") if given else [str(number) for number in range(replicas * each)]
-    if len(all_of_them) < replicas * each:
+    needed, visible = replicas * config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(needed)]
+    if len(devices) < needed:
         raise ServerError(
-            f"{replicas} replicas of {each} GPUs need {replicas * each}; CUDA_VISIBLE_DEVICES has {len(all_of_them)}"
+            f"{replicas} replicas of {config.gpus} GPUs need {needed}; CUDA_VISIBLE_DEVICES has {len(devices)}"
         )
-    return [",".join(all_of_them[index * each : (index + 1) * each]) for index in range(replicas)]
+    return [",".join(devices[index : index + config.gpus]) for index in range(0, needed, config.gpus)]
 
 
 class Fleet:
     """Servers behind a router. As a context manager it waits until they are healthy, and leaves no process behind.
 
     Args:
-        config: of each server; ``host`` and ``port`` are the router's.
+        config: configuration of each server; ``host`` and ``port`` are the router's.
         replicas: number of servers.
         router: one of ``ROUTERS``.
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
@@ -141,7 +143,7 @@ class Fleet:
         health_port: port of ``health_url``, the health page of the whole fleet; 0: any free port.
 
     Raises:
-        ServerError: no router, too few GPUs, a port that is taken, or options that exclude each other.
+        ServerError: vllm-router is missing, there are too few GPUs, a port is taken, or options exclude each other.
         RunDirError: a record cannot be written, or another server writes it.
     """
 
@@ -176,17 +178,17 @@ class Fleet:
         self.health_url = self._page.url
         self.url = f"http://{config.host}:{self._port}"
         try:
-            for index, one in enumerate(replica_configs(config, replicas)):
-                self.servers.append(Server(one, self._log(replica_name(index))))
+            for index, replica in enumerate(replica_configs(config, replicas)):
+                self.servers.append(Server(replica, self._log(replica_name(index))))
         except BaseException:
             self.kill()
             raise
 
     def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
-        """Return once every server and the router answer.
+        """Wait until the router and every server answer.
 
         Raises:
-            ServerError: one died, or ``timeout_s`` passed.
+            ServerError: the router or a server died, or ``timeout_s`` passed.
         """
         deadline_s = now_s() + timeout_s
         for server in self.servers:
@@ -225,11 +227,11 @@ class Fleet:
             return fleet_health(of_router.result() if of_router is not None else "unhealthy", replicas)
 
     def wait(self, timeout_s: float) -> None:
-        """Return once all servers ended because they were asked to.
+        """Wait until all servers have ended after ``terminate`` or ``kill``.
 
         Raises:
             ServerError: the servers or the router ended by themselves. The message says how, and where the log is.
-            subprocess.TimeoutExpired: they still run after ``timeout_s``.
+            subprocess.TimeoutExpired: a server still runs after ``timeout_s``.
         """
         deadline_s = now_s() + timeout_s
         while True:
@@ -245,7 +247,7 @@ class Fleet:
             time.sleep(0.1)
 
     def terminate(self) -> None:
-        """Ask the servers to finish their requests and stop; the router stays up for the answers. Does not wait."""
+        """Ask the servers to finish their requests and stop. The router still delivers the answers. Does not wait."""
         self._stopping = True
         for server in self.servers:
             server.terminate()
@@ -268,7 +270,7 @@ class Fleet:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def stop(self) -> None:
-        """``terminate``, then ``kill`` if that takes too long."""
+        """Call ``terminate``, then ``kill`` if the servers do not end in time."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.wait(self.config.drain_s + 30.0)
@@ -282,7 +284,7 @@ class Fleet:
                 if not self._stopping:
                     left = len(self.servers) - len(self._lost)
                     self._say(f"{replica_name(index)} {how}; replicas left: {left}")
-                server.kill()  # processes that its engine core left behind
+                server.kill()  # child processes may still run
 
     def _log(self, name: str) -> Path | None:
         return self._logs / f"{name}.log" if self._logs is not None else None

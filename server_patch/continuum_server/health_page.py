@@ -1,4 +1,4 @@
-"""``GET /health`` of a fleet, as JSON. A thread of the process that started the fleet answers it."""
+"""``GET /health`` for a whole fleet, as JSON. A thread of the process that started the fleet answers it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from continuum_server.server_config import ServerState
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
-    """One server behind the router."""
+    """The state of one server behind the router."""
 
     name: str
     url: str
@@ -32,7 +32,10 @@ class FleetHealth:
 
 
 def fleet_health(router: ServerState, replicas: tuple[ReplicaHealth, ...]) -> FleetHealth:
-    """dead: the router does not serve, or no replica does. degraded: some replica does not."""
+    """Combine the states of the router and the replicas.
+
+    dead: the router or every replica does not serve. degraded: at least one replica does not serve.
+    """
     serving = sum(replica.state == "serving" for replica in replicas)
     if router != "serving" or not serving:
         return FleetHealth("dead", router, replicas)
@@ -40,19 +43,19 @@ def fleet_health(router: ServerState, replicas: tuple[ReplicaHealth, ...]) -> Fl
 
 
 class HealthPage:
-    """Listens from its creation on, and answers requests for ``/health`` once ``start`` was called.
+    """A web server that answers ``/health``. It holds its port from its creation on and answers after ``start``.
 
     Args:
         host: address to listen on.
-        port: 0 takes a free one.
-        look: called for every request, in a thread of its own.
+        port: 0 takes a free port.
+        fleet_state: called for every request, in a thread of its own.
 
     Raises:
         OSError, OverflowError: the port cannot be used.
     """
 
-    def __init__(self, host: str, port: int, look: Callable[[], FleetHealth]) -> None:
-        self._server = _Listener((host, port), _handler(look))
+    def __init__(self, host: str, port: int, fleet_state: Callable[[], FleetHealth]) -> None:
+        self._server = _Listener((host, port), _handler(fleet_state))
         self.url = f"http://{host}:{self._server.server_address[1]}/health"
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
@@ -71,7 +74,7 @@ class _Listener(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
 
-def _handler(look: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
+def _handler(fleet_state: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10.0
 
@@ -79,7 +82,7 @@ def _handler(look: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
             if self.path != "/health":
                 self.send_error(404)
                 return
-            health = look()
+            health = fleet_state()
             body = json.dumps(asdict(health), indent=1).encode() + b"\n"
             self.send_response(503 if health.status == "dead" else 200)
             self.send_header("Content-Type", "application/json")
@@ -88,6 +91,6 @@ def _handler(look: Callable[[], FleetHealth]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Logs nothing: a load balancer asks every few seconds."""
+            """Log nothing, because load balancers send a request every few seconds."""
 
     return Handler

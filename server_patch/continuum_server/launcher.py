@@ -1,8 +1,8 @@
-"""Start, watch and stop a vLLM server with the plugin: for ``continuum-bench serve``, tests and sweeps.
+"""Start, watch and stop a vLLM server with the plugin. ``continuum-bench serve``, sweeps and tests use this module.
 
 There are three engines: ``gpu`` (vLLM as it is installed), ``emulated`` (no GPU; modelled step times, scripted answers)
-and ``cpu`` (a tiny Llama with random weights, computed on the CPU). The server is a process of its own; this module
-imports no vLLM.
+and ``cpu`` (a tiny Llama with random weights, computed on the CPU). The server runs in its own process, so this module
+does not import vLLM.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Server:
     """A running server. As a context manager it waits until the server is healthy, and leaves no process behind.
 
     Args:
-        config: what to run.
+        config: the server's configuration.
         log: file for the server's output; None: this process's stderr.
 
     Raises:
         ServerError: the port is taken, or the log or the statistics cannot be written.
         RunDirError: the record cannot be written, or another server writes it.
-        ServerError, PolicyError, StepTimesError, EmulatedError: as ``command_of``.
+        ServerError, PolicyError, StepTimesError, EmulatedError: see ``command_of``.
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
@@ -63,10 +63,10 @@ class Server:
         self.process = self._bound.process
 
     def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
-        """Return once /health answers, and it is this server that answers.
+        """Wait until /health answers, and the answer comes from this server.
 
         Raises:
-            ServerError: it died, or ``timeout_s`` passed.
+            ServerError: the server died, or ``timeout_s`` passed.
         """
         deadline_s = now_s() + timeout_s
         while now_s() < deadline_s:
@@ -79,18 +79,18 @@ class Server:
         raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
 
     def wait(self, timeout_s: float) -> None:
-        """Return once the server ended because it was asked to.
+        """Wait until the server has ended after ``terminate`` or ``kill``.
 
         Raises:
-            ServerError: it ended by itself. The message says how, and where its log is.
-            subprocess.TimeoutExpired: it still runs after ``timeout_s``.
+            ServerError: the server ended by itself. The message says how, and where the log is.
+            subprocess.TimeoutExpired: the server still runs after ``timeout_s``.
         """
         self.process.wait(timeout_s)
         if not self._stopping:
             raise ServerError(f"the server {self.how_it_ended()}")
 
     def how_it_ended(self) -> str | None:
-        """``was killed by signal 9; see LOG`` or the like; None while it runs."""
+        """Return ``was killed by signal 9; see LOG`` or the like; None while the server runs."""
         ended = self._bound.ended
         if self.process.returncode == 0:
             ended = f"{ended}, as vLLM does when its engine dies"
@@ -98,7 +98,7 @@ class Server:
         return f"{ended}; {where}" if ended else None
 
     def state(self) -> ServerState:
-        """Whether it serves clients now. Takes up to two seconds."""
+        """Ask the server whether it serves clients. Takes up to two seconds."""
         if self._bound.ended:
             return "dead"
         return "serving" if answers(f"{self.url}/health") else "unhealthy"
@@ -109,23 +109,23 @@ class Server:
         self._bound.terminate()
 
     def kill(self) -> None:
-        """Kill the server and all processes it started, and wait for its end."""
+        """Kill the server and all processes that it started, and wait for its end."""
         self._stopping = True
         self._bound.kill()
         self._held.close()
 
     def kill_group(self) -> None:
-        """Send SIGKILL to all its processes. Does not wait, so a signal handler may call it."""
+        """Send SIGKILL to all the server's processes. Does not wait, so a signal handler may call it."""
         self._stopping = True
         self._bound.kill_group()
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """``terminate``, then ``kill`` if that takes too long. Returns the exit status."""
+        """Call ``terminate``, then ``kill`` if the server does not end in time. Return the exit status."""
         if self.process.poll() is None:
             self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(self.config.drain_s + 30.0 if timeout_s is None else timeout_s)
-        self.kill()  # processes of its group that outlived it
+        self.kill()  # child processes may still run
         if self._log is not None:
             self._log.close()
         return int(self.process.returncode)
@@ -150,15 +150,15 @@ class Server:
 
 
 def client_line(server_url: str, model: str) -> str:
-    """Python code that connects a client to the server."""
+    """Return Python code that connects a client to the server."""
     return f'OpenAI(base_url="{server_url}/v1", api_key="EMPTY")  # model="{model}"'
 
 
 def _check_outputs(config: ServerConfig, log: Path | None) -> None:
-    """Make the folders of the server's files now: later, a file that cannot be written is a line in its log at best.
+    """Create the folders of the server's files. The server itself would only log that it cannot write a file.
 
     Raises:
-        ServerError: a folder cannot be made, or the statistics file exists and holds something else.
+        ServerError: a folder cannot be created, or the statistics file exists and contains something else.
         RunDirError: the record cannot be written, or another server writes it.
     """
     for path in (log, config.statistics):
@@ -186,5 +186,5 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 def now_s() -> float:
-    """A clock for waiting."""
-    return time.monotonic()  # noqa: TID251 - nothing is measured with it
+    """Return the time of a clock for timeouts."""
+    return time.monotonic()  # noqa: TID251 - for timeouts, not for measurements

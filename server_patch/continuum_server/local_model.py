@@ -1,7 +1,7 @@
-"""Writes a model directory without any download: a config.json and a small byte-level BPE tokenizer.
+"""Write a model directory that vLLM can serve, without any download: config.json and a small byte-level BPE tokenizer.
 
-The emulated engine needs one with a real model's geometry, the CPU engine one of a tiny Llama (random weights). The
-tokenizer is trained on the source of Python's standard library in about two seconds and encodes any text.
+The emulated engine gets the geometry of a real model, the CPU engine that of a tiny Llama with random weights. The
+tokenizer is trained on the source of Python's standard library, which takes about two seconds. It encodes any text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VOCABULARY = 8192
 END_OF_TURN = "<|im_end|>"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
 FORMAT = 1
-"""Raised when the files written here change, so that old copies in the cache are not used."""
+"""Increment this number when the written files change, so that old copies in the cache are not used."""
 
 CHAT_TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -66,13 +66,13 @@ TINY = Model(
 
 
 def ensure_model(model: Model, cache: Path | None = None) -> Path:
-    """The directory of that model, written on first use. Several processes may do so at once.
+    """Return the directory of a model, and write it first if it does not exist. Several processes may do so at once.
 
     Args:
-        cache: the folder of all such directories; default ``cache.default_cache()``.
+        cache: the folder that contains the directories of all models; default ``cache.default_cache()``.
     """
-    described = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
-    digest = hashlib.sha256(described.encode()).hexdigest()[:12]
+    inputs = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
+    digest = hashlib.sha256(inputs.encode()).hexdigest()[:12]
     folder = (cache or default_cache()) / f"{model.name}-{digest}"
     if not (folder / "config.json").exists():
         write_model(model, folder)
@@ -80,7 +80,7 @@ def ensure_model(model: Model, cache: Path | None = None) -> Path:
 
 
 def write_model(model: Model, folder: Path) -> None:
-    """Write all files, config.json last: a directory that has it is complete."""
+    """Write all files. config.json is the last, so a directory that contains it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     end = SPECIAL.index(END_OF_TURN)
     files: dict[str, Any] = {
@@ -103,7 +103,7 @@ def write_model(model: Model, folder: Path) -> None:
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """The model's geometry, with this module's vocabulary and tied embeddings."""
+    """Return the content of config.json: the model's geometry, with this module's vocabulary and tied embeddings."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: find free ones, hold one, ask whether a server answers on one."""
+"""TCP ports of this machine: find a free port, hold a port, ask whether a server answers on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from continuum_server.server_config import ServerError
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET is answered without an error in time. Proxies of the environment are not used."""
+    """Whether a GET request succeeds in time. Proxies that the environment names are not used."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout_s):
@@ -24,25 +24,19 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port on which nothing listens at this moment."""
-    with hold_port("127.0.0.1", 0) as held:
-        return int(held.getsockname()[1])
-
-
 def hold_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound there and does not listen, until it is closed.
+    """Return a socket that is bound to the port and does not listen. The caller closes it.
 
-    A server that we start can still listen there (as all servers it sets SO_REUSEADDR), but nobody gets this port when
-    he asks for a free one. vLLM imports for seconds before it binds, and until then somebody else's server would answer
-    our health checks.
+    A server that we start can still listen on this port, because it sets SO_REUSEADDR, as all servers do. But the
+    operating system does not give the port to a process that asks for a free one. Without the socket such a process
+    could take the port while vLLM is being imported, and would answer our health checks.
 
     Args:
         host: an address of this machine.
-        port: 0 for a free one.
+        port: 0 for a free port.
 
     Raises:
-        ServerError: somebody listens there, or it cannot be used.
+        ServerError: a server listens on the port already, or the port cannot be used.
     """
     with listening(host, port):
         held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -56,20 +50,20 @@ def hold_port(host: str, port: int) -> socket.socket:
 
 
 def listens(process: int, port: int) -> bool:
-    """Whether this process, or one that it or its children started, listens on that TCP port."""
+    """Whether the process with this id, or one of its descendants, listens on a TCP port."""
     with suppress(psutil.Error):
         parent = psutil.Process(process)
-        for one in (parent, *parent.children(recursive=True)):
+        for member in (parent, *parent.children(recursive=True)):
             with suppress(psutil.Error):
-                connections = one.net_connections(kind="tcp")
-                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections):
+                sockets = member.net_connections(kind="tcp")
+                if any(tcp.status == psutil.CONN_LISTEN and tcp.laddr.port == port for tcp in sockets):
                     return True
     return False
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[None]:
-    """Turn a socket's error into a ``ServerError`` that says what to do."""
+    """Replace an error of a socket by a ``ServerError`` that says what to do."""
     try:
         yield
     except OverflowError as error:

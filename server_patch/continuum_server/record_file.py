@@ -1,7 +1,6 @@
-"""The file of a record: locked for one process, and readable whatever the disk does.
+"""The file that holds a scheduler's record. One process at a time can write it, and it stays readable if a write fails.
 
-Each write begins by cutting off what an earlier write left incomplete. A file that was deleted or moved away is begun
-anew.
+Each write first removes an incomplete last line. If the file was deleted or moved away, a new file is begun.
 """
 
 from __future__ import annotations
@@ -18,46 +17,46 @@ from continuum_traces.run_dir import EVENTS, RunDirError
 logger = logging.getLogger("continuum")
 
 CHUNK = 4096
-"""Bytes read at a time while the file's last line is searched."""
+"""Number of bytes per read."""
 
 PATIENCE_S = 5.0
-"""How long a new server waits until one that was just stopped or killed unlocks its record."""
+"""How long a new server waits for a server that is being stopped to unlock the record."""
 
 
 class RecordFile:
-    """``scheduler_timestamps.jsonl`` of a folder, to which whole lines are added.
+    """``scheduler_timestamps.jsonl`` in a folder, to which whole lines are appended.
 
     Raises:
-        RunDirError: the folder cannot be made or written, or another process writes there.
+        RunDirError: the folder cannot be created or written, or another process writes this record.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / EVENTS
         self.lost = 0
-        """Lines that were in the file when it was deleted or cut short by somebody else."""
+        """Number of lines that were lost because another process deleted or truncated the file."""
         self._fd = _open(folder)
         self._size = _end_of_last_line(self._fd)
         self._lines = _count_lines(self._fd, self._size)
         self._warned: set[str] = set()
 
     def append(self, lines: bytes) -> int:
-        """Add lines; returns how many of them are in the file.
+        """Append lines, and return how many of them were written.
 
         Raises:
-            OSError, RunDirError: the file cannot be checked or begun anew; nothing was added.
+            OSError, RunDirError: the file cannot be checked, or a new file cannot be begun; nothing was written.
         """
         self._stay_at_path()
         self._cut_at_last_line()
-        kept = self._add(lines)
-        self._lines += kept
-        return kept
+        written = self._write(lines)
+        self._lines += written
+        return written
 
     def close(self) -> None:
         with suppress(OSError):
             os.close(self._fd)
 
     def warn(self, kind: str, message: str) -> None:
-        """Log a message, once for each kind of trouble."""
+        """Log a warning, unless one of the same kind was logged before."""
         if kind not in self._warned:
             self._warned.add(kind)
             logger.warning("continuum: %s", message)
@@ -66,21 +65,21 @@ class RecordFile:
         self.warn("write", f"cannot write {self.path} ({error}); serving goes on, further losses are only counted")
 
     def _stay_at_path(self) -> None:
-        """Begin the file anew if ours was deleted or moved away: nobody would find what is written to it."""
-        ours = os.fstat(self._fd)
+        """Begin a new file if the open file is no longer at ``path``, where readers look for it."""
+        opened = os.fstat(self._fd)
         with suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(ours, self.path.stat()):
+            if os.path.samestat(opened, self.path.stat()):
                 return
         fd = _open(self.path.parent)
-        gone = self._lines if ours.st_nlink == 0 else 0
-        what = f"was deleted with {gone} events" if ours.st_nlink == 0 else "was moved away"
-        self.warn("gone", f"{self.path} {what}; a new file is begun, further losses are only counted")
+        deleted = opened.st_nlink == 0
+        reason = f"was deleted with {self._lines} events" if deleted else "was moved away"
+        self.warn("gone", f"{self.path} {reason}; a new file is begun, further losses are only counted")
         self.close()
-        self.lost += gone
+        self.lost += self._lines if deleted else 0
         self._fd, self._lines, self._size = fd, 0, 0
 
     def _cut_at_last_line(self) -> None:
-        """Let the file end with a whole line, whatever a failed write or another process did to it."""
+        """Truncate the file after its last newline, and count the lines that another process removed."""
         end = _end_of_last_line(self._fd)
         os.ftruncate(self._fd, end)
         if end < self._size:
@@ -90,8 +89,8 @@ class RecordFile:
             self._lines = left
         self._size = end
 
-    def _add(self, lines: bytes) -> int:
-        """Write as much as the disk takes; returns the number of whole lines."""
+    def _write(self, lines: bytes) -> int:
+        """Write as much as the disk takes, and return the number of whole lines."""
         written = 0
         try:
             while written < len(lines):
@@ -104,18 +103,18 @@ class RecordFile:
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder of a record, and see that it can be written now.
+    """Create the folder of a record, and check that the record can be written.
 
     Raises:
-        RunDirError: it cannot be written, or another server still writes there after ``PATIENCE_S``.
+        RunDirError: the record cannot be written, or another server still writes it after ``PATIENCE_S``.
     """
     os.close(_open(folder, PATIENCE_S))
 
 
 def _open(folder: Path, patience_s: float = 0.0) -> int:
-    """The record's file, made if absent, locked for this process.
+    """Open the record, which is created if it does not exist, and lock it for this process.
 
-    The lock is on the record itself: a lock file beside it would be one more file in every run directory.
+    The lock is on the record itself, because a lock file would be one more file in every run directory.
     """
     path = folder / EVENTS
     try:
@@ -136,7 +135,7 @@ def _open(folder: Path, patience_s: float = 0.0) -> int:
 
 
 def _end_of_last_line(fd: int) -> int:
-    """Bytes up to and including the last newline; what follows is an incomplete line."""
+    """Return the number of bytes up to and including the last newline."""
     position = os.fstat(fd).st_size
     while position > 0:
         start = max(0, position - CHUNK)
@@ -148,5 +147,5 @@ def _end_of_last_line(fd: int) -> int:
 
 
 def _count_lines(fd: int, end: int) -> int:
-    """Lines in the first ``end`` bytes."""
+    """Count the lines in the first ``end`` bytes."""
     return sum(os.pread(fd, min(CHUNK, end - at), at).count(b"\n") for at in range(0, end, CHUNK))

@@ -1,7 +1,7 @@
-"""The scheduler's record on a server: a thread of its own writes it, at most a quarter of a second late.
+"""The scheduler's record on a server. A thread of its own writes the events, at most a quarter of a second late.
 
-The engine loop only appends to a bounded queue. Trouble with the disk costs records, never serving: events that are
-lost are counted, and each kind of trouble is logged once.
+The engine's thread only appends to a bounded queue. A disk that fails never stops the server: events that could not be
+written are counted, and each kind of failure is logged once.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ logger = logging.getLogger("continuum")
 FLUSH_S = 0.25
 
 QUEUED_EVENTS = 100_000
-"""Events that may wait to be written, some 30 MB; further ones are dropped and counted."""
+"""Number of events that may wait to be written, about 30 MB. Further events are dropped and counted."""
 
 CLOSE_S = 10.0
-"""How long ``close`` waits for a disk that hangs."""
+"""How long ``close`` waits for a disk that does not respond."""
 
 
 @dataclass(slots=True)
 class Resumed:
-    """What an earlier engine left in the record."""
+    """The state in which an earlier engine left the record."""
 
     next_turn: dict[str, int] = field(default_factory=dict)
-    """By program: the number of its next turn."""
+    """The number of each program's next turn."""
     turn_numbers: dict[str, TurnNumbers] = field(default_factory=dict)
-    """By program whose client sent turn ids: the numbers of its latest turns."""
+    """The numbers of the latest turns of each program whose client sent turn ids."""
     open_turns: dict[tuple[str, int, str | None], SchedulerEvent] = field(default_factory=dict)
-    """Arrivals of requests that never finished, by program, turn and request id."""
+    """Arrivals of requests that have no ``finish`` event, by program, turn and request id."""
     open_pins: set[tuple[str, int]] = field(default_factory=set)
-    """(program, turn) of pins that never ended."""
+    """(program, turn) of pins that have no ``unpin`` event."""
 
 
 class EventRecorder:
     """Appends the scheduler's events to ``DIR/scheduler_timestamps.jsonl``.
 
-    ``write`` is for one thread, the scheduler's. Only ``__init__`` raises.
+    Only the scheduler's thread may call ``write``. Only ``__init__`` raises exceptions.
 
     Args:
-        folder: made if absent; a record that is there is continued.
-        preview: folder that gets the preview's ``scheduler_timestamps`` JSON at ``close``; None: no such file.
-        limit: events that may wait to be written.
+        folder: created if it does not exist; a record in it is continued.
+        preview: folder where ``close`` writes the preview format's ``scheduler_timestamps`` file; None: nowhere.
+        limit: number of events that may wait to be written.
 
     Raises:
-        RunDirError: the folder cannot be made or written at start, or another process writes there.
+        RunDirError: the folder cannot be created or written, or another process writes this record.
     """
 
     def __init__(self, folder: Path, preview: Path | None = None, limit: int = QUEUED_EVENTS) -> None:
@@ -66,9 +66,9 @@ class EventRecorder:
         self._limit = limit
         self._queue: queue.SimpleQueue[SchedulerEvent | None] = queue.SimpleQueue()
         self._accepted = self._refused = 0
-        """Counted by the scheduler's thread only: events that were queued, and that were not."""
+        """Numbers of events that were queued and that were dropped. Only the scheduler's thread changes them."""
         self._handled = self._lost = 0
-        """Counted by the recorder's thread only: events taken from the queue, and those of them not written."""
+        """Numbers of events taken from the queue, and not written. Only the recorder's thread changes them."""
         self._closed = False
         self._file = RecordFile(folder)
         self.resumed = _resume(folder)
@@ -77,12 +77,12 @@ class EventRecorder:
 
     @property
     def dropped(self) -> int:
-        """Events that are not in the record: never written, or in a file that was deleted or cut short since."""
+        """Number of events that are not in the record: never written, or removed from the file by another process."""
         return self._lost + self._refused + self._file.lost
 
     @property
     def queued(self) -> int:
-        """Events that wait to be written."""
+        """Number of events that wait to be written."""
         return self._accepted - self._handled
 
     def write(self, event: SchedulerEvent) -> None:
@@ -94,7 +94,7 @@ class EventRecorder:
             self._queue.put(event)
 
     def settle(self, now_s: float) -> None:
-        """End the turns and pins that the engine before this one left open, so that the record reads as one run."""
+        """Record the end of turns and pins that an earlier engine left open, so that the record reads as one run."""
         for ids, arrival in self.resumed.open_turns.items():
             ended = SchedulerEvent(now_s, "finish", *ids, status="error", output_tokens=0, turn_id=arrival.turn_id)
             self.write(ended)
@@ -102,7 +102,7 @@ class EventRecorder:
             self.write(SchedulerEvent(now_s, "unpin", program, turn, reason="shutdown"))
 
     def close(self, patience_s: float = CLOSE_S) -> None:
-        """Write what is queued, within ``patience_s``. Safe to call twice."""
+        """Write the queued events, for ``patience_s`` at most. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -133,7 +133,7 @@ class EventRecorder:
             self._append(batch)
 
     def _next_batch(self) -> tuple[list[SchedulerEvent], bool]:
-        """All queued events, after waiting for at least one; and False once ``close`` was called."""
+        """Wait for an event. Return all queued events, and False if ``close`` was called."""
         item = self._queue.get()
         batch: list[SchedulerEvent] = []
         while item is not None:
@@ -145,7 +145,7 @@ class EventRecorder:
         return batch, False
 
     def _left(self) -> list[SchedulerEvent]:
-        """Events that are still queued: none, unless the recorder's thread died."""
+        """Return the events that are still queued: none, unless the recorder's thread died."""
         batch: list[SchedulerEvent] = []
         with suppress(queue.Empty):
             while True:
@@ -154,7 +154,7 @@ class EventRecorder:
         return batch
 
     def _append(self, batch: list[SchedulerEvent]) -> None:
-        """Add the batch to the file, and count what of it cannot be written. Never raises."""
+        """Append events to the file, and count those that cannot be written. Never raises."""
         if not batch:
             return
         kept = 0
@@ -167,7 +167,7 @@ class EventRecorder:
             self._handled += len(batch)
 
     def _line(self, event: SchedulerEvent) -> bytes:
-        """The event's line; empty if the event cannot be written as JSON."""
+        """Return the event as a line of JSON; empty if it cannot be written as JSON."""
         try:
             return (json.dumps(compact(event), separators=(",", ":")) + "\n").encode()
         except Exception as error:  # noqa: BLE001 - one event is lost, not its batch
@@ -176,26 +176,26 @@ class EventRecorder:
 
 
 def _resume(folder: Path) -> Resumed:
-    """What the record says, up to the first line that cannot be read."""
-    found = Resumed()
+    """Read the record up to the first line that cannot be read."""
+    resumed = Resumed()
     try:
         for event in read_events(folder):
-            _note(found, event)
+            _add(resumed, event)
     except (RunDirError, TypeError) as error:
         logger.warning("continuum: continuing a damaged record: %s", error)
-    return found
+    return resumed
 
 
-def _note(found: Resumed, event: SchedulerEvent) -> None:
+def _add(resumed: Resumed, event: SchedulerEvent) -> None:
     program, turn = event.program_id, event.turn
     if event.event == "arrive":
-        found.next_turn[program] = max(turn + 1, found.next_turn.get(program, 0))
-        found.open_turns[program, turn, event.request_id] = event
+        resumed.next_turn[program] = max(turn + 1, resumed.next_turn.get(program, 0))
+        resumed.open_turns[program, turn, event.request_id] = event
         if event.turn_id is not None:
-            found.turn_numbers.setdefault(program, TurnNumbers()).arrived(event.turn_id, None, turn)
+            resumed.turn_numbers.setdefault(program, TurnNumbers()).arrived(event.turn_id, None, turn)
     elif event.event == "finish":
-        found.open_turns.pop((program, turn, event.request_id), None)
+        resumed.open_turns.pop((program, turn, event.request_id), None)
     elif event.event == "pin":
-        found.open_pins.add((program, turn))
+        resumed.open_pins.add((program, turn))
     elif event.event == "unpin":
-        found.open_pins.discard((program, turn))
+        resumed.open_pins.discard((program, turn))

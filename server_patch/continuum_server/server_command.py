@@ -1,4 +1,4 @@
-"""The command line that starts a server, and checks of what vLLM would refuse late, in a traceback, or not at all."""
+"""The command line that starts a server, and checks of options that vLLM itself would check late or not at all."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
 
 
 def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
-    """The server's command line, and the environment variables it needs in addition to ours.
+    """Return the server's command line, and environment variables to be set in addition to this process's.
 
     Raises:
         ServerError: options that exclude each other, or vLLM is not installed.
         PolicyError, StepTimesError: an unknown policy, GPU or model.
-        EmulatedError: scripted replies that cannot be read.
+        EmulatedError: the file of scripted replies cannot be used.
     """
     check_version()
     _check(config)
@@ -63,35 +63,35 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
 
 
 def longest_request(config: ServerConfig) -> int | str | None:
-    """Tokens of the longest prompt plus output, as vLLM's ``--max-model-len``.
+    """Return the value of vLLM's ``--max-model-len``: the number of tokens of the longest prompt plus output.
 
-    None: vLLM takes the model's own limit. ``auto``: vLLM takes what fits. vLLM starts only if one such request fits
-    the KV pool, and it keeps one block of the pool for itself.
+    None: vLLM uses the model's own limit. ``auto``: vLLM uses the largest number that fits. vLLM starts only if one
+    request of this length fits the KV pool, and it keeps one block of the pool for itself.
 
     Raises:
-        ServerError: ``max_model_len`` does not fit.
-        StepTimesError: an unknown GPU or model, or weights that do not fit.
+        ServerError: a request of ``max_model_len`` tokens does not fit the KV pool.
+        StepTimesError: an unknown GPU or model, or the model's weights do not fit the GPU.
     """
-    given = config.max_model_len
-    if given is None and _passed_on("max-model-len", config.vllm_arguments):
+    wanted = config.max_model_len
+    if wanted is None and _passed_on("max-model-len", config.vllm_arguments):
         return None
     model = _known_model(config)
     if model is None:
-        return "auto" if given is None and config.kv_blocks is not None else given
+        return "auto" if wanted is None and config.kv_blocks is not None else wanted
     blocks, size = config.kv_blocks or _modelled_blocks(config), _block_size(config)
     if blocks is None or size is None:
-        return given
+        return wanted
     room = (blocks - 1) * size
-    if given is not None and given > room:
+    if wanted is not None and wanted > room:
         raise ServerError(
-            f"a prompt plus output of {given} tokens does not fit {blocks} KV blocks, which hold one of {room}; "
+            f"a prompt plus output of {wanted} tokens does not fit {blocks} KV blocks, which hold one of {room}; "
             "allow less (--max-model-len) or more blocks (--kv-blocks)"
         )
-    return room if given is None and room < model.max_context_tokens else given
+    return room if wanted is None and room < model.max_context_tokens else wanted
 
 
 def model_name(config: ServerConfig) -> str:
-    """The model name that clients send."""
+    """Return the model name that clients send."""
     return _model(config)[1] or str(config.model)
 
 
@@ -122,7 +122,7 @@ def _check(config: ServerConfig) -> None:
 
 
 def _check_model_folder(model: str) -> None:
-    """A relative path that does not exist passes: vLLM looks it up as a name."""
+    """Check that a model's folder can be one. A relative path that does not exist is a name, which vLLM looks up."""
     folder = Path(model).expanduser()
     if folder.is_absolute() and not folder.exists():
         raise ServerError(f"model {model}: no such folder")
@@ -131,25 +131,25 @@ def _check_model_folder(model: str) -> None:
 
 
 def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
-    """Of an option that is given twice vLLM takes the last: a user's ``--additional-config`` would replace ours."""
+    """Refuse arguments that would silently replace others: vLLM uses only the last of an option that is given twice."""
     name = _passed_on("additional-config", vllm_arguments)
     if name:
         raise ServerError(f"{name}: the server's settings go there; give them as options of their own (--help)")
-    if sum(each == "--api-key" or each.startswith("--api-key=") for each in vllm_arguments) > 1:
+    if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
         raise ServerError("--api-key: given twice, of which vLLM takes the last; several keys are --api-key A B")
 
 
 def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:
-    """How the user spelled this option among the arguments for vLLM; None: it is not among them."""
-    spelled = (each.split("=")[0] for each in vllm_arguments if each.replace("_", "-").startswith(f"--{option}"))
-    return next(spelled, None)
+    """Return this option as the user wrote it among the arguments for vLLM; None: the user did not give it."""
+    names = (word.split("=")[0] for word in vllm_arguments if word.replace("_", "-").startswith(f"--{option}"))
+    return next(names, None)
 
 
 # ------------------------------------------------------------------------------------------------- model and KV
 
 
 def _known_model(config: ServerConfig) -> Model | None:
-    """The model whose geometry we know; None: only vLLM knows it."""
+    """Return the model if its geometry is known before vLLM starts, else None."""
     if config.engine == "emulated":
         return find_model(_emulated(config).model)
     return TINY if config.engine == "cpu" and config.model is None else None
@@ -160,7 +160,7 @@ def _emulated(config: ServerConfig) -> EmulatedSettings:
 
 
 def _modelled_blocks(config: ServerConfig) -> int | None:
-    """KV blocks of the emulated GPU; None: another engine, whose blocks vLLM counts."""
+    """Return the number of KV blocks of the emulated GPU; None: another engine, where vLLM counts them."""
     if config.engine != "emulated":
         return None
     gpu = _emulated(config)
@@ -169,7 +169,7 @@ def _modelled_blocks(config: ServerConfig) -> int | None:
 
 
 def _model(config: ServerConfig) -> tuple[str, str | None]:
-    """What vLLM loads, and the name under which it serves that; None: the same."""
+    """Return vLLM's ``--model``, and the name under which the model is served (None: the same)."""
     model = _known_model(config)
     if model is None:
         return str(config.model), None
@@ -187,7 +187,7 @@ def _block_size(config: ServerConfig) -> int | None:
 
 
 def _additional_config(config: ServerConfig) -> dict[str, Any]:
-    """What vLLM carries to all its processes: the plugin's settings, and the emulated engine's."""
+    """Return the settings of the plugin and of the emulated engine, which vLLM passes to all its processes."""
     emulated = _emulated(config).to_config() if config.engine == "emulated" else {}
     if config.policy == STOCK:
         return emulated
@@ -204,7 +204,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def _speeds(config: ServerConfig) -> dict[str, Any]:
-    """How fast the engine prefills and decodes, if a profile or a model of the GPU tells."""
+    """Return the plugin's settings about prefill and decode times, if a profile or the emulated GPU gives them."""
     if config.profile is not None:
         profile = read_profile(config.profile)
         return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
@@ -234,7 +234,7 @@ def _flag(flag: str, value: object | None) -> list[str]:
 
 
 def _has_flag(name: str) -> bool:
-    """Whether the installed vLLM's command line has a flag. Reads vLLM's source, because importing it takes seconds."""
+    """Whether the installed vLLM has a command-line flag. Reads vLLM's source, because importing vLLM takes seconds."""
     source = Path(str(vllm_distribution().locate_file("vllm/engine/arg_utils.py")))
     try:
         return name in source.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is configured of one vLLM server. Imports no vLLM."""
+"""The configuration of one vLLM server. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EngineName = Literal["gpu", "emulated", "cpu"]
 STOCK = "stock"
 """The policy name of vLLM's own scheduler, without the plugin."""
 ServerState = Literal["serving", "unhealthy", "dead"]
-"""unhealthy: the process runs, but its /health does not answer 200."""
+"""unhealthy: the process runs, but its /health does not answer with status 200."""
 
 
 class ServerError(Exception):
-    """A server cannot start, or it died. The message says why; after a death it shows the end of the server's log."""
+    """A server cannot start, or it died. The message says why, and quotes the end of the log of a server that died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ServerConfig:
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
     model: str | None = None
-    """What vLLM loads; emulated: a model that ``step_times`` knows. None: a tiny random one (cpu)."""
+    """Folder or name of a model. emulated: a model that ``step_times`` knows. cpu: None is a tiny random model."""
     emulated: EmulatedSettings = field(default_factory=EmulatedSettings)
     host: str = defaults.HOST
     port: int = defaults.PORT
@@ -44,7 +44,7 @@ class ServerConfig:
     record: Path | None = None
     statistics: Path | None = None
     profile: Path | None = None
-    """File of ``continuum-bench profile``: how fast this server prefills and decodes. None: emulated uses its model."""
+    """File from ``continuum-bench profile``: prefill and decode times of this server. Not needed by engine emulated."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """vLLM's parser for the model's tool calls; None: tool calls are not parsed."""
     drain_s: int = defaults.DRAIN_S
@@ -52,6 +52,6 @@ class ServerConfig:
     gpus: int = 1
     """Number of GPUs that this server has for itself (engine gpu)."""
     devices: str | None = None
-    """CUDA_VISIBLE_DEVICES; None: not set by us."""
+    """The server's CUDA_VISIBLE_DEVICES; None: as in this process."""
     vllm_arguments: tuple[str, ...] = ()
-    """Appended to vLLM's command line unchanged."""
+    """Arguments that are appended to vLLM's command line unchanged."""

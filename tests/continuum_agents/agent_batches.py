@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
+from continuum_server.ports import hold_port
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
@@ -33,7 +34,7 @@ class Batch:
 
     def wait(self) -> tuple[int, str]:
         """Status and what it said."""
-        said, _ = self.process.communicate(timeout=240)
+        said, _ = self.process.communicate(timeout=600)
         return self.process.returncode, said
 
     def programs(self) -> dict[str, dict[str, Any]]:
@@ -120,21 +121,22 @@ def through_a_restart(
     out = folder / "run"
     for name in ("first", "second"):
         (folder / name).mkdir()
-    with live(folder / "first", **config) as first:
-        batch = run(first.server.url)
-        wait_for(lambda: "patient" in second_turns(out), batch)
-        port = first.server.port
-    (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
-    wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-    with live(folder / "second", **{**config, "port": port}) as second:
-        status, said = batch.wait()
-        assert status == 0, said
-        return batch, events_of(second, "patient", 3)
+    with hold_port("127.0.0.1", 0) as held:
+        config = {**config, "port": held.getsockname()[1]}
+        with live(folder / "first", **config) as first:
+            batch = run(first.server.url)
+            wait_for(lambda: "patient" in second_turns(out), batch)
+        (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
+        wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
+        with live(folder / "second", **config) as second:
+            status, said = batch.wait()
+            assert status == 0, said
+            return batch, events_of(second, "patient", 3)
 
 
 def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
-    """Until it holds; fails where the batch ends first, or nothing comes of it for two minutes."""
-    for _ in range(1200):
+    """Until it holds; fails where the batch ends first, or nothing comes of it for five minutes."""
+    for _ in range(3000):
         if condition():
             return
         assert batch is None or batch.process.poll() is None, batch.wait()

@@ -46,5 +46,5 @@ def start() -> Iterator[Callable[..., Batch]]:
         if batch.process.poll() is None:
             batch.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                batch.process.wait(60)
+                batch.process.wait(120)
             batch.process.kill()

@@ -14,6 +14,7 @@ import pytest
 from agent_batches import Batch, events_of, second_turns, wait_for
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
 from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.ports import hold_port
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
 from live_server import Live, live
@@ -220,14 +221,16 @@ def test_a_program_outlives_its_server(
     out = tmp_path / "run"
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    with live(tmp_path / "first", **{**config, "emulated": emulated}) as first:
-        batch = ask(first.server.url, out, "0:1", "--web", str(file))
-        wait_for(lambda: entry(0) in second_turns(out), batch)
-        port = first.server.port
-    with live(tmp_path / "second", **{**config, "emulated": emulated, "port": port}) as second:
-        status, said = batch.wait()
-        assert status == 0, said
-        finishes = [event.turn for event in events_of(second, entry(0), 3) if event.event == "finish"]
+    with hold_port("127.0.0.1", 0) as held:
+        config = {**config, "emulated": emulated, "port": held.getsockname()[1]}
+        with live(tmp_path / "first", **config) as first:
+            batch = ask(first.server.url, out, "0:1", "--web", str(file))
+            wait_for(lambda: entry(0) in second_turns(out), batch)
+            first.server.kill()  # before the patient page is there
+        with live(tmp_path / "second", **config) as second:
+            status, said = batch.wait()
+            assert status == 0, said
+            finishes = [event.turn for event in events_of(second, entry(0), 3) if event.event == "finish"]
     assert batch.programs()[entry(0)]["passed"] is True
     assert finishes == [0, 1, 2]  # the new server begins its script anew
     assert list(validate(out / "trace.jsonl")) == []

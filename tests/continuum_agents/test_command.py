@@ -151,7 +151,7 @@ def test_anthropic_s_api_through_the_proxy(server: Live, tmp_path: Path) -> None
         "claude",
     ]
     line = [*ours, "--record", str(tmp_path), "--content", "digest", "--", "env", f"MODEL={server.model}"]
-    done = subprocess.run([*line, sys.executable, "-c", ANTHROPIC], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*line, sys.executable, "-c", ANTHROPIC], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     (program,) = programs_of(tmp_path / "trace.jsonl").values()
     assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["ls"], ["seq"]]

@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     no samples yet, a machine on which prefill is slow, so that tau = ln(T + C) is seconds."""
     folder = tmp_path_factory.mktemp("agents")
     profile = folder / "profile.json"
-    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 0.01, "c": 0.0}}))
+    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 1.0, "c": 0.0}}))
     config: dict[str, Any] = {
         "static-ttl": {"policy_options": {"ttl_s": 120.0}},
         "continuum": {"profile": profile},

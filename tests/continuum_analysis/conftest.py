@@ -45,7 +45,7 @@ class Browser:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
         os.close(self._in)
         os.close(self._out)
 

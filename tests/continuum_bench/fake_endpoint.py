@@ -109,12 +109,12 @@ def serving(handler: Handler, kind: str = "vllm") -> Iterator[FakeEndpoint]:
     server, started = FakeEndpoint(handler, kind), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(server.start(started)), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield server
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(60)
 
 
 async def good(request: web.Request, number: int, usage: bool = True) -> web.StreamResponse:

@@ -14,10 +14,10 @@ import pytest
 from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
-from continuum_bench.options.declare import Limit, OptionError, check, extras_of, hints_of, spelling
+from continuum_bench.options.declare import Limit, Option, OptionError, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
-from continuum_bench.options.together import faults, options_of, settled
+from continuum_bench.options.together import faults, settled
 from continuum_traces.jsonl import write_programs
 from continuum_traces.synth import load_profile, synthesize
 from hypothesis import given, settings
@@ -37,9 +37,9 @@ def written(folder: Path, text: str) -> Path:
 
 def test_every_option_of_a_run_is_a_key_by_its_name() -> None:
     for group in (RunOptions, LiveOptions):
-        for name, hint in hints_of(group).items():
-            if name != "print_config":
-                assert KEYS[spelling(name, hint)[2:].replace("-", "_")] == name
+        for option in declared(group).values():
+            if option.name != "print_config":
+                assert KEYS[option.spelling[2:].replace("-", "_")] is option
 
 
 @pytest.mark.parametrize(
@@ -147,27 +147,26 @@ ANY: dict[Any, list[Any]] = {
 }
 
 
-def values(name: str, hint: Any) -> st.SearchStrategy[Any]:
-    plain = get_args(hint)[0] if extras_of(hint) else hint
-    kinds = get_args(plain) or (plain,)
-    if name in TEXTS:
-        return TEXTS[name]
-    named = [limit.names for limit in extras_of(hint) if isinstance(limit, Limit) and limit.names]
+def values(option: Option) -> st.SearchStrategy[Any]:
+    kinds = get_args(option.plain_type) or (option.plain_type,)
+    if option.name in TEXTS:
+        return TEXTS[option.name]
+    named = [limit.names for limit in option.extras if isinstance(limit, Limit) and limit.names]
     kind = next(each for each in kinds if each is not NoneType)
-    allowed = [value for value in (named[0] if named else ANY[kind]) if _allowed(name, value, hint)]
+    allowed = [value for value in (named[0] if named else ANY[kind]) if _allowed(option, value)]
     return st.sampled_from(allowed) | st.none() if NoneType in kinds else st.sampled_from(allowed)
 
 
-def _allowed(name: str, value: Any, hint: Any) -> bool:
+def _allowed(option: Option, value: Any) -> bool:
     try:
-        check(name, value, hint)
+        option.check(value)
     except OptionError:
         return False
     return True
 
 
 def every(kind: Any) -> st.SearchStrategy[Any]:
-    return st.fixed_dictionaries({name: values(name, hint) for name, hint in hints_of(kind).items()}).map(
+    return st.fixed_dictionaries({name: values(option) for name, option in declared(kind).items()}).map(
         lambda given: settled(kind(**given))
     )
 
@@ -180,8 +179,8 @@ def test_every_experiment_survives_being_printed_and_read(
     """Options that do nothing are at their defaults; policies are read as a list of names."""
     defaults = RunOptions(print_config=options.print_config)
     if live.base_url is not None:
-        server_decides = faults({**options_of(options), **options_of(live)})
-        options = settled(replace(options, **{name: getattr(defaults, name) for name, _ in server_decides}))
+        server_decides = [option.name for option, _ in faults(options, live)]
+        options = settled(replace(options, **{name: getattr(defaults, name) for name in server_decides}))
     else:
         live = LiveOptions()
     expected = replace(options, print_config=False, policy=options.policy and arms_of(options.policy))

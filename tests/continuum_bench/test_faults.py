@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -328,7 +329,7 @@ def test_a_full_disk_is_said_and_what_was_recorded_stays(tmp_path: Path) -> None
         command = replay_command(trace, server.url, out, "--arrivals", "constant")
         room = 12_000  # bytes of any one file: enough for the manifest, not for 180 turns
         run = start(command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)))
-        _, stderr = run.communicate(timeout=60)
+        _, stderr = run.communicate(timeout=300)
         assert run.returncode == 2
         said = [line for line in stderr.splitlines() if line.startswith("error: ")]
         assert len(said) == 1
@@ -360,14 +361,21 @@ def test_two_runs_into_one_directory(tmp_path: Path) -> None:
 
 def test_two_runs_into_one_directory_at_once(tmp_path: Path) -> None:
     trace, out = trace_of(tmp_path, 2), tmp_path / "out"
-    with serving(slowly) as server:
+    goes_on = threading.Event()
+
+    async def when_told(request: web.Request, number: int) -> Any:
+        await told(goes_on)
+        return await good(request, number)
+
+    with serving(when_told) as server:
         first = start(replay_command(trace, server.url, out))
         wait_for(lambda: len(server.bodies) > 0, first)
         for resume in (False, True):
             second = replay(trace, server.url, out, resume=resume)
             assert second.exit_code == 2
             assert "another run is writing there" in second.stderr
-        _, stderr = first.communicate(timeout=60)
+        goes_on.set()
+        _, stderr = first.communicate(timeout=300)
     assert first.returncode == 0, stderr
     assert len(turns_of(out)) == 6
 
@@ -375,13 +383,31 @@ def test_two_runs_into_one_directory_at_once(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- killed, resumed
 
 
-async def slowly(request: web.Request, number: int) -> Any:
-    await asyncio.sleep(0.3)
-    return await good(request, number)
+async def told(goes_on: threading.Event) -> None:
+    """Until the test sets it. Not in a thread: a test that fails never does."""
+    while not goes_on.is_set():
+        await asyncio.sleep(0.01)
+
+
+class Stuck:
+    """Answers the first program, and the first turn of each other; what comes then is held until ``goes_on`` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.held = 0
+        self._turns: Counter[str] = Counter()
+
+    async def __call__(self, request: web.Request, number: int) -> Any:
+        program = (await request.json())["vllm_xargs"]["program_id"]
+        self._turns[program] += 1
+        if program != next(iter(self._turns)) and self._turns[program] > 1:
+            self.held += 1
+            await told(self.goes_on)
+        return await good(request, number)
 
 
 def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
-    for _ in range(3000):
+    for _ in range(15_000):
         if condition():
             return
         assert run.poll() is None, run.stderr.read() if run.stderr else ""
@@ -389,12 +415,13 @@ def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
     raise AssertionError("it never came to that")
 
 
-def killed(server: FakeEndpoint, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
-    """A run killed once a program has finished and another is in the middle of its turns."""
+def killed(server: FakeEndpoint, stuck: Stuck, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
+    """A run of two programs at a time, killed once one has finished and two are in the middle of their turns."""
     run = start(replay_command(trace, server.url, out, "--arrivals", "concurrency:2", *more), start_new_session=True)
-    wait_for(lambda: len(server.bodies) >= 9, run)
+    wait_for(lambda: stuck.held == 2, run)
     os.kill(run.pid, how)
-    _, stderr = run.communicate(timeout=60)
+    _, stderr = run.communicate(timeout=300)
+    stuck.goes_on.set()
     return run.returncode, stderr
 
 
@@ -402,13 +429,14 @@ def killed(server: FakeEndpoint, trace: Path, out: Path, how: int, *more: object
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int) -> None:
     trace, out, shared = trace_of(tmp_path, 5), tmp_path / "out", ["--processes", processes]
-    with serving(slowly, "plugin") as server:
-        code, _ = killed(server, trace, out, signal.SIGKILL, *shared)
+    stuck = Stuck()
+    with serving(stuck, "plugin") as server:
+        code, _ = killed(server, stuck, trace, out, signal.SIGKILL, *shared)
         assert code == -signal.SIGKILL
         folder = run_of(out)
         finished = {record.program_id for record in read_turns(folder) if record.is_last}
         seen = {arrival.program_id for arrival in read_arrivals(folder)}
-        assert 0 < len(finished) < len(seen) < 5
+        assert (len(finished), len(seen)) == (1, 3)
         found = analyzed(out)
         assert (found["programs_finished"], found["programs"]) == (len(finished), len(seen))
         assert set(found["unfinished"]) == seen - finished
@@ -436,14 +464,14 @@ def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int
 
 
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
-    trace, out = trace_of(tmp_path, 5), tmp_path / "out"
-    with serving(slowly, "plugin") as server:
-        code, stderr = killed(server, trace, out, signal.SIGINT)
+    trace, out, stuck = trace_of(tmp_path, 5), tmp_path / "out", Stuck()
+    with serving(stuck, "plugin") as server:
+        code, stderr = killed(server, stuck, trace, out, signal.SIGINT)
         assert code == 130
         assert f"stopped; 0 of 1 runs are complete; go on with --resume {out}" in stderr
         assert "Traceback" not in stderr
         stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
-        assert stopped
+        assert len(stopped) == 2
         assert set(server.released) >= stopped
         assert stopped <= set(analyzed(out)["unfinished"])
         assert replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True).exit_code == 0

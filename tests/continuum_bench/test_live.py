@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from continuum_traces.conversation import open_turn
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
+from live_server import Live
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,29 +102,14 @@ def test_a_server_too_small_to_profile() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_server_and_its_own_record(tmp_path: Path) -> None:
-    from continuum_server.emulated.settings import EmulatedSettings  # noqa: PLC0415
-    from continuum_server.launcher import Server  # noqa: PLC0415
-    from continuum_server.server_config import ServerConfig  # noqa: PLC0415
-
-    record = tmp_path / "record"
-    config = ServerConfig(
-        policy="static-ttl",
-        policy_options={"ttl_s": 5.0},
-        port=0,
-        record=record,
-        kv_blocks=2000,
-        max_model_len=16_000,
-        emulated=EmulatedSettings(time_scale=10.0),
+def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
+    url = f"{server.server.url}/v1"
+    done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", server.record)
+    assert done.exit_code == 0, done.output
+    profiled = runner.invoke(
+        app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
     )
-    with Server(config, tmp_path / "server.log") as server:
-        url = f"{server.url}/v1"
-        done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", record)
-        assert done.exit_code == 0, done.output
-        profiled = runner.invoke(
-            app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
-        )
-        assert profiled.exit_code == 0, profiled.output
+    assert profiled.exit_code == 0, profiled.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "emulated" in summary["manifest"]["modelled"][0]
     row = summary["policies"]["static-ttl"]
@@ -184,17 +171,22 @@ def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("disturbed", "enough"), [(1, True), (1000, False)])
-def test_a_disturbed_decode_point_is_measured_again(disturbed: int, enough: bool) -> None:
+def test_a_disturbed_decode_point_is_measured_again(
+    disturbed: int, enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only the server moves."""
     seen = Counter[str]()
+    now_s = [0.0]
+    monkeypatch.setattr("continuum_bench.live.profile.time", SimpleNamespace(perf_counter=lambda: now_s[0]))
 
     async def short_takes_longer(request: web.Request, number: int) -> Any:
         body = await request.json()
         seen[str(body["prompt"])] += 1
         if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1:
             seen["short"] += 1
-            await asyncio.sleep(0.2 if seen["short"] <= disturbed else 0.0)
+            now_s[0] += 0.2 if seen["short"] <= disturbed else 0.0
         if body["max_tokens"] == DECODE_TOKENS:
-            await asyncio.sleep(0.05)
+            now_s[0] += 0.05
         return await good(request, number)
 
     said: list[str] = []
@@ -263,7 +255,7 @@ def test_several_processes_share_a_run(tmp_path: Path) -> None:
     with serving(good) as server:
         out = tmp_path / "out"
         done = start(replay_command(trace_of(tmp_path, 7), server.url, out, "--processes", 2))
-        _, stderr = done.communicate(timeout=60)
+        _, stderr = done.communicate(timeout=300)
     assert done.returncode == 0, stderr
     records = turns_of(out)
     assert Counter((r.program_id, r.turn) for r in records) == {(f"p{i}", n): 1 for i in range(7) for n in range(3)}

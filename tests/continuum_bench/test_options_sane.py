@@ -12,7 +12,7 @@ import pytest
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.cli import app, step_times_app, traces_app
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError, check, hints_of, spelling
+from continuum_bench.options.declare import Option, OptionError, declared
 from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions
 from continuum_bench.user_errors import USER_ERRORS
 from continuum_bench.virtual.engine_options import engine_of
@@ -22,14 +22,14 @@ from typer.testing import CliRunner
 ABSURD = (1e23, -1e23, 10**23, -(10**23), inf, -inf, nan)
 
 
-def hints() -> Iterator[tuple[str, str, Any]]:
-    """Command, name and annotated type of every option."""
-    for group in (app, agent_app, traces_app, step_times_app):
-        for command in group.registered_commands:
+def options() -> Iterator[tuple[str, Option]]:
+    """Every option with the name of its command."""
+    for commands in (app, agent_app, traces_app, step_times_app):
+        for command in commands.registered_commands:
             function: Any = inspect.unwrap(command.callback)  # type: ignore[arg-type]
-            for name, hint in get_type_hints(function, include_extras=True).items():
-                fields = hints_of(hint).items() if is_dataclass(hint) else [(name, hint)]
-                yield from ((str(command.name), field, each) for field, each in fields if field != "return")
+            for group in get_type_hints(function).values():
+                for option in declared(group).values() if is_dataclass(group) else ():
+                    yield str(command.name), option
 
 
 def numbers_in(hint: Any) -> set[type]:
@@ -37,31 +37,27 @@ def numbers_in(hint: Any) -> set[type]:
     return kinds.union(*map(numbers_in, get_args(hint))) if get_args(hint) else kinds
 
 
-NUMERIC = [(command, name, hint) for command, name, hint in hints() if numbers_in(hint)]
+NUMERIC = [(command, option) for command, option in options() if numbers_in(option.hint)]
 
 
 def test_the_table_is_not_empty() -> None:
-    assert len({name for _, name, _ in NUMERIC}) > 30
-    assert {command for command, *_ in NUMERIC} >= {"swebench", "serve", "profile", "synth", "selfcheck", "figure"}
+    assert len({option.name for _, option in NUMERIC}) > 30
+    assert {command for command, _ in NUMERIC} >= {"swebench", "serve", "profile", "synth", "selfcheck", "figure"}
 
 
-@pytest.mark.parametrize(
-    ("command", "name", "hint"), NUMERIC, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_absurd_numbers_are_one_sentence(command: str, name: str, hint: Any) -> None:
+@pytest.mark.parametrize(("command", "option"), NUMERIC, ids=lambda value: getattr(value, "name", value))
+def test_absurd_numbers_are_one_sentence(command: str, option: Option) -> None:
     for number in ABSURD:
-        for value in (number, [1.0, number]) if "list" in str(hint) else (number,):
+        for value in (number, [1.0, number]) if "list" in str(option.hint) else (number,):
             with pytest.raises(OptionError) as caught:
-                check(name, value, hint)
+                option.check(value)
             said = str(caught.value)
-            assert said.startswith(f"{spelling(name, hint)} ")
+            assert said.startswith(f"{option.spelling} ")
             assert "must" in said or "from 0 to 2" in said
             assert "\n" not in said
 
 
-SWEBENCH = [
-    f"--{name.replace('_', '-')}" for command, name, hint in NUMERIC if command == "swebench" and name != "time_limit_s"
-]
+SWEBENCH = [option.spelling for command, option in NUMERIC if command == "swebench" and option.name != "time_limit_s"]
 
 
 @pytest.mark.parametrize("option", sorted(set(SWEBENCH)))

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 import pytest
 import typer
 from continuum_bench.cli import app
-from continuum_bench.options.declare import extras_of, hints_of, owner_of
+from continuum_bench.options.declare import declared
 from continuum_bench.options.run import RunOptions
-from continuum_bench.options.together import Rule, settled
+from continuum_bench.options.together import Rule, rules_of, settled
 from typer.testing import CliRunner
 
 
@@ -115,9 +115,5 @@ def test_rules_name_options_that_exist() -> None:
 
 
 def _rules(kind: Any) -> Iterator[tuple[str, Rule]]:
-    if not is_dataclass(kind):
-        yield from (("", extra) for extra in extras_of(kind) if isinstance(extra, Rule))
-        return
-    for name, hint in hints_of(kind).items():
-        of_class = vars(owner_of(kind, name)).get("rules", ())  # type: ignore[arg-type]
-        yield from ((name, rule) for rule in (*extras_of(hint), *of_class) if isinstance(rule, Rule))
+    for option in declared(kind).values() if is_dataclass(kind) else ():
+        yield from ((option.name, rule) for rule in rules_of(option))

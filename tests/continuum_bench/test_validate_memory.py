@@ -10,9 +10,9 @@ import pytest
 from continuum_bench.cli import app
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
-from continuum_bench.validate.logs import LoggedRun, Served
 from continuum_bench.validate.memory import blocks_of_a_full_pool
 from continuum_bench.validate.replay import play
+from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.virtual.config import times_of
 from typer.testing import CliRunner
 

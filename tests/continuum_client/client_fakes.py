@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -176,12 +177,20 @@ class FakeServer:
 
     def __enter__(self) -> FakeServer:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until it holds: a client that gives up may be gone before its request was read here."""
+        for _ in range(6000):
+            if condition():
+                return
+            time.sleep(0.01)
+        raise AssertionError("it never came to that")
 
     @property
     def root(self) -> str:

@@ -81,7 +81,7 @@ def test_a_thousand_programs_on_one_loop() -> None:
 def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
     """Each opens programs; all share one client, one pool of workers, and start threads of their own."""
     server = serve("vllm")
-    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0, timeout=60)
+    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0, timeout=300)
     errors: list[BaseException] = []
     start = threading.Barrier(64)
 
@@ -90,7 +90,7 @@ def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
 
     def one(number: int, pool: ThreadPoolExecutor) -> None:
         try:
-            start.wait(30)
+            start.wait(300)
             for turn in range(2):
                 name = f"program {number}.{turn}"
                 with client.program(name) as p:
@@ -100,7 +100,7 @@ def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
                     with p.tool(f"tool of {name}"):
                         own.join()
                     ask(name)
-                    shared.result(60)
+                    shared.result(300)
         except BaseException as error:
             errors.append(error)
             raise

@@ -171,7 +171,7 @@ def test_each_step_in_another_thread(client: OpenAI, vllm: FakeServer) -> None:
     with ThreadPoolExecutor(2) as pool:
         for each in (one, two, one, two, one, two):
             context = contextvars.copy_context()
-            pool.submit(context.run, next, each, None).result(9)
+            pool.submit(context.run, next, each, None).result(60)
     assert ids(vllm) == ["one", "two", "one", "two"]
 
 
@@ -183,15 +183,15 @@ def test_threads_started_in_a_generator(client: OpenAI) -> None:
             yield
             thread = threading.Thread(target=lambda: seen.append(name()))
             thread.start()
-            thread.join(9)
-            pool.submit(lambda: seen.append(name())).result(9)
+            thread.join(60)
+            pool.submit(lambda: seen.append(name())).result(60)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(lambda: seen.append(name())).result(9)
+            pool.submit(lambda: seen.append(name())).result(60)
 
     for _ in steps():
         thread = threading.Thread(target=lambda: seen.append(name()))
         thread.start()
-        thread.join(9)
+        thread.join(60)
     assert seen == [None, "p", "p", None]
 
 

@@ -144,7 +144,7 @@ def test_release_async(serve: Callable[..., FakeServer]) -> None:
         while len(server.seen) < 4:
             await asyncio.sleep(0.005)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 300))
     assert server.seen[-1].body == {"session_id": "task of the loop"}
 
 

@@ -181,7 +181,7 @@ def test_timeouts(make: Callable[..., openai.OpenAI], server: FakeServer) -> Non
     server.plan.extend([Planned(status=200, delay_s=5)] * 2)
     with pytest.raises(openai.APITimeoutError):
         make(max_retries=1).with_options(timeout=0.1).chat.completions.create(**ASK)
-    assert len(server.seen) == 2
+    server.wait_for(lambda: len(server.seen) == 2)
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ def test_a_page_on_a_real_server(name: str, server: launcher.Server, tmp_path: P
 
 
 def events_of(server: launcher.Server, program: str) -> list[SchedulerEvent]:
-    """Up to the end of the last hold; the recorder writes within a second."""
+    """Up to the end of the last hold; the recorder is a little late."""
     folder = server.config.record
     assert folder is not None
-    for _ in range(100):
+    for _ in range(1200):
         found = [event for event in run_dir.read_events(folder) if event.program_id == program]
         if any(event.reason == "last" for event in found):
             break

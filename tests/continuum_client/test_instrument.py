@@ -266,7 +266,7 @@ SITE = "import sys; sys.stderr.write('their sitecustomize\\n')\n"
 def run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "HOME", "PYTHON"))}
     return subprocess.run(
-        command, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -22,7 +22,7 @@ def settled() -> None:
     """Wait until the predictors' thread has done what it was given."""
     done = threading.Event()
     _worker.submit("test", done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_off_by_default(serve: Callable[..., FakeServer]) -> None:
@@ -103,7 +103,7 @@ class Own:
         self.seen.append((tool, seconds, previous))
 
     def predict(self, previous: str | None) -> Prediction | None:
-        self.may_answer.wait(10)
+        self.may_answer.wait(60)
         return Prediction("grep", 1.0, 2.0)
 
 

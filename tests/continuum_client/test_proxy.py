@@ -40,7 +40,7 @@ async def through(
     settings = proxy_settings(dialect, None if record is None else str(record), "digest")
     async with Proxy(server.url, settings, "p", **options) as proxy:
         base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
-        async with httpx.AsyncClient(base_url=base_url, timeout=30.0) as client:
+        async with httpx.AsyncClient(base_url=base_url, timeout=300.0) as client:
             yield client
 
 
@@ -277,7 +277,7 @@ def test_many_conversations_at_once_of_which_some_hang_up(serve: Callable[..., F
         messages = [{"role": "user", "content": f"agent {number}"}]
         if number % 3 == 0:
             with pytest.raises(httpx.TimeoutException):
-                await client.post(CHAT, json=chat(messages), timeout=httpx.Timeout(30.0, read=1e-4))
+                await client.post(CHAT, json=chat(messages), timeout=httpx.Timeout(300.0, read=1e-4))
         async with client.stream("POST", CHAT, json=chat(messages, stream=True)) as answer:
             said = b"".join([part async for part in answer.aiter_bytes()])
         assert said.endswith(b"data: [DONE]\n\n")
@@ -287,7 +287,7 @@ def test_many_conversations_at_once_of_which_some_hang_up(serve: Callable[..., F
         async with Proxy(server.url, settings, "p") as proxy:
             base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
             limits = httpx.Limits(max_connections=None)
-            async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=30.0) as client:
+            async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=300.0) as client:
                 await asyncio.gather(*(one(client, number) for number in range(30)))
                 while proxy.under_way:
                     await asyncio.sleep(0.01)
@@ -366,7 +366,7 @@ def test_the_command_s_output_and_status_are_the_program_s(serve: Callable[..., 
     server = serve("vllm")
     script = [sys.executable, "-c", f"{CURL}\nsys.exit(int(sys.stdin.read()))"]
     line = command(server, "--record", str(tmp_path), "--", *script)
-    done = subprocess.run(line, input="7", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, input="7", capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (7, "fine\n", "")
     assert server.turns[0].program_id == "p"
     assert releases(server) == ["/continuum/programs/p/release"]
@@ -384,7 +384,7 @@ def test_signals_reach_the_program(serve: Callable[..., FakeServer], number: int
     assert [process.stdout.readline() for _ in range(2)] == ["fine\n", "on\n"]
     if number != signal.SIGKILL:
         os.kill(process.pid, number)
-    assert process.wait(30) == status
+    assert process.wait(300) == status
     process.stdout.close()
     assert releases(server) == ["/continuum/programs/p/release"]
 
@@ -392,7 +392,7 @@ def test_signals_reach_the_program(serve: Callable[..., FakeServer], number: int
 def test_a_command_that_is_not_there(server: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     for name, status in ((tmp_path / "none", 127), (tmp_path / "plain", 126)):
-        done = subprocess.run(command(server, "--", str(name)), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command(server, "--", str(name)), capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1)
-    done = subprocess.run(command(server), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command(server), capture_output=True, text=True, timeout=300)
     assert (done.returncode, "expected -- COMMAND" in done.stderr) == (2, True)

@@ -42,7 +42,7 @@ def run(folder: Path, server: FakeServer, *options: str) -> subprocess.Completed
     line = [sys.executable, "-m", "pytest", "-q", "-p", "continuum_client.pytest_plugin", *options, "test_suite.py"]
     environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none", "PYTEST_ADDOPTS": ""}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_each_test_is_a_program(serve: Callable[..., FakeServer], tmp_path: Path) -> None:

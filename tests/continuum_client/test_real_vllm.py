@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.slow
 vllm = pytest.importorskip("vllm")
 jsonl = pytest.importorskip("continuum_traces.jsonl")
 local_model = pytest.importorskip("continuum_server.local_model")
+ports = pytest.importorskip("continuum_server.ports")
 launcher = pytest.importorskip("continuum_server.launcher")
 server_command = pytest.importorskip("continuum_server.server_command")
 server_config = pytest.importorskip("continuum_server.server_config")
@@ -48,15 +48,14 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) ->
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """vLLM as it comes: no plugin, no middleware. Gives its base URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = ports.hold_port("127.0.0.1", 0)  # until vLLM listens there
+    port = held.getsockname()[1]
     log = tmp_path_factory.mktemp("stock") / "log"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--load-format", "dummy", "--enforce-eager"]
     command += ["--model", str(local_model.ensure_model(local_model.TINY)), "--served-model-name", MODEL]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", "--enable-prompt-tokens-details"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    with log.open("wb") as out:
+    with held, log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
         try:
             wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
@@ -146,7 +145,7 @@ def test_wrapped_client(stock: str) -> None:
 
 
 def pins(server: Any) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{server.url}/continuum/state", timeout=30) as answer:
+    with urllib.request.urlopen(f"{server.url}/continuum/state", timeout=120) as answer:
         (engine,) = json.load(answer)["engines"]
     return {pin["program_id"]: pin for pin in engine["pins"]}
 
@@ -201,7 +200,7 @@ def test_an_agent_that_does_not_know_us(plugin: Any, tmp_path: Path) -> None:
     model = server_command.model_name(plugin.config)
     instrument = [sys.executable, "-m", "continuum_client.instrument_command", "--dialect", "vllm", "--record", "runs"]
     agent = [sys.executable, "agent.py", f"{plugin.url}/v1", model, TASK]
-    subprocess.run([*instrument, *agent], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([*instrument, *agent], cwd=tmp_path, check=True, timeout=300)
     (program,) = jsonl.read_programs(tmp_path / "runs" / "trace.jsonl")
     assert len(program.turns) == 3
     assert all((turn.cached_tokens or 0) > 200 for turn in program.turns[1:])

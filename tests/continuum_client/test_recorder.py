@@ -311,7 +311,7 @@ def test_processes(server: FakeServer, tmp_path: Path, method: str) -> None:
         for process in processes:
             process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     expected = {"shared"} | {f"shared#{n}" for n in range(2, 7)} | {f"own {n}" for n in range(3)}
     traced = trace_of(tmp_path)
@@ -450,7 +450,7 @@ def test_processes_wait_for_each_other(tmp_path: Path) -> None:
         assert second.is_alive()
         other.stdin.write("go on\n")
         other.stdin.flush()
-        second.join(30)
+        second.join(300)
     assert path.read_bytes() == b"first\nsecond\n"
 
 

@@ -46,4 +46,4 @@ def test_calls_and_tools(serve: Callable[..., FakeServer], tmp_path: Path, monke
 
 def test_without_opentelemetry_it_is_not_imported() -> None:
     code = "import sys, continuum_client; continuum_client.OpenAI; sys.exit('opentelemetry' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

@@ -117,7 +117,7 @@ def test_processes_that_go_on_with_one_program() -> None:
     for child in children:
         child.start()
     for child in children:
-        child.join(30)
+        child.join(300)
     seen += [out.get() for _ in children] + [program.take().tags.turn_id]
     assert len(set(seen)) == 5
 

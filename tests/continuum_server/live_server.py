@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Live:
     model: str
     blocks: int
 
-    @property
+    @cached_property
     def client(self) -> OpenAI:
         return OpenAI(base_url=f"{self.server.url}/v1", api_key="EMPTY", max_retries=0, timeout=120.0)
 
@@ -67,15 +68,16 @@ class Live:
         )
 
     def events(self, program_id: str, until: str | None = None) -> list[SchedulerEvent]:
-        """The program's recorded events; waits for the recorder, up to two seconds, where ``until`` is to come."""
-        for _ in range(20):
-            found = [event for event in read_events(self.record) if event.program_id == program_id]
-            if until is None or any(event.event == until for event in found):
-                return found
-            time.sleep(0.1)
-        return found
+        """The program's recorded events; waits for the recorder where ``until`` is to come."""
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+        def found() -> list[SchedulerEvent]:
+            return [event for event in read_events(self.record) if event.program_id == program_id]
+
+        assert until is None or self.wait_for(lambda: any(event.event == until for event in found())), found()
+        return found()
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> bool:
+        """Whether it comes true; the limit is for a machine that is very busy."""
         for _ in range(int(seconds * 20)):
             if condition():
                 return True
@@ -88,7 +90,11 @@ def live(folder: Path, **config: Any) -> Iterator[Live]:
     """A server with its record in ``folder``; stopped at the end."""
     made = ServerConfig(**{"port": 0, "drain_s": 5, "record": folder / "record", **config})
     with Server(made, folder / "server.log") as server:
-        yield Live(server, folder / "record", model_name(made), made.kv_blocks or 0)
+        found = Live(server, folder / "record", model_name(made), made.kv_blocks or 0)
+        try:
+            yield found
+        finally:
+            found.client.close()
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -159,7 +165,7 @@ def _processes() -> Iterator[_Process]:
                 yield _Process(int(path.name), int(parent), int(session), command, environment)
 
 
-def ends_soon(sessions: set[int], seconds: float = 30.0) -> list[str]:
+def ends_soon(sessions: set[int], seconds: float = 120.0) -> list[str]:
     """What is left in these sessions after so long; it is killed then."""
     for _ in range(int(seconds * 10)):
         if not processes_of(sessions):

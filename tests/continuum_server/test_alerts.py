@@ -22,7 +22,7 @@ COLON = "metric names should not contain ':'"
 def promtool(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (Debian: prometheus)")
-    return subprocess.run(["promtool", *arguments], input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", *arguments], input=stdin, capture_output=True, text=True, timeout=300)
 
 
 def metrics_page() -> str:

@@ -36,7 +36,8 @@ def test_a_script_is_read(tmp_path: Path) -> None:
     script = read_script(path)
     first = script.due("p")
     assert first is not None
-    assert first.text == 'a\n<tool_call>\n{"name": "ls", "arguments": {"d": "é"}}\n</tool_call>'
+    text = 'a\n<tool_call>\n{"name": "ls", "arguments": {"d": "é"}}\n</tool_call>'
+    assert first.tokens(lambda given: [*map(ord, given)]) == [*map(ord, text)]
     script.delivered("p")
     second = script.due("p")
     assert second is not None
@@ -47,11 +48,14 @@ def test_a_script_is_read(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", ":1: not JSON"),
-        ("[]", ":1: program: expected text"),
-        ('{"program": "p"}', ":1: replies: expected a list"),
-        ('{"program": "p", "replies": [{}]}', r":1: replies\[0\]: expected text, token_ids or tool_calls"),
-        ('{"program": "p", "replies": [{"token_ids": [-1]}]}', r":1: replies\[0\].token_ids"),
-        ('{"program": "p", "replies": [{"tool_calls": [{}]}]}', r":1: replies\[0\].tool_calls\[0\].name"),
+        ("[]", ":1: Expected `object`, got `array`"),
+        ('{"program": "p"}', ":1: Object missing required field `replies`"),
+        ('{"program": "p", "replies": [{}]}', r":1: expected text, token_ids or tool_calls - at `\$.replies\[0\]"),
+        ('{"program": "p", "replies": [{"token_ids": [-1]}]}', r">= 0 - at `\$.replies\[0\].token_ids"),
+        (
+            '{"program": "p", "replies": [{"tool_calls": [{}]}]}',
+            r"field `name` - at `\$.replies\[0\].tool_calls\[0\]",
+        ),
         ('{"program": "p", "replies": []}\n{"program": "p", "replies": []}', ":2: program: 'p' is there already"),
     ],
 )

@@ -18,7 +18,6 @@ from continuum_traces.synth import (
     fit,
     load_profile,
     profile_from_json,
-    profile_to_json,
     scale_turns,
     synthesize,
 )
@@ -59,7 +58,7 @@ def test_bundled_sets_are_what_the_command_makes(name: str, scale: float) -> Non
 
 def test_a_fit_gives_back_what_it_was_fitted_to() -> None:
     programs = synthesize(load_profile("swebench"), 400, 3)
-    profile = profile_from_json(json.loads(json.dumps(profile_to_json(fit(programs, "again")))))
+    profile = profile_from_json(json.loads(json.dumps(dataclasses.asdict(fit(programs, "again")))))
     again = trace_stats(synthesize(profile, 400, 4))
     first = trace_stats(programs)
     for name in ("turns", "gap_ms", "tokens_context"):

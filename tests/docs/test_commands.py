@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
+from continuum_server.ports import hold_port
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import TURNS, JsonLines
 from continuum_traces.schema import TurnRecord
@@ -200,7 +200,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         time.sleep(0.1)
     yield os.pathsep.join([str(folder), str(binaries), os.environ["PATH"]])
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
@@ -250,21 +250,19 @@ def script_of(page: Path, ports: dict[str, str]) -> str:
     return "\n".join(["set -eu", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT", *lines, ""])
 
 
-def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_commands_run(page: Path, path: str, tmp_path: Path) -> None:
-    ports = {"8000": free_port(), "8001": free_port()}
-    prepare(tmp_path, page, ports)
-    script = script_of(page, ports)
+    with hold_port("127.0.0.1", 0) as first, hold_port("127.0.0.1", 0) as second:
+        ports = {"8000": str(first.getsockname()[1]), "8001": str(second.getsockname()[1])}
+        prepare(tmp_path, page, ports)
+        run(script_of(page, ports), path, tmp_path)
+
+
+def run(script: str, path: str, folder: Path) -> None:
     process = subprocess.Popen(
         ["bash", "-c", script],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -272,7 +270,7 @@ def test_commands_run(page: Path, path: str, tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=600)
+        output, _ = process.communicate(timeout=1200)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

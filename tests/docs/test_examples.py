@@ -72,7 +72,7 @@ def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
             env={**os.environ, "PATH": path},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
 
     *plays, compare = [step["run"] for step in steps() if "continuum-bench" in step.get("run", "")]

@@ -67,7 +67,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 def test_the_reference_is_written_from_the_code(site: Path) -> None:
     text = {name: (site / "reference" / f"{name}.html").read_text() for name in ("cli", "formats", "policies")}
     assert "--policy-option" in text["cli"]
-    assert "Prompt tokens not in the previous context" in text["formats"]
+    assert "Prompt tokens that are not in the previous context" in text["formats"]
     assert "Seconds every turn is held" in text["policies"]
 
 

@@ -1,7 +1,7 @@
-"""The closed loop of one program: when each of its turns is sent, with which tags and prompt, and the turn's record.
+"""Play one program: decide when each turn is sent and with which tags and prompt, and record the turn.
 
-``converse`` is a generator. It yields the next action (``Wait``, ``Send``) and receives the result. The virtual engine
-runs the actions on a heap of virtual time, the live load generator runs them in asyncio.
+``converse`` is a generator: it yields the next action (``Wait``, ``Send``) and receives the action's result. The
+virtual engine carries out the actions in virtual time, the live load generator in asyncio.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Job:
     program: Program
     arrival_s: float
     salt: int = 0
-    """Plays of the same program with different salts share no tokens."""
+    """Jobs of the same program with different salts share no tokens."""
     hints: tuple[Tags, ...] = ()
-    """What the client tells about each turn besides its ids; empty: nothing."""
+    """Tags of each turn, besides those that ``converse`` makes; empty: there are none."""
 
     @property
     def program_id(self) -> str:
-        """The id that the engine sees. A program that is played several times has a different id each time."""
+        """The program id that the engine sees. A program that is played several times has a different id each time."""
         return self.program.program_id if self.salt == 0 else f"{self.program.program_id}#{self.salt}"
 
 
@@ -37,7 +37,7 @@ class Context(Protocol[Answer_contra]):
     """The tokens of one program so far, in the form that an engine takes. They begin with the shared prefix."""
 
     def keep(self, tokens: int) -> None:
-        """Drop everything after the first ``tokens`` tokens."""
+        """Drop all tokens after the first ``tokens`` tokens."""
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         """Append ``tokens`` tokens that no other program has. The context is then the prompt of turn ``index``."""
@@ -48,7 +48,7 @@ class Context(Protocol[Answer_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The action: wait until turn ``index`` is due."""
+    """An action: wait until turn ``index`` is due."""
 
     index: int
     until_s: float
@@ -56,7 +56,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The action: send turn ``index`` now, with the context as its prompt."""
+    """An action: send turn ``index`` now, with the context as its prompt."""
 
     index: int
     turn: Turn
@@ -65,7 +65,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[Answer]):
-    """The result of a turn with a complete answer. Instants are on the clock of ``Wait.until_s``."""
+    """The result of a turn with a complete answer. Instants are seconds on the clock of ``Wait.until_s``."""
 
     sent_s: float
     finish_s: float
@@ -82,7 +82,9 @@ class Answered(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The result of a turn without an answer, or of a turn that is given up before it is sent. It ends the program."""
+    """The result of a turn without an answer, or of a turn that is given up before it is sent. It ends the program.
+
+    Instants are seconds on the clock of ``Wait.until_s``."""
 
     sent_s: float
     finish_s: float | None
@@ -104,16 +106,16 @@ def converse(
     exact_lengths: bool = True,
     hints: Sequence[Tags] = (),
 ) -> Conversation[Answer]:
-    """Play the program's turns. For each turn it yields a ``Wait``, a ``Send`` and, after the result, the record.
+    """Play the program's turns: yield for each turn a ``Wait``, a ``Send`` and, after its result, the turn's record.
 
     Args:
-        program: the trace.
-        program_id: the id that the engine sees.
+        program: the program to play.
+        program_id: the program id that the engine sees.
         arrival_s: the instant at which the first turn is due.
-        context: a new one.
-        turn_id: gives the turn id of the turn with that index.
-        exact_lengths: prompts and outputs have the lengths that the trace says.
-        hints: further tags of each turn; none: there are no further tags.
+        context: the program's context, still without turns.
+        turn_id: returns the turn id of the turn with a given index.
+        exact_lengths: whether prompts and outputs have the lengths of the trace.
+        hints: further tags of each turn; empty: there are none.
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
@@ -155,7 +157,16 @@ def go_on(
     result: Answered[Answer] | Failed | None,
     on_turn: Callable[[TurnRecord], None],
 ) -> Action | None:
-    """Pass the result of the last action (None: the wait is over). Returns the next action; None: the program ended."""
+    """Pass the result of the last action to the conversation, and return the next action.
+
+    Args:
+        conversation: the program's conversation.
+        result: the result; None: the wait is over.
+        on_turn: called with the record of a turn that ended.
+
+    Returns:
+        The next action; None: the program ended.
+    """
     action = conversation.send(result)
     while isinstance(action, TurnRecord):
         on_turn(action)

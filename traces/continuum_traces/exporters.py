@@ -1,6 +1,6 @@
-"""Write programs in the formats of other load generators, so that these can run the same workloads.
+"""Write programs in the formats of other load generators, so that they can run the same workloads.
 
-Prompts are written as ids of blocks: prompts with equal leading blocks have equal leading ids.
+Prompts are written as ids of blocks of tokens: prompts with equal leading blocks have equal leading ids.
 """
 
 from __future__ import annotations
@@ -11,28 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.conversation import open_turn
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, replacing
 from continuum_traces.names import which
 from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
 
 Segment = tuple[Any, int]
-"""A key that stands for a stretch of tokens, and their number."""
+"""A key that stands for a sequence of tokens, and the number of these tokens. Equal keys stand for equal tokens."""
 
-
-class _Ids:
-    """Numbers the distinct prefixes."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, int] = {}
-
-    def of(self, key: Any) -> int:
-        return self._known.setdefault(key, len(self._known))
+PrefixIds = dict[Any, int]
+"""The id of each distinct prefix."""
 
 
 class _Segments:
-    """A program's context as stretches of tokens; equal stretches are equal tokens."""
+    """A program's context as segments; a ``Context`` of ``continuum_traces.conversation``."""
 
     def __init__(self, program: Program) -> None:
         self._program_id = program.program_id
@@ -52,7 +45,7 @@ class _Segments:
 
 
 def prompt_segments(program: Program) -> Iterator[list[Segment]]:
-    """Each turn's prompt as stretches of tokens."""
+    """Yield each turn's prompt as segments."""
     segments = _Segments(program)
     for index, turn in enumerate(program.turns):
         open_turn(segments, program, index)
@@ -70,8 +63,15 @@ def _head(segments: Sequence[Segment], tokens: int) -> list[Segment]:
     return out
 
 
-def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> list[int]:
-    """Ids of the prompt's blocks; the last may be partly filled. An id covers all tokens up to its block's end."""
+def block_hashes(segments: Sequence[Segment], ids: PrefixIds, block_tokens: int) -> list[int]:
+    """Return the ids of the prompt's blocks, the last of which may be partly filled.
+
+    Blocks with equal ids have equal tokens, and so have all blocks before them.
+    """
+
+    def id_of(block: list[Segment]) -> int:
+        return ids.setdefault((prefix, tuple(block)), len(ids))
+
     hashes: list[int] = []
     prefix: Any = None
     room = block_tokens
@@ -83,59 +83,54 @@ def block_hashes(segments: Sequence[Segment], ids: _Ids, block_tokens: int) -> l
             block.append(((key, offset), take))
             offset, size, room = offset + take, size - take, room - take
             if room == 0:
-                prefix = ids.of((prefix, tuple(block)))
+                prefix = id_of(block)
                 hashes.append(prefix)
                 block, room = [], block_tokens
-    return [*hashes, ids.of((prefix, tuple(block)))] if block else hashes
+    return [*hashes, id_of(block)] if block else hashes
 
 
 def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """One row per request. First turns have a timestamp (ms); later ones wait for the turn before, tool and delay."""
-    ids = _Ids()
+    """One row per request. A first turn has a timestamp (ms). A later turn names the request before it, the time of the
+    tools between the two (ms), and the other time between them (``delay``, ms)."""
+    ids: PrefixIds = {}
     for program in programs:
-        before: str | None = None
-        waits = (0.0, 0.0)
-        for index, (turn, prompt, segments) in enumerate(
-            zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True)
-        ):
+        after: dict[str, Any] = {"timestamp": _arrival_ms(program)}
+        for index, (turn, row) in enumerate(_request_rows(program, ids, block_tokens)):
             request_id = f"{program.program_id}/{index}"
-            row: dict[str, Any] = {
-                "request_id": request_id,
-                "session_id": program.program_id,
-                "input_length": prompt,
-                "output_length": turn.output_tokens,
-                "hash_ids": block_hashes(segments, ids, block_tokens),
-            }
-            if before is None:
-                row["timestamp"] = round((program.arrival_s or 0.0) * 1e3, 3)
-            else:
-                row |= {"wait_for": [before], "delay": waits[1], "tool_wait_ms": waits[0]}
-            yield row
-            tool_ms = (turn.gap_s - turn.gap_overhead_s) * 1e3
-            before, waits = request_id, (round(tool_ms, 3), round(turn.gap_overhead_s * 1e3, 3))
+            yield {"request_id": request_id, **row, **after}
+            tool_ms, other_ms = (turn.gap_s - turn.gap_overhead_s) * 1e3, turn.gap_overhead_s * 1e3
+            after = {"wait_for": [request_id], "delay": round(other_ms, 3), "tool_wait_ms": round(tool_ms, 3)}
 
 
 def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """Mooncake with sessions: a later turn has the delay (ms) since the turn before finished."""
-    ids = _Ids()
+    """One row per request, with a session id. A first turn has a timestamp (ms), a later turn the ``delay`` (ms) since
+    the turn before it finished."""
+    ids: PrefixIds = {}
     for program in programs:
-        gap_ms: float | None = None
-        for turn, prompt, segments in zip(
-            program.turns, program.prompt_tokens(), prompt_segments(program), strict=True
-        ):
-            row: dict[str, Any] = {
-                "session_id": program.program_id,
-                "input_length": prompt,
-                "output_length": turn.output_tokens,
-                "hash_ids": block_hashes(segments, ids, block_tokens),
-            }
-            first = {"timestamp": round((program.arrival_s or 0.0) * 1e3, 3)}
-            yield row | (first if gap_ms is None else {"delay": gap_ms})
-            gap_ms = round(turn.gap_s * 1e3, 3)
+        after = {"timestamp": _arrival_ms(program)}
+        for turn, row in _request_rows(program, ids, block_tokens):
+            yield {**row, **after}
+            after = {"delay": round(turn.gap_s * 1e3, 3)}
+
+
+def _arrival_ms(program: Program) -> float:
+    return round((program.arrival_s or 0.0) * 1e3, 3)
+
+
+def _request_rows(program: Program, ids: PrefixIds, block_tokens: int) -> Iterator[tuple[Turn, dict[str, Any]]]:
+    """Yield each turn with the fields that both of Mooncake's formats have."""
+    for turn, prompt, segments in zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True):
+        row = {
+            "session_id": program.program_id,
+            "input_length": prompt,
+            "output_length": turn.output_tokens,
+            "hash_ids": block_hashes(segments, ids, block_tokens),
+        }
+        yield turn, row
 
 
 def llmservingsim_rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
-    """LLMServingSim sessions: lengths, and tool times in nanoseconds. The format cannot express prefixes."""
+    """One row per session, with the lengths of its requests and the tool times (ns). The format has no prefixes."""
     for program in programs:
         pairs = zip(program.turns, program.prompt_tokens(), strict=True)
         yield {
@@ -160,21 +155,21 @@ EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = 
 
 
 def export(path: Path, programs: Iterable[Program], form: str) -> int:
-    """Write programs in another format; returns how many rows.
+    """Write programs in another format, and return the number of rows.
+
+    Args:
+        path: the file to write.
+        programs: the programs.
+        form: a key of ``EXPORTERS``.
 
     Raises:
-        TraceError: unknown format, or a file that cannot be written.
+        TraceError: the format is unknown, or the file cannot be written.
     """
     if form not in EXPORTERS:
         raise TraceError(f"no exporter {form!r}; {which(form, EXPORTERS)}")
-    temporary = path.with_name(path.name + ".tmp")
     rows = 0
-    try:
-        with temporary.open("w", encoding="utf-8") as out:
-            for row in EXPORTERS[form](programs):
-                rows += 1
-                out.write(json.dumps(row, separators=(",", ":")) + "\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot write: {error.strerror}") from error
+    with replacing(path) as out:
+        for row in EXPORTERS[form](programs):
+            rows += 1
+            out.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
     return rows

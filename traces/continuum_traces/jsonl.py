@@ -1,13 +1,13 @@
-"""Trace files: JSON lines, gzipped where the name ends in .gz (docs/trace-format.md)."""
+"""Read and write trace files: JSON lines, compressed with gzip if the name ends in .gz (docs/trace-format.md)."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -17,11 +17,11 @@ from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
 
 
 class TraceError(Exception):
-    """A trace that cannot be read or written; the message names file, line and field."""
+    """A trace cannot be read or written. The message names file, line and field."""
 
 
 class DamagedFile(TraceError):
-    """A trace file is damaged: it cannot be read to its end."""
+    """A trace file cannot be read to its end."""
 
     def __init__(self, path: Path, line: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
@@ -44,7 +44,7 @@ class Fault:
 
 @dataclass(slots=True)
 class _Open:
-    """A program of which the closing line has not been read yet."""
+    """A program whose closing line has not been read yet."""
 
     program: Program
     line: int
@@ -55,15 +55,15 @@ class _Open:
 def read_programs(
     path: Path | str, skip_invalid: bool = False, on_fault: Callable[[Fault], None] | None = None
 ) -> Iterator[Program]:
-    """Read the programs of a file. Each is yielded once its closing line was read.
+    """Read a file in Continuum's own format. Each program is yielded as soon as its closing line was read.
 
     Args:
-        path: a file in Continuum's own format.
+        path: the file.
         skip_invalid: leave out programs with faults instead of raising.
         on_fault: called with every fault that ``skip_invalid`` ignores.
 
     Raises:
-        TraceError: the first fault, with file, line and field.
+        TraceError: the file has a fault. The message names file, line and field.
     """
 
     def report(fault: Fault) -> None:
@@ -76,7 +76,7 @@ def read_programs(
 
 
 def validate(path: Path | str) -> list[Fault]:
-    """Every fault of a file, in the order of its lines."""
+    """Return every fault of a file, in the order of its lines."""
     faults: list[Fault] = []
     for _ in _Reader(Path(path), faults.append).programs():
         pass
@@ -84,27 +84,42 @@ def validate(path: Path | str) -> list[Fault]:
 
 
 def write_programs(path: Path | str, programs: Iterable[Program], **header: Any) -> int:
-    """Write a complete file or none. Equal programs give equal bytes. Returns the number of programs."""
+    """Write a complete file or none, and return the number of programs. Equal programs give equal bytes.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
     target = Path(path)
-    temporary = target.with_name(target.name + ".tmp")
     written = 0
+    with replacing(target) as raw, _compressed(raw, target) as out:
+        out.write(_encode(header_line(**header)))
+        for program in programs:
+            written += 1
+            out.writelines(_program_bytes(program))
+    return written
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file, which replaces ``target`` once it is complete.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    temporary = target.with_name(target.name + ".tmp")
     try:
-        with temporary.open("wb") as raw, _compressed(raw, target) as out:
-            out.write(_encode(header_line(**header)))
-            for program in programs:
-                written += 1
-                out.writelines(_program_bytes(program))
+        with temporary.open("wb") as out:
+            yield out
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise TraceError(f"{target}: cannot write: {error.strerror}") from error
-    return written
 
 
 def _compressed(raw: IO[bytes], target: Path) -> Any:
     if target.suffix == ".gz":
         return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
-    return io.BufferedWriter(raw)
+    return nullcontext(raw)
 
 
 def _program_bytes(program: Program) -> Iterator[bytes]:
@@ -119,10 +134,10 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a plain file, or of one compressed with gzip or xz.
+    """Yield the numbered lines of a text file, which may be compressed with gzip or xz.
 
     Raises:
-        TraceError: missing, unreadable, truncated or not UTF-8.
+        DamagedFile: the file is missing, unreadable, truncated or not UTF-8.
     """
     number = 0
     try:
@@ -145,6 +160,8 @@ def _opened(path: Path) -> IO[str]:
 
 
 class _Reader:
+    """Reads one trace file, and passes each fault to ``report``."""
+
     def __init__(self, path: Path, report: Callable[[Fault], None]) -> None:
         self._path = path
         self._report_fault = report
@@ -239,15 +256,15 @@ class _Reader:
             self._report(held.line, "program_id", f"program {program_id!r} has no turns")
         elif not held.bad:
             program = replace(held.program, turns=tuple(held.turns))
-            message = _impossible(program)
+            message = _contradiction(program)
             if message:
                 self._report(line, "kept_tokens", message)
             else:
                 yield program
 
 
-def _impossible(program: Program) -> str | None:
-    """Why the turns cannot be: a prompt is empty, or keeps more tokens than there were. None: they can."""
+def _contradiction(program: Program) -> str | None:
+    """Return why the turns contradict each other (a prompt is empty, or keeps more tokens than there were), or None."""
     context = 0
     for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         if turn.kept_tokens is not None and turn.kept_tokens > context:
@@ -271,7 +288,7 @@ class TooLong:
 
 
 def too_long(program: Program, context_tokens: int) -> TooLong | None:
-    """The first turn whose prompt and output exceed the model's context, if any."""
+    """Return the first turn whose prompt and output exceed the model's context, or None."""
     for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         if prompt + turn.output_tokens > context_tokens:
             return TooLong(program.program_id, index, prompt + turn.output_tokens)

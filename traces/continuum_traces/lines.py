@@ -1,6 +1,6 @@
-"""The lines of a trace file: dataclasses to dictionaries, and dictionaries to dataclasses and faults.
+"""The lines of a trace file: write programs and turns as dictionaries, read dictionaries and name their faults.
 
-Standard library only, so that the client's recorder writes the same lines. docs/trace-format.md has the format.
+Standard library only: the client's recorder writes the same lines. docs/trace-format.md describes the format.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, ToolCall, Turn
+from continuum_traces.typed import field_types
+
+_LEAST = {"output_tokens": 1}
+"""The smallest value of a number, by field; 0 for all other fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,51 +25,13 @@ class FieldFault:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    kind: str
-    """text, count, seconds or flag."""
-    least: float = 0
-    required: bool = False
-
-
-_PROGRAM_RULES: dict[str, _Rule] = {
-    "program_id": _Rule("text", required=True),
-    "source": _Rule("text"),
-    "model": _Rule("text"),
-    "synthetic": _Rule("flag"),
-    "arrival_s": _Rule("seconds"),
-    "parent_id": _Rule("text"),
-    "shared_prefix_id": _Rule("text"),
-    "shared_prefix_tokens": _Rule("count"),
-}
-_TURN_RULES: dict[str, _Rule] = {
-    "new_input_tokens": _Rule("count", required=True),
-    "output_tokens": _Rule("count", least=1, required=True),
-    "carried_tokens": _Rule("count"),
-    "kept_tokens": _Rule("count"),
-    "gap_overhead_s": _Rule("seconds"),
-    "text": _Rule("text"),
-    "cached_tokens": _Rule("count"),
-    "ttft_s": _Rule("seconds"),
-    "llm_s": _Rule("seconds"),
-}
-_TOOL_RULES: dict[str, _Rule] = {
-    "name": _Rule("text", required=True),
-    "duration_s": _Rule("seconds"),
-    "start_s": _Rule("seconds"),
-    "command": _Rule("text"),
-    "digest": _Rule("text"),
-}
-
-
 def header_line(**facts: Any) -> dict[str, Any]:
-    """The first line of a file; ``facts`` may say source, note, command."""
+    """Return the first line of a file. ``facts`` may contain source, note, command."""
     return {"kind": "header", "schema": TRACE_SCHEMA, "version": TRACE_VERSION, **facts}
 
 
 def program_line(program: Program) -> dict[str, Any]:
-    """The line that opens a program. Its turns follow, each on its own line."""
+    """Return the line that opens a program. Its turns follow, each on its own line."""
     data = _written(program)
     data.pop("turns", None)
     return {"kind": "program", **data}
@@ -79,12 +45,12 @@ def turn_line(program_id: str, index: int, turn: Turn) -> dict[str, Any]:
 
 
 def end_line(program_id: str) -> dict[str, Any]:
-    """The line that closes a program: none of its turns follows."""
+    """Return the line that closes a program: no turn of the program follows."""
     return {"kind": "end", "program_id": program_id}
 
 
 def _written(row: Program | Turn | ToolCall) -> dict[str, Any]:
-    """The fields that differ from their default."""
+    """Return the fields that differ from their default."""
     values = ((name, getattr(row, name), default) for name, default in _DEFAULTS[type(row)])
     return {name: value for name, value, default in values if value is not None and value != () and value != default}
 
@@ -95,15 +61,16 @@ _DEFAULTS: dict[type, tuple[tuple[str, Any], ...]] = {
 
 
 def read_program(data: Mapping[str, Any]) -> tuple[Program | None, list[FieldFault]]:
-    """A program without its turns."""
-    values, faults = _checked(data, _PROGRAM_RULES, {"kind"})
+    """Read the line that opens a program. The program has no turns yet; it is None if there are faults."""
+    values, faults = _checked(Program, data, {"kind"})
     if values.get("shared_prefix_tokens") and "shared_prefix_id" not in values:
         faults.append(FieldFault("shared_prefix_tokens", "given without shared_prefix_id"))
     return (None if faults else Program(turns=(), **values)), faults
 
 
 def read_turn(data: Mapping[str, Any]) -> tuple[Turn | None, list[FieldFault]]:
-    values, faults = _checked(data, _TURN_RULES, {"kind", "program_id", "turn", "tool_calls"})
+    """Read the line of a turn. The turn is None if there are faults."""
+    values, faults = _checked(Turn, data, {"kind", "program_id", "turn", "tool_calls"})
     calls: list[ToolCall] = []
     raw_calls = data.get("tool_calls", [])
     if not isinstance(raw_calls, list):
@@ -121,41 +88,46 @@ def read_turn(data: Mapping[str, Any]) -> tuple[Turn | None, list[FieldFault]]:
 def _read_call(raw: Any, where: str) -> tuple[ToolCall | None, list[FieldFault]]:
     if not isinstance(raw, Mapping):
         return None, [FieldFault(where, "expected an object")]
-    values, faults = _checked(raw, _TOOL_RULES, set(), where + ".")
+    values, faults = _checked(ToolCall, raw, set(), where + ".")
     return (None if faults else ToolCall(**values)), faults
 
 
 def _checked(
-    data: Mapping[str, Any], rules: Mapping[str, _Rule], other: set[str], where: str = ""
+    row_type: type, data: Mapping[str, Any], other: set[str], where: str = ""
 ) -> tuple[dict[str, Any], list[FieldFault]]:
-    """The valid fields, and the faults of the others."""
+    """Return the valid text, numbers and flags of a row, and the faults of its other fields.
+
+    Args:
+        row_type: the dataclass that declares the fields.
+        data: the row as it was read.
+        other: further names that the row may have.
+        where: put before the names of fields in faults.
+    """
+    types, required = field_types(row_type)
+    scalars = {name: kinds[0] for name, (kinds, _) in types.items() if kinds[0] is not tuple}
     values: dict[str, Any] = {}
-    faults = [FieldFault(where + name, "unknown field") for name in data if name not in rules and name not in other]
-    for name, rule in rules.items():
+    faults = [FieldFault(where + name, "unknown field") for name in data if name not in scalars and name not in other]
+    for name, kind in scalars.items():
         value = data.get(name)
         if value is None:
-            if rule.required:
-                faults.append(FieldFault(where + name, "missing"))
-            continue
-        problem = _problem(value, rule)
-        if problem:
-            faults.append(FieldFault(where + name, problem))
+            problem = "missing" if name in required else None
         else:
-            values[name] = float(value) if rule.kind == "seconds" else value
+            problem = _problem(value, kind, name in required, _LEAST.get(name, 0))
+        if problem is not None:
+            faults.append(FieldFault(where + name, problem))
+        elif value is not None:
+            values[name] = float(value) if kind is float else value
     return values, faults
 
 
-def _problem(value: Any, rule: _Rule) -> str | None:
-    """What is wrong with the value; None: it is valid."""
-    if rule.kind == "text":
-        return None if isinstance(value, str) and (value or not rule.required) else "expected text"
-    if rule.kind == "flag":
+def _problem(value: Any, kind: type, required: bool, least: int) -> str | None:
+    """Return what is wrong with a value of a field, or None. A field of type float is a number of seconds."""
+    if kind is str:
+        return None if isinstance(value, str) and (value or not required) else "expected text"
+    if kind is bool:
         return None if isinstance(value, bool) else "expected true or false"
-    wanted = (int,) if rule.kind == "count" else (int, float)
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        return "expected a whole number" if rule.kind == "count" else "expected a number of seconds"
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        return "expected a whole number" if kind is int else "expected a number of seconds"
     if not math.isfinite(value):
         return "not finite"
-    if value < rule.least:
-        return f"{value} is below {rule.least:g}"
-    return None
+    return None if value >= least else f"{value} is below {least}"

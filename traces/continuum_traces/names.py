@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def which(name: object, known: Iterable[str]) -> str:
-    """Name the known names with a similar spelling, then all known names.
+    """Return a suggestion for a misspelled name, and the list of the known names.
 
     >>> which("continum", ["vllm", "continuum"])
     'did you mean continuum? there are vllm and continuum'
@@ -18,12 +18,15 @@ def which(name: object, known: Iterable[str]) -> str:
 
 
 def near(name: object, known: Iterable[str], most: int = 1) -> str:
-    """``did you mean continuum? ``, or nothing. Upper case and underscores do not count."""
-    plain: dict[str, str] = {}
-    for each in known:
-        plain.setdefault(_plain(each), each)
-    found = get_close_matches(_plain(str(name)), plain, n=most, cutoff=0.6)
-    return f"did you mean {' or '.join(plain[each] for each in found)}? " if found else ""
+    """Return ``did you mean continuum? `` with up to ``most`` known names of similar spelling, or an empty text.
+
+    Upper case equals lower case, and an underscore equals a hyphen.
+    """
+    known_by_plain: dict[str, str] = {}
+    for known_name in known:
+        known_by_plain.setdefault(_plain(known_name), known_name)
+    similar = get_close_matches(_plain(str(name)), known_by_plain, n=most, cutoff=0.6)
+    return f"did you mean {' or '.join(known_by_plain[plain] for plain in similar)}? " if similar else ""
 
 
 def _plain(name: str) -> str:

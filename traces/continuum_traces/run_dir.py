@@ -1,4 +1,4 @@
-"""The directory of a run: it holds everything that is known of the run. Standard library only.
+"""Read and write the directory of a run, which holds all records of the run. Standard library only.
 
 ``manifest.json``               what was run (``schema.Manifest``)
 ``scheduler_timestamps.jsonl``  the scheduler's view, one ``schema.SchedulerEvent`` per line
@@ -7,11 +7,11 @@
 ``programs.jsonl``              real agents: one line per program: how it ended, whether it passed its benchmark's test
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
 ``scheduler_time.json``         virtual engine: processor seconds of the scheduler; measured, not modelled
-``summary.json``                written by analysis
+``summary.json``                the metrics, written by the analysis
 
-An experiment is a directory of such runs: ``runs/NAME/POLICY-seedN/`` with its own manifest and summary above them.
+An experiment is a directory of runs: ``runs/NAME/POLICY-seedN/``, with a manifest and a summary of its own above them.
 JSON lines are flushed as they are written, and the readers ignore an incomplete last line: a killed process loses only
-its last moments. Other files are written under a temporary name and then renamed.
+the events of its last moments. Other files are written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ NUMBERS = (
     ("engine_options", "replicas"),
     ("engine_options", "block_size"),
 )
-"""Fields inside a manifest's objects that metrics are computed from."""
+"""Fields inside a manifest's objects from which metrics are computed: object, name."""
 ROWS = "rows"
-"""Of engine.json: how many lines each of the run's records has."""
+"""The field of engine.json that holds the number of lines of each record."""
+DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
 
 Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
 
@@ -57,14 +58,14 @@ class RunDirError(Exception):
 
 
 def compact(row: Any) -> dict[str, Any]:
-    """A dataclass as a dictionary, without the fields that are None or empty."""
+    """Convert a dataclass instance to a dictionary, without the fields that are None or empty."""
     values = ((f.name, getattr(row, f.name)) for f in dataclasses.fields(row))
     return {name: value for name, value in values if value is not None and value != ()}
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A fault of the file system while ``path`` is written becomes a ``RunDirError`` that names it."""
+    """Convert an ``OSError`` into a ``RunDirError`` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -72,7 +73,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a complete file, or leave the old one as it is."""
+    """Write a complete file, or leave the existing file as it is."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
@@ -80,10 +81,10 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class JsonLines:
-    """Appends JSON lines to a file and flushes after every ``flush_every`` rows. A file has one writer.
+    """A file to which JSON lines are appended; flushed after every ``flush_every`` rows. A file has one writer.
 
     Raises:
-        RunDirError: the file cannot be written (the disk is full). Complete lines stay as they are.
+        RunDirError: the file cannot be written (for example, the disk is full). Its complete lines stay as they are.
     """
 
     def __init__(self, path: Path, flush_every: int = 1) -> None:
@@ -130,7 +131,11 @@ class JsonLines:
 
 
 def create(path: Path) -> Path:
-    """Make a run directory. A directory that holds a run is refused."""
+    """Make a run directory.
+
+    Raises:
+        RunDirError: the directory holds a run already, or cannot be made.
+    """
     if (path / MANIFEST).exists():
         raise RunDirError(f"{path}: holds a run already; choose another --out")
     try:
@@ -158,6 +163,11 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_json(file: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        RunDirError: the file cannot be read, or holds something else.
+    """
     try:
         data = read_line(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -174,8 +184,9 @@ def read_events(path: Path) -> Iterator[SchedulerEvent]:
 
 
 def read_verdicts(path: Path) -> dict[str, bool]:
-    """Whether each program passed its benchmark's test, by program id. Programs without a test are left out."""
-    found = {}
+    """Return for each program id whether the program passed its benchmark's test. Programs without a test are left
+    out."""
+    verdicts = {}
     for number, line in _lines(path / PROGRAMS):
         try:
             data = read_line(line)
@@ -183,8 +194,8 @@ def read_verdicts(path: Path) -> dict[str, bool]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path / PROGRAMS}:{number}: expected a program's record: {error}") from error
         if isinstance(passed, bool):
-            found[str(name)] = passed
-    return found
+            verdicts[str(name)] = passed
+    return verdicts
 
 
 def read_turns(path: Path) -> Iterator[TurnRecord]:
@@ -204,10 +215,10 @@ def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines. A killed writer leaves an incomplete last line, which is left out; a complete run has none.
+    """Yield the numbered lines, without the incomplete last line that a killed writer leaves.
 
     Raises:
-        RunDirError: the file cannot be read, or it is not as it was when its run was complete.
+        RunDirError: the file cannot be read; or the run was complete, and the file was changed later.
     """
     number, whole = 0, True
     try:
@@ -228,30 +239,28 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
             raise RunDirError(f"{file}: {number} lines, but the run wrote {written}: {DAMAGED}")
 
 
-DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
-
-
 def rows_of(path: Path) -> dict[str, dict[str, int]]:
-    """For engine.json: how many lines the run's records have, now that they are complete."""
+    """Return a field for engine.json: the number of lines of each of the run's records, which must be complete."""
     files = [path / name for name in (EVENTS, TURNS, ARRIVALS) if (path / name).exists()]
     return {ROWS: {file.name: file.read_bytes().count(b"\n") for file in files}}
 
 
 def rows_written(path: Path) -> dict[str, int]:
-    """What engine.json says of it; empty for a run of an earlier version, and for one that is not complete."""
-    found = read_json(path / ENGINE).get(ROWS, {}) if (path / ENGINE).exists() else {}
-    if not isinstance(found, dict) or not all(isinstance(number, int) for number in found.values()):
+    """Return the number of lines of each record, as engine.json says. Empty for a run that is not complete, and for a
+    run of an earlier version."""
+    rows = read_json(path / ENGINE).get(ROWS, {}) if (path / ENGINE).exists() else {}
+    if not isinstance(rows, dict) or not all(isinstance(number, int) for number in rows.values()):
         raise RunDirError(f"{path / ENGINE}: {ROWS}: expected a number for each file")
-    return found
+    return rows
 
 
 def replica_name(index: int) -> str:
-    """The name of a replica's folder within a record folder, and of the replica's log."""
+    """Return the name of a replica's folder within a record folder, and of the replica's log."""
     return f"replica{index}"
 
 
 def replica_folders(path: Path) -> list[Path]:
-    """The record folders of the servers behind a router, by number; empty for the record of a single server."""
+    """Return the record folders of the servers behind a router, by number; empty for the record of a single server."""
     folders: list[Path] = []
     while (path / replica_name(len(folders))).is_dir():
         folders.append(path / replica_name(len(folders)))
@@ -259,12 +268,12 @@ def replica_folders(path: Path) -> list[Path]:
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The run directories at or below ``path``, by name, and those of the preview. A record of several replicas counts
-    as one run."""
+    """Return ``path`` if it is a run directory, otherwise the run directories in it, sorted. Directories of the papers'
+    preview are included. A record of several replicas counts as one run."""
     names = (EVENTS, TURNS, PREVIEW_EVENTS)
     if any((path / name).is_file() for name in names) or replica_folders(path):
         return [path]
-    return sorted({found.parent for name in names for found in path.glob(f"*/{name}") if found.is_file()})
+    return sorted({file.parent for name in names for file in path.glob(f"*/{name}") if file.is_file()})
 
 
 def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord | ArrivalRecord]) -> None:

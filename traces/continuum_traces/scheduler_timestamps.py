@@ -1,18 +1,17 @@
 """Read and write the ``scheduler_timestamps`` JSON of the papers' public preview (SPEC 8).
 
 ``{program: [{"Request_arrival_time": t} | {"waiting_to_running": t, "prompt_length": n, "hit_length": h} | ...]}``.
-It has no turn numbers, tools or reasons. What it cannot express is left out on writing, and counted.
+The form has no turn numbers, tools or reasons. Facts that it cannot express are left out on writing, and counted.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import RunDirError, write_json
+from continuum_traces.run_dir import RunDirError, read_json, write_json
 from continuum_traces.schema import EventKind, SchedulerEvent
 
 _KINDS: dict[str, EventKind] = {
@@ -29,30 +28,20 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many events were written in the preview's form, and how much was left out."""
+    """The numbers of events that were written, and of facts that were left out."""
 
     events: int
-    dropped_events: int
-    """Events of kinds that the preview does not have (reload)."""
     dropped_facts: int
-    """Fields that the preview does not have: tool, TTL, reason, output tokens, status."""
+    """Facts for which the preview's form has no field: tool, TTL, reason, output tokens, status."""
 
 
 def read_preview(path: Path) -> list[SchedulerEvent]:
-    """The events of a preview file, program by program. Turns are counted by arrivals.
+    """Read the events of a preview file, program by program. Each arrival begins the program's next turn.
 
     Raises:
-        RunDirError: the message names file, program and entry.
+        RunDirError: the file cannot be read or is not of that form. The message names file, program and entry.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunDirError(f"{path}: cannot read: {error.strerror}") from error
-    except ValueError as error:
-        raise RunDirError(f"{path}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise RunDirError(f"{path}: expected an object of programs")
-    return [event for program, entries in data.items() for event in _program(path, program, entries)]
+    return [event for program, entries in read_json(path).items() for event in _program(path, program, entries)]
 
 
 def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
@@ -61,28 +50,18 @@ def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
     events: list[SchedulerEvent] = []
     turn = pinned = -1
     for number, entry in enumerate(entries):
-        event = _event(f"{path}: {program}[{number}]", program, entry, turn)
+        event = _event(f"{path}: {program}[{number}]", program, entry)
         if event.event == "arrive":
             turn += 1
         if event.event == "pin":
             pinned = turn
         # a pin ends after the next arrival, but the event belongs to the turn that was pinned
-        events.append(_with_turn(event, max(pinned if event.event == "unpin" else turn, 0)))
+        events.append(replace(event, turn=max(pinned if event.event == "unpin" else turn, 0)))
     return events
 
 
-def _with_turn(event: SchedulerEvent, turn: int) -> SchedulerEvent:
-    return SchedulerEvent(
-        event.t,
-        event.event,
-        event.program_id,
-        turn,
-        prompt_tokens=event.prompt_tokens,
-        hit_tokens=event.hit_tokens,
-    )
-
-
-def _event(where: str, program: str, entry: Any, turn: int) -> SchedulerEvent:
+def _event(where: str, program: str, entry: Any) -> SchedulerEvent:
+    """Read one entry. The event's turn is not known yet and is 0."""
     if not isinstance(entry, dict):
         raise RunDirError(f"{where}: expected an object")
     name = next((key for key in entry if key in _KINDS), None)
@@ -97,20 +76,19 @@ def _event(where: str, program: str, entry: Any, turn: int) -> SchedulerEvent:
         float(entry[name]),
         _KINDS[name],
         program,
-        turn,
+        turn=0,
         prompt_tokens=entry.get("prompt_length"),
         hit_tokens=entry.get("hit_length"),
     )
 
 
 def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> Written:
-    """Write events in the preview's form."""
+    """Write events in the preview's form. Kinds of events that the form does not have (reload) are left out."""
     programs: dict[str, list[dict[str, Any]]] = {}
-    written = dropped_events = dropped_facts = 0
+    written = dropped_facts = 0
     for event in events:
         name = _NAMES.get(event.event)
         if name is None:
-            dropped_events += 1
             continue
         entry: dict[str, Any] = {name: event.t}
         if event.event in ("start", "resume"):
@@ -120,4 +98,4 @@ def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> Written:
         programs.setdefault(event.program_id, []).append(entry)
         written += 1
     write_json(path, programs)
-    return Written(written, dropped_events, dropped_facts)
+    return Written(written, dropped_facts)

@@ -1,7 +1,7 @@
-"""The data every part of Continuum exchanges: programs and turns, tags, records, manifests.
+"""The data that all packages exchange: programs and turns, tags, records, manifests.
 
-Plain frozen dataclasses, standard library only. Units are in the names: ``_s`` seconds, ``_tokens`` tokens.
-docs/trace-format.md describes the file form of each.
+Frozen dataclasses, standard library only. Units are in the names: ``_s`` is seconds, ``_tokens`` is tokens.
+docs/trace-format.md describes how each is written to a file.
 """
 
 from __future__ import annotations
@@ -27,49 +27,50 @@ class ToolCall:
     """One tool run by the agent between two turns."""
 
     name: str
-    """Key of the tool: the program a shell command runs, or the function called."""
+    """Key of the tool: the program that a shell command runs, or the name of the function."""
     duration_s: float | None = None
-    """Seconds the tool took; None: the source did not record it."""
+    """Seconds that the tool took; None: not recorded."""
     start_s: float = 0.0
-    """Seconds between the turn's finish and this tool's start: 0 for parallel calls, sums for serial ones."""
+    """Seconds from the turn's finish to this tool's start. Parallel calls all start at 0; serial calls start when the
+    call before them ends."""
     command: str | None = None
     """The command or the arguments; recorded only if the user asked for text."""
     digest: str | None = None
-    """A digest of the arguments. Equal calls have equal digests."""
+    """Digest of the arguments: equal calls have equal digests."""
 
     @property
     def end_s(self) -> float:
-        """Seconds between the turn's finish and this tool's end; an unknown duration counts 0."""
+        """Seconds from the turn's finish to this tool's end; an unknown duration counts as 0."""
         return self.start_s + (self.duration_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One LLM request and the tools run after it.
+    """One request to the model, and the tools that run after it.
 
     The prompt of turn i+1 is the prompt of turn i, then ``carried_tokens`` of turn i's output, then
-    ``new_input_tokens`` of turn i+1. If the agent rewrote its history, ``kept_tokens`` says how many leading
-    tokens of that context it kept.
+    ``new_input_tokens`` of turn i+1. If the agent rewrote its history, turn i+1 begins with the first
+    ``kept_tokens`` of that context instead of all of it.
     """
 
     new_input_tokens: int
-    """Prompt tokens not in the previous context: task text, tool output."""
+    """Prompt tokens that are not in the previous context: the task's text, the output of tools."""
     output_tokens: int
-    """Tokens the model generated, reasoning included; at least 1."""
+    """Tokens that the model generated, reasoning included; at least 1."""
     carried_tokens: int | None = None
-    """Output tokens (the last ones) repeated in the next prompt; None: all of them."""
+    """Number of output tokens, counted from the end, that the next prompt repeats; None: all of them."""
     kept_tokens: int | None = None
-    """Leading tokens of the previous context this prompt opens with; None: all of it."""
+    """Leading tokens of the previous context with which this prompt begins; None: all of them."""
     tool_calls: tuple[ToolCall, ...] = ()
     gap_overhead_s: float = 0.0
-    """Seconds of the gap to the next turn that no tool accounts for (agent's own work, network)."""
+    """Seconds of the gap to the next turn in which no tool ran (the agent's own work, the network)."""
     text: str | None = None
     """The model's answer; recorded only if the user asked for text."""
     cached_tokens: int | None = None
-    """Prompt tokens the recording server said it had cached."""
+    """Prompt tokens that were cached, as the recording server reported."""
     ttft_s: float | None = None
     llm_s: float | None = None
-    """Measured seconds from request to last token, as recorded; replay does not use it."""
+    """Seconds from the request to the last token, as recorded; a replay does not use them."""
 
     @property
     def carried(self) -> int:
@@ -77,36 +78,36 @@ class Turn:
 
     @property
     def gap_s(self) -> float:
-        """Seconds from this turn's finish to the next turn's arrival; unknown durations count 0."""
+        """Seconds from this turn's finish to the next turn's arrival; unknown durations count as 0."""
         return (self.slowest_tool.end_s if self.slowest_tool is not None else 0.0) + self.gap_overhead_s
 
     @property
     def slowest_tool(self) -> ToolCall | None:
-        """The tool call that ends last: the next turn waits for it. None: the turn calls no tool."""
+        """The tool call that ends last, for which the next turn waits; None: the turn calls no tool."""
         return max(self.tool_calls, key=lambda call: call.end_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One agent run."""
+    """One run of an agent."""
 
     program_id: str
     turns: tuple[Turn, ...]
     source: str = "unknown"
-    """The program's origin: a dataset, a framework, or the name of a profile."""
+    """Where the program comes from: a dataset, a framework, or a profile."""
     model: str | None = None
     """The model that answered in the recording."""
     synthetic: bool = False
     arrival_s: float | None = None
-    """Arrival offset from the start of the recording."""
+    """Seconds from the start of the recording to the program's arrival."""
     parent_id: str | None = None
-    """The program that started this one (a sub-agent's caller)."""
+    """Id of the program that started this program."""
     shared_prefix_id: str | None = None
-    """Programs with the same id open with the same tokens (a system prompt)."""
+    """Programs with the same id begin with the same tokens (a system prompt)."""
     shared_prefix_tokens: int = 0
 
     def prompt_tokens(self) -> list[int]:
-        """Length of each turn's prompt."""
+        """Return the length of each turn's prompt."""
         lengths: list[int] = []
         context = 0
         for turn in self.turns:
@@ -117,8 +118,11 @@ class Program:
         return lengths
 
     def reusable_tokens(self) -> list[int]:
-        """Leading tokens of each turn's prompt that a cache of unlimited size would hold, from earlier turns or the
-        shared prefix. An output counts if the next prompt repeats all of it, not if it repeats its end only."""
+        """Return how many leading tokens of each turn's prompt an unlimited cache would hold.
+
+        They come from earlier turns or from the shared prefix. The output of a turn counts if the next prompt repeats
+        all of it; it does not count if the next prompt repeats only its end.
+        """
         reusable = [self.shared_prefix_tokens]
         for turn, after, prompt in zip(self.turns, self.turns[1:], self.prompt_tokens(), strict=False):
             common = prompt + (turn.output_tokens if turn.carried == turn.output_tokens else 0)
@@ -127,12 +131,12 @@ class Program:
 
     @property
     def final_context_tokens(self) -> int:
-        """Prompt plus output of the longest turn: tokens per program in the "context" reading."""
+        """Prompt plus output of the longest turn. The "context" reading counts these as the program's tokens."""
         return max(p + t.output_tokens for p, t in zip(self.prompt_tokens(), self.turns, strict=True))
 
     @property
     def cumulative_tokens(self) -> int:
-        """Prompt plus output, summed over turns: tokens per program in the "cumulative" reading."""
+        """Prompt plus output, summed over turns. The "cumulative" reading counts these as the program's tokens."""
         return sum(self.prompt_tokens()) + sum(turn.output_tokens for turn in self.turns)
 
 
@@ -150,10 +154,10 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a client says about one request. Every field is optional; None means unknown."""
+    """What a client tells the server about one request. Every field is optional; None means unknown."""
 
     program_id: str | None = None
-    """The program to which this turn belongs. A request without a program id is never pinned."""
+    """The program to which this turn belongs. The KV cache of a request without a program id is never pinned."""
     is_last_step: bool | None = None
     """True: this is the program's last turn."""
     pred_tool: str | None = None
@@ -161,38 +165,39 @@ class Tags:
     pred_tool_s: float | None = None
     """Seconds that tool is expected to take."""
     pred_tool_p90_s: float | None = None
-    """Seconds within which the tool is expected to return with a probability of 0.9."""
+    """Seconds within which that tool is expected to return with a probability of 0.9."""
     last_func_call: str | None = None
     """Name of the tool that ran before this turn."""
     last_tool_duration_s: float | None = None
-    """Seconds that tool took, measured by the client."""
+    """Seconds that the tool before this turn took, measured by the client."""
     this_func_call: str | None = None
-    """The tool that this turn's output calls; for replays, whose output is not the model's own."""
+    """The tool that this turn's output calls. A replay sends it, because its output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds the client wants this turn's KV held."""
+    """Seconds for which the client wants the KV cache of this turn pinned."""
     remaining_turns: int | Between | None = None
     """Turns of the program that the client expects after this one; read by ``working-set``."""
     remaining_tokens: int | Between | None = None
     """Tokens that the client expects the program to generate after this turn; read by ``working-set``."""
     task: str | None = None
-    """Name of what the program does, the same for programs that do alike; read by ``working-set``."""
+    """Name of the task, the same for all programs that do the same task; read by ``working-set``."""
     parent_id: str | None = None
-    """The program that started this one."""
+    """Id of the program that started this program."""
     turn_id: str | None = None
-    """The client's id of this turn: the same for every try of it, different for every other turn of the program."""
+    """The client's id of this turn: the same for every try of the turn, different for every other turn of the
+    program."""
 
 
 # -------------------------------------------------------------------------------------------- records
 
 EventKind = Literal[
     "arrive",  # a turn entered the waiting queue
-    "start",  # it was first scheduled: prompt_tokens, hit_tokens
-    "finish",  # it left the engine: output_tokens, tool, status
-    "pin",  # its KV is held: ttl_s, tokens
-    "unpin",  # the hold ended: reason
-    "preempt",  # it lost its KV while running
-    "resume",  # it was scheduled again: prompt_tokens, hit_tokens
-    "reload",  # its KV is being loaded from a lower tier, before its start or resume: tokens, bytes
+    "start",  # the turn was scheduled for the first time: prompt_tokens, hit_tokens
+    "finish",  # the turn left the engine: output_tokens, tool, status
+    "pin",  # the turn's KV cache is pinned: ttl_s, tokens
+    "unpin",  # the pin ended: reason
+    "preempt",  # the turn lost its KV cache while it ran
+    "resume",  # the turn was scheduled again: prompt_tokens, hit_tokens
+    "reload",  # the turn's KV cache is loaded from a lower tier, before its start or resume: tokens, bytes
 ]
 
 UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
@@ -207,11 +212,11 @@ class SchedulerEvent:
     program_id: str
     turn: int
     """Index of the turn within its program, from 0, in order of first arrival. Every try of a turn has the same index.
-    For unpin: the turn whose KV was held."""
+    For unpin: the turn whose KV cache was pinned."""
     request_id: str | None = None
     prompt_tokens: int | None = None
     hit_tokens: int | None = None
-    """Prompt tokens found in the cache."""
+    """Prompt tokens that were in the prefix cache."""
     output_tokens: int | None = None
     tool: str | None = None
     """Key of the tool that the output calls."""
@@ -220,29 +225,29 @@ class SchedulerEvent:
     ttl_s: float | None = None
     """Longest time the pin may last."""
     tokens: int | None = None
-    """KV tokens held by a pin."""
+    """Tokens whose KV cache the pin holds."""
     reason: UnpinReason | None = None
     bytes: int | None = None
     delay_estimate_s: float | None = None
-    """T of the TTL formula when the pin was decided: the queueing delay that a return in time saves."""
+    """T of the TTL formula at the instant of the pin: the queueing delay that a return in time saves."""
     eta: float | None = None
-    """eta of the TTL formula when the pin was decided."""
+    """eta of the TTL formula at the instant of the pin."""
     replica: int | None = None
-    """Number of the replica (from 0) in which the event happened; ``turn`` then counts over all replicas."""
+    """Number (from 0) of the replica in which the event happened; ``turn`` then counts over all replicas."""
     turn_id: str | None = None
     """The turn id that the client sent; None for unpin."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One line of turns.jsonl: a turn as its client saw it. Instants are seconds on the client's clock."""
+    """One line of turns.jsonl: a turn as the client saw it. Instants are seconds on the client's clock."""
 
     program_id: str
     turn: int
     """The turn's number in the client's record: a load generator counts in the order of the trace, the SDK in the order
     in which calls end. The server counts in order of arrival; ``turn_id`` matches its turns with these."""
     due_s: float
-    """The instant at which the turn should be sent. Latencies count from here (no coordinated omission)."""
+    """The instant at which the turn should be sent. Latencies count from this instant (no coordinated omission)."""
     sent_s: float
     first_token_s: float | None = None
     finish_s: float | None = None
@@ -256,7 +261,8 @@ class TurnRecord:
     """Seconds until the program's next turn is due; None after the last."""
     is_last: bool = False
     error: str | None = None
-    """Why the program ended with this turn: a kind (http-429, connection, timeout ...), a colon, the details."""
+    """The error that ended the program with this turn: its kind (http-429, connection, timeout ...), a colon, the
+    details."""
     failed_tries: tuple[str, ...] = ()
     """Kinds of error of the turn's failed tries, in order."""
     turn_id: str | None = None
@@ -264,8 +270,8 @@ class TurnRecord:
     alone_s: float | None = None
     """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
     token_gaps_ms: Mapping[str, int] | None = None
-    """Milliseconds between two chunks of the answer with output tokens, to three significant digits, and how often each
-    occurs; recorded with --token-times."""
+    """Gaps between two chunks of the answer with output tokens, in milliseconds to three significant digits, and how
+    often each gap occurs; recorded with --token-times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +280,11 @@ class ArrivalRecord:
 
     program_id: str
     number: int
-    """The program's place in the order of play, from 0."""
+    """The program's place in the order of arrivals, from 0."""
     due_s: float
     """The instant at which the program should arrive, on the client's clock."""
     counted: bool = True
-    """False in the warm-up and the cool-down: the program is load, and no metric counts it."""
+    """False in the warm-up and the cool-down: the program only makes load, and no metric counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,7 @@ class Manifest:
     schema: str = RECORD_SCHEMA
     version: int = RECORD_VERSION
     created: str = ""
-    """UTC, ISO 8601; empty if equal runs must write equal bytes."""
+    """Time of creation, UTC, ISO 8601; empty in runs that write the same bytes each time."""
     command: tuple[str, ...] = ()
     continuum_version: str = ""
     versions: dict[str, str] = field(default_factory=dict)
@@ -301,9 +307,9 @@ class Manifest:
     workload: dict[str, Any] = field(default_factory=dict)
     """name, path, sha256, programs, turns, synthetic, tokens_reading, jps, arrivals."""
     hardware: dict[str, Any] = field(default_factory=dict)
-    """gpu, model, tensor_parallel, KV capacity and how it was computed, step times' provenance."""
+    """gpu, model, tensor_parallel, KV capacity and how it was computed, source of the step times."""
     engine_options: dict[str, Any] = field(default_factory=dict)
     """max_num_seqs, chunk size, block size, and the like."""
     modelled: tuple[str, ...] = ()
-    """What was modelled and not run, in words."""
+    """The parts that were modelled instead of run, in words."""
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""Finds the programs that a shell command runs, in order. Never raises; the time is linear in the command's length.
+"""Find the programs that a shell command runs, in order. Never raises; the time is linear in the command's length.
 
-The lexer knows what decides where a command ends (quotes, substitutions, here-documents, comments, redirections), and a
-few words that precede a program's name. It expands nothing.
+The lexer knows everything that decides where a command ends (quotes, substitutions, here-documents, comments,
+redirections), and a few words that precede a program's name. It expands no variables and no patterns.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 MAX_CHARS = 64
-"""Characters of the longest key."""
+"""The longest key; longer ones are cut."""
 _MAX_COMMAND = 200_000
 _NESTED = 3
-"""So many levels of ``bash -c '...'`` are parsed."""
+"""The number of nested ``bash -c '...'`` that are parsed."""
 
 # fmt: off
 _KEYWORDS = frozenset((
@@ -25,7 +25,7 @@ _SHELL_WORK = frozenset((
     "false", ":", "eval", "trap", "wait", "shift", "break", "continue",
 ))
 # fmt: on
-"""Words that make no useful key. If a command runs nothing else, the first of them is its key."""
+"""Words of the shell itself, which make no useful key. They are a key only if a command runs nothing else."""
 _WRAPPERS: dict[str, tuple[str, int]] = {
     "sudo": ("ugpChrtD", 0),
     "doas": ("uC", 0),
@@ -40,19 +40,20 @@ _WRAPPERS: dict[str, tuple[str, int]] = {
     "command": ("", 0),
     "builtin": ("", 0),
 }
-"""Programs that run another program: their options that take a value, and the number of words before its name."""
+"""Programs that run another program: the letters of their options that take a value, and the number of further words
+before the other program's name."""
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[\w./@+~\-][\w./@+~:%,\-]*$")
 
 
 def programs(command: str) -> tuple[str, ...]:
-    """The keys of the programs that one or several command lines run, each once, in order."""
+    """Return the keys of all programs that one or several command lines run, in order and without repetition."""
     return tuple(dict.fromkeys(_programs(command, _NESTED)))
 
 
 def first_program(command: str, first_word: bool = False) -> str | None:
-    """The key of a command: the first program that it runs; None for an empty command.
+    """Return the key of a command: the first program that it runs; None for an empty command.
 
     Args:
         command: one shell command line, or several.
@@ -61,9 +62,9 @@ def first_program(command: str, first_word: bool = False) -> str | None:
     words = command[:_MAX_COMMAND].split(maxsplit=1)
     if first_word or not words:
         return words[0][:MAX_CHARS] if words else None
-    found = next(_programs(command, _NESTED), None)
-    if found is not None:
-        return found
+    program = next(_programs(command, _NESTED), None)
+    if program is not None:
+        return program
     return next((words[0] for words in simple_commands(command) if words and words[0] in _SHELL_WORK), None)
 
 
@@ -81,7 +82,7 @@ def _programs(command: str, depth: int) -> Iterator[str]:
 
 
 def _without_wrappers(words: list[str]) -> list[str]:
-    """The words that begin with the program's name."""
+    """Return the words from the program's name on."""
     index = 0
     while index < len(words):
         word = words[index]
@@ -103,7 +104,7 @@ def _after_options(words: list[str], index: int, with_value: str, operands: int)
 
 
 def _script(name: str, words: list[str]) -> str | None:
-    """The script of ``bash -c SCRIPT``."""
+    """Return the script of ``bash -c SCRIPT``, or None."""
     if name not in _SHELLS:
         return None
     for index, word in enumerate(words[1:], 1):
@@ -115,11 +116,13 @@ def _script(name: str, words: list[str]) -> str | None:
 
 
 def simple_commands(text: str) -> list[list[str]]:
-    """The words of every simple command, without quotes, redirections and here-documents."""
+    """Return the words of every simple command, without quotes, redirections and here-documents."""
     return _Lexer(text[:_MAX_COMMAND]).run()
 
 
 class _Lexer:
+    """Splits one text into commands and words."""
+
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -127,8 +130,9 @@ class _Lexer:
         self._words: list[str] = []
         self._word: list[str] | None = None
         self._drop_next = False
-        """The next word is a redirection's target."""
+        """Whether the next word is the target of a redirection."""
         self._heredocs: list[tuple[str, bool]] = []
+        """Here-documents that begin after this line: the delimiter, and whether it may be indented with tabs."""
 
     def run(self) -> list[list[str]]:
         handlers = {
@@ -200,8 +204,8 @@ class _Lexer:
     # ------------------------------------------------------------------------------------ quotes
 
     def _until(self, end: str, start: int) -> int:
-        found = self._text.find(end, start)
-        return len(self._text) if found < 0 else found
+        index = self._text.find(end, start)
+        return len(self._text) if index < 0 else index
 
     def _single(self) -> None:
         end = self._until("'", self._at + 1)
@@ -238,7 +242,7 @@ class _Lexer:
     _BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", re.DOTALL)
 
     def _skip_parentheses(self) -> None:
-        """The position after the closing parenthesis; the end of the text if there is none."""
+        """Go on after the closing parenthesis, or at the end of the text if there is none."""
         depth = 0
         for match in self._BRACKETS.finditer(self._text, self._at):
             depth += {"(": 1, ")": -1}.get(match.group(), 0)
@@ -260,7 +264,7 @@ class _Lexer:
 
     def _redirect(self) -> None:
         if self._word is not None and all(piece.isdigit() for piece in self._word):
-            self._word = None  # a file descriptor
+            self._word = None  # the digits were a file descriptor
         self._end_word()
         heredoc = self._HEREDOC.match(self._text, self._at)
         if heredoc and not self._text.startswith("<<<", self._at):

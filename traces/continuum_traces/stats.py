@@ -1,4 +1,4 @@
-"""Statistics of a set of programs: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
+"""Compute statistics of a set of programs: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MeanStd:
 
 @dataclass(frozen=True, slots=True)
 class ToolStats:
-    """The times of one tool, over the calls with a known duration. Milliseconds."""
+    """The times (ms) of one tool, over its calls with a known duration."""
 
     name: str
     calls: int
@@ -40,29 +40,29 @@ class TraceStats:
     synthetic: bool
     turns: MeanStd
     gap_ms: MeanStd
-    """Time between turns: tools and overheads."""
+    """Time between two turns: tools and overhead."""
     tokens_context: MeanStd
-    """Per program, final context."""
+    """Tokens per program: its final context."""
     tokens_cumulative: MeanStd
-    """Per program, summed over turns."""
+    """Tokens per program: prompts and outputs, summed over turns."""
     output_tokens: MeanStd
-    """Per turn."""
+    """Tokens per turn."""
     slowest_tenth_share: float
     """Share of the time between turns that the slowest tenth of the gaps takes."""
     longest_context_tokens: int
     sharing_a_prefix: int
     """Programs that share a prefix with another program."""
     shared_prefix_tokens: float
-    """Mean length of these prefixes; 0 if there are none."""
+    """Mean length of the prefixes of these programs; 0 if there are none."""
     unknown_durations: int
     """Tool calls with an unknown duration, which counts as 0 in gaps."""
     tools: tuple[ToolStats, ...]
-    """The tool with the most time is first."""
+    """The tools, by their share of the time, largest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A row of Table 2 of arXiv 2511.02230 v4; the paper does not say which token reading it uses."""
+    """A row of Table 2 of arXiv 2511.02230 v4. The paper does not say which reading its tokens have."""
 
     turns: MeanStd
     gap_ms: MeanStd
@@ -78,7 +78,7 @@ TABLE_2: dict[str, Published] = {
 
 
 def trace_stats(programs: Iterable[Program]) -> TraceStats:
-    """Statistics of a set of programs.
+    """Compute the statistics of a set of programs.
 
     Raises:
         TraceError: the set is empty.
@@ -108,13 +108,13 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
 
 
 def _shared_tokens(programs: Sequence[Program]) -> list[int]:
-    """The length of each program's shared prefix, for the programs that share it with another one."""
+    """Return the lengths of the shared prefixes of the programs that share one with another program."""
     users = Counter(program.shared_prefix_id for program in programs)
     return [p.shared_prefix_tokens for p in programs if p.shared_prefix_tokens and users[p.shared_prefix_id] > 1]
 
 
 def slowest_tenth_share(values: Sequence[float]) -> float:
-    """The largest tenth of the values as a share of their sum; 0 for fewer than ten values."""
+    """Return the sum of the largest tenth of the values as a share of the sum of all; 0 for fewer than ten values."""
     ordered = np.sort(np.asarray(values, dtype=float))
     total = float(ordered.sum())
     return float(ordered[len(ordered) - len(ordered) // 10 :].sum()) / total if total > 0 else 0.0

@@ -1,16 +1,15 @@
-"""Synthetic programs from a profile: a small file of statistics, no text (docs/trace-format.md).
+"""Generate synthetic programs from a profile, a small file of statistics without text (docs/trace-format.md).
 
 Turns, tool times and tokens are drawn by stratified sampling: one value from each of n equal slices of probability, in
-random order. A set of n programs therefore has the profile's means and deviations, tails included.
+random order. A set of n programs therefore has the means and deviations of the profile, tails included.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +31,7 @@ BUNDLED = ("swebench", "bfcl")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution: mean, standard deviation, and the limits that cut it."""
+    """A distribution: its mean, its standard deviation, and limits to which values are clipped."""
 
     mean: float
     std: float
@@ -42,7 +41,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ToolProfile:
-    """The times of one tool: log-normal, and for a share of the calls (the tail) log-normal with another mean. ms."""
+    """The times (ms) of one tool: log-normal, and for a share of the calls (the tail) log-normal with another mean."""
 
     name: str
     share: float
@@ -62,21 +61,21 @@ class Profile:
     source: str
     turns: Spread
     tokens: Spread
-    """Tokens per program, in the reading that ``synthesize`` is given."""
+    """Tokens per program, in the reading that is passed to ``synthesize``."""
     tools: tuple[ToolProfile, ...]
     output_tokens: Spread
     """Tokens generated per turn, reasoning included."""
     reasoning_share: float
     """Share of the generated tokens that the next prompt does not repeat."""
     first_prompt_weight: float
-    """The first prompt's length, as a multiple of a later turn's mean new input."""
+    """The first prompt's length, as a multiple of the mean new input of later turns."""
     shared_prefix_tokens: int
     """Leading tokens that are the same in every program (a system prompt)."""
     assumptions: str = ""
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """A bundled profile by name, or a profile from a file.
+    """Load a bundled profile by its name, or a profile from a file.
 
     Raises:
         TraceError: there is no such profile, or the file is not a profile.
@@ -101,12 +100,12 @@ def profile_from_json(data: dict[str, Any]) -> Profile:
     return Profile(**values)
 
 
-def profile_to_json(profile: Profile) -> dict[str, Any]:
-    return asdict(profile)
-
-
 def bundled(name: str) -> Iterator[Program]:
-    """The bundled set of 100 synthetic programs (context reading); docs/trace-format.md says how it was made."""
+    """Read a bundled set of 100 synthetic programs (context reading); docs/trace-format.md says how they were made.
+
+    Raises:
+        TraceError: there is no bundled set of that name.
+    """
     if name not in BUNDLED:
         raise TraceError(f"no bundled set {name!r}; {which(name, BUNDLED)}")
     return read_programs(bundled_path(name))
@@ -118,12 +117,12 @@ def bundled_path(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Programs that are runs of the same tasks."""
+    """How often each task is run."""
 
     runs: int = 1
-    """Runs of each task. Runs of one task begin with the same prompt; with 1 no prompt is repeated."""
+    """Runs of each task. The runs of a task begin with the same prompt."""
     correlation: float = 0.75
-    """Rank correlation of turns, and of tokens, between two runs of a task; 0 to 1."""
+    """Rank correlation of the number of turns, and of tokens, between two runs of a task; 0 to 1."""
 
 
 def synthesize(
@@ -136,20 +135,20 @@ def synthesize(
 ) -> list[Program]:
     """Draw programs from a profile. Equal arguments give equal programs.
 
-    The first run of every task comes first, then the second run of every task, and so on.
+    The first runs of all tasks come first, then the second runs of all tasks, and so on.
 
     Args:
         profile: the statistics.
         num_programs: number of programs.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         reading: whether the profile's tokens per program mean the final context or the sum over turns.
-        length_scale: every length times this (the papers scale BFCL by 0.4).
+        length_scale: factor for every length (the papers scale BFCL by 0.4).
         repeats: how often each task is run.
     """
     rng = np.random.default_rng(seed)
     tasks = math.ceil(num_programs / repeats.runs)
-    turns = np.rint(_normal(_alike(rng, num_programs, tasks, repeats), profile.turns)).astype(int)
-    tokens = _lognormal_within(_alike(rng, num_programs, tasks, repeats), profile.tokens)
+    turns = np.rint(_normal(_correlated(rng, num_programs, tasks, repeats), profile.turns)).astype(int)
+    tokens = _lognormal_within(_correlated(rng, num_programs, tasks, repeats), profile.tokens)
     total = int(turns.sum())
     outputs = _lognormal_within(_uniforms(rng, total), profile.output_tokens)
     calls = _tool_calls(rng, profile, total)
@@ -165,7 +164,7 @@ def synthesize(
 
 
 def _run_of(first: Program, program: Program) -> Program:
-    """The program as a run of the task that ``first`` is the first run of: it begins with the same prompt."""
+    """Give the program the same prompt as ``first``, the first run of the program's task."""
     prompt, number = first.turns[0].new_input_tokens, first.program_id.rpartition("-")[2]
     return replace(
         program,
@@ -204,10 +203,10 @@ def _program(
 def _fit_lengths(
     weights: Floats, outputs: Floats, target: float, profile: Profile, reading: Reading
 ) -> tuple[Floats, Floats]:
-    """The new input and the generated tokens of each turn, so that the program has ``target`` tokens in that reading.
+    """Return each turn's new input and generated tokens, so that the program has ``target`` tokens in ``reading``.
 
-    Both readings are linear in the lengths. Inputs get the tokens that outputs and system prompt leave. If these alone
-    are most of the target, outputs are reduced to half of it.
+    Both readings are linear in the lengths. The inputs get the tokens that remain after the outputs and the system
+    prompt. Outputs, and the system prompt, are reduced to half of the target if they are longer.
     """
     n = len(weights)
     later = np.arange(n, 0, -1) if reading == "cumulative" else np.ones(n)
@@ -223,15 +222,16 @@ def _fit_lengths(
 
 
 def _uniforms(rng: np.random.Generator, n: int) -> Floats:
-    """One point in each of n equal slices of (0, 1), in random order."""
+    """Draw one point in each of n equal slices of (0, 1), in random order."""
     return np.asarray((rng.permutation(n) + rng.uniform(0.05, 0.95, n)) / n)
 
 
-def _alike(rng: np.random.Generator, n: int, tasks: int, repeats: Repeats) -> Floats:
-    """As ``_uniforms``, but values whose numbers differ by a multiple of ``tasks`` have the rank correlation."""
+def _correlated(rng: np.random.Generator, n: int, tasks: int, repeats: Repeats) -> Floats:
+    """Draw points as ``_uniforms`` does, but with the rank correlation between the runs of a task, whose indices differ
+    by multiples of ``tasks``."""
     if repeats.runs == 1:
         return _uniforms(rng, n)
-    share = 2.0 * math.sin(math.pi / 6.0 * repeats.correlation)  # the correlation of normal variables with those ranks
+    share = 2.0 * math.sin(math.pi / 6.0 * repeats.correlation)  # correlation of normal variables with these ranks
     of_task, of_run = rng.normal(size=tasks), rng.normal(size=n)
     values = math.sqrt(share) * of_task[np.arange(n) % tasks] + math.sqrt(1.0 - share) * of_run
     return np.asarray((np.argsort(np.argsort(values)) + rng.uniform(0.05, 0.95, n)) / n)
@@ -251,7 +251,7 @@ def _lognormal_at(uniforms: Floats, mean: float, std: float) -> Floats:
 
 
 def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:
-    """Log-normal values, cut to the limits, with the given mean and deviation after the cut."""
+    """Return log-normal values within the limits, whose mean and deviation after clipping are those of ``spread``."""
     if spread.std <= 0.0:
         return np.full(len(uniforms), spread.mean)
     mean, std = spread.mean, spread.std
@@ -264,7 +264,7 @@ def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:
 
 
 def _tool_calls(rng: np.random.Generator, profile: Profile, n: int) -> list[ToolCall]:
-    """n calls in random order. Each tool has its share of the calls, and the tail its share of the tool's calls."""
+    """Draw n calls in random order. Each tool has its share of the calls, and its tail the tail's share of them."""
     counts = _shares(n, [tool.share for tool in profile.tools])
     calls: list[ToolCall] = []
     for tool, count in zip(profile.tools, counts, strict=True):
@@ -283,20 +283,23 @@ def _shares(n: int, shares: Sequence[float]) -> list[int]:
 
 def scale_turns(program: Program, k: int) -> Program:
     """Repeat the program's turns k times and divide their lengths by k (SPEC 11): more turns, the same context."""
+
+    def divided(tokens: int) -> int:
+        return max(1, round(tokens / k))
+
     shorter = tuple(
         Turn(
-            new_input_tokens=max(1, round(turn.new_input_tokens / k)),
-            output_tokens=max(1, round(turn.output_tokens / k)),
-            carried_tokens=max(0, min(max(1, round(turn.output_tokens / k)), round(turn.carried / k))),
+            new_input_tokens=divided(turn.new_input_tokens),
+            output_tokens=divided(turn.output_tokens),
+            carried_tokens=min(divided(turn.output_tokens), round(turn.carried / k)),
             tool_calls=turn.tool_calls,
             gap_overhead_s=turn.gap_overhead_s,
         )
         for turn in program.turns
     )
-    between = [t for t in shorter if t.tool_calls] or list(shorter)
     last = shorter[-1]
-    filler = between[-1].tool_calls
-    link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=last.tool_calls or filler)
+    calls = next((turn.tool_calls for turn in reversed(shorter) if turn.tool_calls), ())
+    link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=calls)
     repeated = (*shorter[:-1], link)
     turns = (*repeated * (k - 1), *shorter)
     prefix = min(round(program.shared_prefix_tokens / k), turns[0].new_input_tokens)
@@ -306,7 +309,7 @@ def scale_turns(program: Program, k: int) -> Program:
 def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
     """Put a prefix of ``tokens`` tokens, the same for all programs, before each program.
 
-    A prefix that all programs shared before stays shared. A prefix that only some shared is no longer shared.
+    A prefix that all programs shared before stays shared. A prefix that only some programs shared is no longer shared.
     """
     all_shared = len({program.shared_prefix_id for program in programs}) == 1
 
@@ -329,19 +332,19 @@ def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
 def scale_lengths(program: Program, factor: float) -> Program:
     """Multiply every length of the program by ``factor``."""
 
-    def some(tokens: int) -> int:
+    def at_least_one(tokens: int) -> int:
         return max(1, round(tokens * factor))
 
-    def perhaps(tokens: int | None) -> int | None:
+    def optional(tokens: int | None) -> int | None:
         return None if tokens is None else round(tokens * factor)
 
     turns = tuple(
         replace(
             turn,
-            new_input_tokens=some(turn.new_input_tokens),
-            output_tokens=some(turn.output_tokens),
-            carried_tokens=perhaps(turn.carried_tokens),
-            kept_tokens=perhaps(turn.kept_tokens),
+            new_input_tokens=at_least_one(turn.new_input_tokens),
+            output_tokens=at_least_one(turn.output_tokens),
+            carried_tokens=optional(turn.carried_tokens),
+            kept_tokens=optional(turn.kept_tokens),
         )
         for turn in program.turns
     )
@@ -350,7 +353,7 @@ def scale_lengths(program: Program, factor: float) -> Program:
 
 
 def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> Profile:
-    """Make a profile of the programs. It holds statistics, no text and no ids.
+    """Make a profile of the programs. A profile holds statistics, no text and no ids.
 
     Raises:
         TraceError: fewer than two programs.
@@ -382,13 +385,14 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def _fit_tools(programs: Sequence[Program], most: int = 12) -> tuple[ToolProfile, ...]:
-    """The most frequent tools by name, all others as one. The slowest tenth of a tool's calls is its tail."""
+    """Describe the ``most`` most frequent tools by name and all others as the tool ``other``. The slowest tenth of a
+    tool's calls is its tail."""
     times: dict[str, list[float]] = {}
     for program in programs:
         for turn in program.turns[:-1]:
             name = max(turn.tool_calls, key=lambda c: c.duration_s or 0.0).name if turn.tool_calls else "none"
             times.setdefault(name, []).append(turn.gap_s * 1e3)
-    common = [name for name, _ in Counter({n: len(t) for n, t in times.items()}).most_common(most)]
+    common = sorted(times, key=lambda name: -len(times[name]))[:most]
     grouped = {name: times[name] for name in common}
     other = [ms for name, values in times.items() if name not in grouped for ms in values]
     if other:

@@ -1,4 +1,4 @@
-"""The gaps between a turn's output tokens, small enough to be recorded. Standard library only."""
+"""Record the gaps between a turn's output tokens in little space. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import pairwise
 
 
 def gaps_ms(instants_s: Sequence[float]) -> dict[str, int]:
-    """Milliseconds between two neighbours, to three significant digits, and how often each occurs. Instants of several
-    tokens that came in one chunk count once.
+    """Return the gaps between neighbouring instants, in milliseconds to three significant digits, and how often each
+    gap occurs. Tokens that came in one chunk share one instant.
 
     >>> gaps_ms([1.0, 1.01, 1.02, 1.14])
     {'10': 2, '120': 1}

@@ -1,4 +1,4 @@
-"""Dataclasses read from JSON. Every fault names its field. Standard library only."""
+"""Build dataclass instances from JSON. Every error message names the field. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ _WORDS |= {tuple: "a list", dict: "an object"}
 
 
 class FieldError(ValueError):
-    """A field that is missing, unknown or of another type."""
+    """A field is missing, unknown or of a wrong type."""
 
 
-def from_json(kind: type[T], data: Any) -> T:
-    """The object as that dataclass. Of lists and objects inside it only the kind is checked.
+def from_json(row_type: type[T], data: Any) -> T:
+    """Build an instance of the dataclass ``row_type`` from a decoded JSON object.
+
+    Lists and objects inside the object are checked for their type only.
 
     Raises:
-        FieldError: the object is not of that form.
+        FieldError: a field is missing, unknown or of a wrong type, or ``data`` is not an object.
     """
     if not isinstance(data, dict):
         raise FieldError("expected an object")
-    rules, required = _rules(cast(Any, kind))
+    types, required = field_types(cast(Any, row_type))
     values = {}
     for name, value in data.items():
-        if name not in rules:
+        if name not in types:
             raise FieldError(f"unknown field {name!r}; written by a newer version?")
-        values[name] = _checked(name, value, *rules[name])
+        values[name] = _checked(name, value, *types[name])
     for name in required:
         if name not in data:
             raise FieldError(f"the field {name!r} is missing")
-    return kind(**values)
+    return row_type(**values)
 
 
 def read_line(text: str) -> Any:
-    """JSON without NaN and infinities.
+    """Parse JSON without NaN and infinities.
 
     Raises:
-        ValueError: anything else.
+        ValueError: the text is not JSON, or contains NaN or an infinity.
     """
     return json.loads(text, parse_constant=_refuse)
 
@@ -52,38 +54,42 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _checked(name: str, value: Any, kinds: tuple[type, ...], names: tuple[Any, ...]) -> Any:
-    if type(value) is int and float in kinds and int not in kinds:
-        return value if abs(value) < 1e308 else _wrong(name, value, kinds)
-    if tuple in kinds and isinstance(value, list):
+def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any, ...]) -> Any:
+    if type(value) is int and float in types and int not in types:
+        return value if abs(value) < 1e308 else _wrong(name, value, types)
+    if tuple in types and isinstance(value, list):
         return tuple(value)
-    if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
-        _wrong(name, value, kinds)
-    if names and value is not None and value not in names:
-        raise FieldError(f"{name}: {value!r}; there are {', '.join(map(str, names))}")
+    if type(value) not in types or (isinstance(value, float) and not math.isfinite(value)):
+        _wrong(name, value, types)
+    if choices and value is not None and value not in choices:
+        raise FieldError(f"{name}: {value!r}; there are {', '.join(map(str, choices))}")
     return value
 
 
-def _wrong(name: str, value: Any, kinds: tuple[type, ...]) -> None:
-    wanted = " or ".join(_WORDS[kind] for kind in kinds if kind is not NoneType)
+def _wrong(name: str, value: Any, types: tuple[type, ...]) -> None:
+    wanted = " or ".join(_WORDS[wanted] for wanted in types if wanted is not NoneType)
     raise FieldError(f"{name}: {str(value)[:60]!r} is not {wanted}")
 
 
 @cache
-def _rules(kind: Any) -> tuple[dict[str, tuple[tuple[type, ...], tuple[Any, ...]]], tuple[str, ...]]:
-    """The types that each field may have, and the names if it has one of some; and the fields that must be there."""
-    hints = get_type_hints(kind)
-    required = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
-    return {each.name: _kinds(hints[each.name]) for each in fields(kind)}, tuple(required)
+def field_types(row_type: Any) -> tuple[dict[str, tuple[tuple[type, ...], tuple[Any, ...]]], tuple[str, ...]]:
+    """Return the types of each field of a dataclass, and the values of its ``Literal`` if it has one; and the names of
+    the fields without a default."""
+    hints = get_type_hints(row_type)
+    required = (
+        field.name for field in fields(row_type) if field.default is MISSING and field.default_factory is MISSING
+    )
+    return {field.name: _types(hints[field.name]) for field in fields(row_type)}, tuple(required)
 
 
-def _kinds(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
+def _types(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
     parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-    names = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
-    return tuple(dict.fromkeys(_plain(part) for part in parts)), names
+    choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
+    return tuple(dict.fromkeys(_plain(part) for part in parts)), choices
 
 
 def _plain(part: Any) -> type:
+    """Return the class of a JSON value with this type hint, without the type's parameters."""
     origin = get_origin(part)
     if origin is Literal:
         return str

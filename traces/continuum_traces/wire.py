@@ -1,7 +1,7 @@
 """Write and read tags as ``vllm_xargs`` and as headers (SPEC 7).
 
-``vllm_xargs`` takes str, int and float only: booleans are written as 0 or 1, unknown values are left out. Reading never
-fails: a field that cannot be read is left out and named in ``rejected``.
+vLLM accepts only str, int and float in ``vllm_xargs``: booleans are written as 0 or 1, unknown values are left out.
+Reading never fails: a field that cannot be read is left out and named in ``rejected``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HINT_S = 86_400.0
 MAX_COUNT = 10**9
 
 PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
-"""The xargs that may name the program; the first that is present counts. The papers' preview uses ``job_id``."""
+"""The xargs that may contain the program id; the first that is present counts. The papers' preview sends ``job_id``."""
 
 SESSION_HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID")
 FINAL_HEADER = "X-Dynamo-Session-Final"
@@ -29,13 +29,15 @@ TURN_HEADER = "X-Turn-ID"
 
 @dataclass(frozen=True, slots=True)
 class ReadTags:
+    """The tags of a request."""
+
     tags: Tags
     rejected: tuple[str, ...] = ()
     """Names of the fields that were present and could not be read."""
 
 
 def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
-    """The body field ``vllm_xargs`` for these tags, without unknown values."""
+    """Return the body field ``vllm_xargs`` for these tags, without unknown values."""
     xargs: dict[str, Scalar] = {}
     for name in _TAG_FIELDS:
         value = getattr(tags, name)
@@ -51,7 +53,7 @@ def _scalar(value: Any) -> Scalar:
 
 
 def tags_to_headers(tags: Tags) -> dict[str, str]:
-    """Headers that every OpenAI-compatible server accepts."""
+    """Return the headers for these tags. Every OpenAI-compatible server accepts them."""
     headers: dict[str, str] = {}
     if tags.program_id is not None:
         headers.update(dict.fromkeys(SESSION_HEADERS, tags.program_id))
@@ -63,7 +65,7 @@ def tags_to_headers(tags: Tags) -> dict[str, str]:
 
 
 def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
-    """The tags in a request's headers. Upper and lower case are the same."""
+    """Read the tags in a request's headers. Upper and lower case are the same."""
     lower = {name.lower(): value for name, value in headers.items()}
     named = [lower[h.lower()] for h in SESSION_HEADERS if h.lower() in lower]
     final = lower.get(FINAL_HEADER.lower())
@@ -78,12 +80,12 @@ def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
 
 
 def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> ReadTags:
-    """The tags in a request's ``vllm_xargs``.
+    """Read the tags in a request's ``vllm_xargs``.
 
     Args:
-        xargs: the mapping as the server received it. Other keys are ignored.
-        session_id: the engine's own session id (``session_id`` body field or ``X-Session-ID``), used if
-            the xargs name no program.
+        xargs: the mapping as the server received it. Keys that are no tags are ignored.
+        session_id: the engine's own session id (body field ``session_id`` or header ``X-Session-ID``), used if the
+            xargs contain no program id.
     """
     values: dict[str, Any] = {}
     rejected: list[str] = []
@@ -105,12 +107,12 @@ def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> 
 
 
 def read_program_id(raw: Any) -> str | None:
-    """The program id if it is valid (text or integer, printable, not empty, at most 256 characters), else None."""
+    """Return the program id if it is valid (text or integer, printable, not empty, up to 256 characters), else None."""
     return _read_id(raw, MAX_PROGRAM_ID_CHARS)
 
 
 def read_turn_id(raw: Any) -> str | None:
-    """The turn id if it is valid (as a program id, at most 64 characters), else None."""
+    """Return the turn id if it is valid (like a program id, but up to 64 characters), else None."""
     return _read_id(raw, MAX_TURN_ID_CHARS)
 
 
@@ -134,7 +136,7 @@ def _read_seconds(raw: Any) -> float | None:
 
 
 def _read_number(raw: Any) -> float | None:
-    """A number that is not negative."""
+    """Return a number of at least 0, else None."""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         return None
     try:
@@ -156,14 +158,14 @@ def _read_count(raw: Any) -> int | None:
 
 
 def _read_counts(raw: Any) -> int | Between | None:
-    """A whole number, or two as ``"low,high"`` or as a list."""
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list) or len(parts) == 1:
-        return _read_count(parts[0] if isinstance(parts, list) else parts)
-    found = [_read_count(part) for part in parts]
-    if len(found) != 2 or found[0] is None or found[1] is None or found[0] > found[1]:
+    """Return a whole number, or a range that is written as ``"low,high"`` or as a list, else None."""
+    parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else [raw]
+    if not 1 <= len(parts) <= 2:
         return None
-    return found[0] if found[0] == found[1] else Between(found[0], found[1])
+    low, high = _read_count(parts[0]), _read_count(parts[-1])
+    if low is None or high is None or low > high:
+        return None
+    return low if low == high else Between(low, high)
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -183,5 +185,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 TAG_NAMES = tuple(_READERS)
-"""The xargs that are tags, without those that name the program."""
+"""The xargs that are tags, without those that contain the program id."""
 _TAG_FIELDS = tuple(field.name for field in fields(Tags))

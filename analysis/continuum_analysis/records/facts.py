@@ -96,7 +96,8 @@ def facts_of(
 def _gpus(manifest: Manifest | None) -> int | None:
     if manifest is None or "tensor_parallel" not in manifest.hardware:
         return None
-    return int(manifest.hardware["tensor_parallel"]) * _replicas(manifest)
+    stages = int(manifest.hardware.get("pipeline_parallel", 1))
+    return int(manifest.hardware["tensor_parallel"]) * stages * _replicas(manifest)
 
 
 def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:

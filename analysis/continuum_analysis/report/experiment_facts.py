@@ -51,7 +51,7 @@ def experiment_facts(
         ("Seeds", seeds),
         ("Engine", manifest.engine),
         ("Model", _join([hardware.get("model")])),
-        ("GPU", _join([hardware.get("gpu"), _parallel(hardware.get("tensor_parallel"))])),
+        ("GPU", _join([hardware.get("gpu"), _parallel(hardware)])),
         ("Replicas", _replicas(runs)),
         ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
         ("Attention", _join([steps.get("attention")])),
@@ -68,8 +68,10 @@ def _join(parts: Sequence[object]) -> str:
     return ", ".join(str(part) for part in parts if part is not None)
 
 
-def _parallel(number: object) -> str | None:
-    return None if number in (None, 1) else f"tensor parallel over {number}"
+def _parallel(hardware: Mapping[str, Any]) -> str | None:
+    degrees = {"tensor parallel over": "tensor_parallel", "pipeline stages:": "pipeline_parallel"}
+    said = [f"{words} {hardware[name]}" for words, name in degrees.items() if hardware.get(name) not in (None, 1)]
+    return ", ".join(said) or None
 
 
 def knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:

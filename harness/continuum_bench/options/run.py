@@ -16,7 +16,6 @@ from continuum_bench.options.declare import (
     FINITE,
     FOLDER,
     NOT_NEGATIVE,
-    POSITIVE,
     SHARE,
     Limit,
     OptionError,
@@ -33,6 +32,9 @@ RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "
 MOST_BLOCKS = 10_000_000
 """vLLM makes an object for each KV block: more would take longer than the run."""
 
+WORKLOADS = ("swebench", "bfcl", "openhands")
+"""Names of the bundled workloads, each a command."""
+
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
 HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
@@ -41,8 +43,10 @@ HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 NO_RATE = Without(
     "arrivals", "these arrivals have a rate of their own", lambda form: form.startswith(("concurrency", "recorded:"))
 )
+PIPELINE = typer.Option("--pp", "--pipeline-parallel-size")
+PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
-Jps = Annotated[float, Limit(POSITIVE.holds, f"programs per second {POSITIVE.words}"), NO_RATE]
+Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
 
 # Options of more than one command:
 Format = Annotated[
@@ -91,7 +95,7 @@ class TraceOptions(Options):
     tokens_reading: Annotated[TokensReading, Without("traces", "it is about the bundled profiles")] = "context"
     turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
     """Multiply the number of turns by this factor and divide their lengths by it."""
-    length_scale: Annotated[float, POSITIVE] = 1.0
+    length_scale: Annotated[float, ABOVE_ZERO] = 1.0
     """Multiply every length in tokens by this factor."""
     shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
     """Put this many tokens before the first prompt of every program, the same tokens for all programs."""
@@ -215,6 +219,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
     """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
     high; band plays every run at all three. On other GPUs the three are the same."""
+    pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
+    """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
     """Tokens of one KV block."""
     offload: Annotated[str | None, SERVERS] = None

@@ -10,7 +10,7 @@ import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
-from continuum_bench.options.declare import POSITIVE, WRITABLE, at_least, at_most
+from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, at_least, at_most
 from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -40,7 +40,7 @@ class ServeOptions(EngineOptions):
     power_of_two, round_robin."""
     health_port: Annotated[int | None, at_least(0), at_most(65535), Needs("replicas")] = None
     """With --replicas: port of a /health for all servers together. Default: a free one."""
-    time_scale: Annotated[float, POSITIVE, Needs("engine", "emulated")] = 1.0
+    time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
     """Emulated engine: modelled seconds that pass in one real second."""
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     """Emulated engine: file of scripted answers (JSON lines)."""
@@ -69,7 +69,7 @@ class ServeOptions(EngineOptions):
     """File for the server's output; with --replicas, a folder. Default: standard error."""
     drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
     """Seconds that running requests get to finish after SIGTERM."""
-    ready_timeout_s: Annotated[float, POSITIVE] = 900.0
+    ready_timeout_s: Annotated[float, ABOVE_ZERO] = 900.0
     """Seconds that the server may take to start."""
 
 

@@ -1,18 +1,19 @@
-"""Options that mean something only beside another one, or not beside another one.
+"""Rules for options that require, or exclude, another option.
 
-The rule stands beside the option's type (``Needs("hints")``), or in its class as ``rules``, for every option that the
-class itself declares. Only what a user wrote is checked: a sweep's grid may combine what it likes.
+A rule is part of the annotation of an option's type (``Needs("hints")``). A class of options can also have ``rules``,
+which hold for every option that the class itself declares. The rules apply to command lines and experiment files. The
+grid of a sweep may combine options freely: an option that has no effect beside the others is set to its default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from continuum_bench.options.declare import OptionError, extras_of, hints_of, owner_of, spelling
+from continuum_bench.options.declare import Option, OptionError, Options, declared
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +21,15 @@ class Needs:
     """The option is refused unless the option ``other`` is given."""
 
     other: str
-    """The field's name."""
+    """Name of the other option's field."""
     value: str | None = None
-    """The value that the other one must have; None: any but its default."""
+    """The value that the other option must have; None: any value except its default."""
 
-    def fault(self, other: Option) -> str | None:
-        if other.given if self.value is None else other.value == self.value:
-            return None
-        return f"needs {other.spelling}{'' if self.value is None else f' {self.value}'}"
+    def fault(self, other: Option, value: Any) -> str | None:
+        """Return the end of the error message, or None if the rule holds for this ``value`` of the other option."""
+        if self.value is None:
+            return None if other.is_given(value) else f"needs {other.spelling}"
+        return None if value == self.value else f"needs {other.spelling} {self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,74 +37,48 @@ class Without:
     """The option is refused if the option ``other`` is given."""
 
     other: str
-    """The field's name."""
+    """Name of the other option's field."""
     why: str
     values: Callable[[Any], bool] = lambda value: True
-    """The values of the other one with which the option does nothing."""
+    """Returns whether the rule applies to this value of the other option."""
 
-    def fault(self, other: Option) -> str | None:
-        if not (other.given and self.values(other.value)):
-            return None
-        return f"not with {other.spelling}: {self.why}"
+    def fault(self, other: Option, value: Any) -> str | None:
+        """Return the end of the error message, or None if the rule holds for this ``value`` of the other option."""
+        if other.is_given(value) and self.values(value):
+            return f"not with {other.spelling}: {self.why}"
+        return None
 
 
 Rule = Needs | Without
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a command and the value that it has."""
-
-    spelling: str
-    value: Any
-    default: Any
-    rules: tuple[Rule, ...]
-
-    @property
-    def given(self) -> bool:
-        return self.value != self.default and self.value not in ([], ())
+def rules_of(option: Option) -> tuple[Rule, ...]:
+    """Return the rules in the annotation, then those of the class that declares the option."""
+    own = (extra for extra in option.extras if isinstance(extra, Rule))
+    return (*own, *vars(option.owner).get("rules", ()))
 
 
-def option(name: str, hint: Any, value: Any, default: Any, of_class: tuple[Rule, ...] = ()) -> Option:
-    own = (extra for extra in extras_of(hint) if isinstance(extra, Rule))
-    return Option(spelling(name, hint), value, default, (*own, *of_class))
-
-
-def options_of(group: Any) -> dict[str, Option]:
-    """The options of a dataclass, by the field's name."""
-    kind: Any = type(group)
-    hints = hints_of(kind)
-    return {
-        each.name: option(
-            each.name,
-            hints[each.name],
-            getattr(group, each.name),
-            None if each.default is MISSING else each.default,
-            vars(owner_of(kind, each.name)).get("rules", ()),
-        )
-        for each in fields(kind)
-    }
-
-
-def faults(options: Mapping[str, Option]) -> Iterator[tuple[str, str]]:
-    """Each option that is given although it does nothing, by the field's name, and why."""
-    for name, each in options.items():
-        for rule in each.rules if each.given else ():
-            fault = rule.fault(options[rule.other]) if rule.other in options else None
+def faults(*groups: Options) -> Iterator[tuple[Option, str]]:
+    """Yield each option that is given but breaks a rule, with the end of the error message."""
+    options = {name: option for group in groups for name, option in declared(type(group)).items()}
+    values = {name: getattr(group, name) for group in groups for name in declared(type(group))}
+    for name, option in options.items():
+        for rule in rules_of(option) if option.is_given(values[name]) else ():
+            fault = rule.fault(options[rule.other], values[rule.other]) if rule.other in options else None
             if fault is not None:
-                yield name, fault
+                yield option, fault
 
 
 def settled(group: T) -> T:
-    """The same options; those that do nothing beside the others have their defaults."""
-    options = options_of(group)
-    defaults = {name: options[name].default for name, _ in faults(options)}
-    return cast(T, replace(cast(Any, group), **defaults))
+    """Return the same options, with the default for every option that breaks a rule."""
+    return cast(T, replace(cast(Any, group), **{option.name: option.default for option, _ in faults(group)}))
 
 
-def check_together(options: Mapping[str, Option]) -> None:
-    """Raises:
-    OptionError: an option that does nothing beside the others.
+def check_together(*groups: Options) -> None:
+    """Check the rules between all options of a command.
+
+    Raises:
+        OptionError: an option breaks a rule.
     """
-    for name, fault in faults(options):
-        raise OptionError(f"{options[name].spelling}: {fault}")
+    for option, fault in faults(*groups):
+        raise OptionError(f"{option.spelling}: {fault}")

@@ -10,8 +10,11 @@ import typer
 from continuum_server import defaults
 from continuum_server.step_times.attention import BANDS
 
-from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Options, at_least, one_of
-from continuum_bench.options.run import ENGINE, OUTPUT, Json
+from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Options, at_least, at_most, one_of
+from continuum_bench.options.run import ENGINE, MOST_BLOCKS, OUTPUT, PIPELINE, Json
+
+KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+"""vLLM's, as far as they are modelled."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +23,36 @@ class ValidateOptions(Options):
 
     panel = ENGINE
 
-    log: Annotated[Path, typer.Argument(help="Request log of a real server, or the directory that holds it.")]
+    log: Annotated[Path, typer.Argument(help="Request log of a real server, or the folder that holds it or several.")]
     gpu: str | None = None
     """GPU that the server ran on. `doctor` lists the known GPUs."""
     model: str | None = None
     """Model that it served. `doctor` lists the known models. Default: as in the log."""
-    tp: Annotated[int | None, at_least(1)] = None
-    """Tensor parallel size. Default: as in the log, or 1."""
+    tp: Annotated[int | None, at_least(1), typer.Option("--tp", "--tensor-parallel-size")] = None
+    """The server's --tensor-parallel-size. Default: as in the log, or 1."""
+    pp: Annotated[int | None, at_least(1), PIPELINE] = None
+    """The server's --pipeline-parallel-size: stages, each with --tp GPUs. Default: as in the log, or 1."""
+    data_parallel_size: Annotated[int | None, at_least(1), at_most(1000)] = None
+    """The server's --data-parallel-size: engines that share the requests, each with its own GPUs. Default: as in the
+    log, or 1."""
     max_num_seqs: Annotated[int | None, at_least(1)] = None
     """The server's --max-num-seqs. Default: as in the log, or vLLM's default for the GPU."""
-    chunk: Annotated[int | None, at_least(1)] = None
+    chunk: Annotated[int | None, at_least(1), typer.Option("--chunk", "--chunk-tokens", "--max-num-batched-tokens")] = (
+        None
+    )
     """The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU."""
-    kv_blocks: Annotated[int | None, at_least(2)] = None
+    enable_prefix_caching: bool | None = None
+    """Whether the server kept prompts' KV for later prompts that begin alike. Default: as in the log, or yes."""
+    kv_cache_dtype: Annotated[str | None, one_of(*KV_DTYPES)] = None
+    """Type of the numbers in KV. Default: as in the log, or auto (the model's own)."""
+    kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
     """Number of KV blocks, from the server's start-up messages. Default: as in the log, or estimated where it shows a
     full pool, or as many as fit the GPU."""
-    gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
-    """Share of the GPU's memory that the server used, if the number of KV blocks is not known."""
+    block_size: Annotated[int | None, at_least(1)] = None
+    """Tokens of one KV block. Default: as in the log, or 16."""
+    gpu_memory_utilization: Annotated[float | None, SHARE] = None
+    """Share of the GPU's memory that the server used, if the number of KV blocks is not known. Default: as in the log,
+    or 0.9."""
     vllm: str | None = None
     """Version of vLLM. Default: as in the log, or the newest."""
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS

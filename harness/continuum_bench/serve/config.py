@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.policy.program_table import GuardError, Guards, PinsYieldTo
+from continuum_server.policy.limits import LimitError
+from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.server_config import EngineName, ServerConfig
 
 from continuum_bench.errors import BenchError
@@ -72,5 +73,5 @@ def _guards(options: ServeOptions) -> Guards:
             max_overtake_s=options.max_overtake_s,
             pins_yield_to=cast(PinsYieldTo, options.pins_yield_to),
         )
-    except GuardError as error:
-        raise BenchError(f"--{error.name.replace('_', '-')} {error.given}: {error.allowed}") from error
+    except LimitError as error:
+        raise BenchError(f"--{error.name.replace('_', '-')} {error.given}: must be {error.allowed}") from error

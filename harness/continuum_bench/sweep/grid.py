@@ -1,4 +1,4 @@
-"""Reads a sweep's grid from YAML or ``--set AXIS=A,B``. Every error names the file and the field."""
+"""Reads the grid of a sweep from YAML or ``--set AXIS=A,B``. Every error message names the file and the field."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from continuum_traces.names import near, which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.option_values import read_value
-from continuum_bench.options.declare import hints_of
+from continuum_bench.options.declare import declared
 from continuum_bench.options.policies import checked_options
 from continuum_bench.options.run import (
     DEFAULT_POLICIES,
+    WORKLOADS,
     ArmOptions,
     ArrivalOptions,
     EngineOptions,
@@ -27,22 +28,23 @@ from continuum_bench.options.run import (
     TraceOptions,
 )
 from continuum_bench.workload.arrivals import lanes_of
-from continuum_bench.yaml_files import yaml_of
+from continuum_bench.yaml_files import beside, yaml_of
 
-WORKLOADS = ("swebench", "bfcl", "openhands")
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
-OF_THE_SWEEP = {"traces", "form"} | hints_of(ArmOptions).keys() | hints_of(OutputOptions).keys()
+OF_THE_SWEEP = {"traces", "form", *declared(ArmOptions), *declared(OutputOptions)}
 """Run options that are no axis: a grid has other words for them, or the sweep sets them."""
 COLUMNS = (
-    *("jps", *hints_of(EngineOptions), *RunOptions.__annotations__),
-    *(*hints_of(TraceOptions), *hints_of(ArrivalOptions)),
+    *("jps", *declared(EngineOptions), *RunOptions.__annotations__),
+    *(*declared(TraceOptions), *declared(ArrivalOptions)),
 )
 """Run options in the order in which tables show them."""
-AXES = {name: hints_of(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
-"""Run options that a grid may range over, and their types."""
+AXES = {name: declared(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
+"""Run options that a grid may range over."""
 ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
-"""Axes that a sweep's servers do not have."""
-WORDS = ("name", "engine", "policy", "seed", "seeds", "workload", "cases", "serve", "plot", *AXES)
+"""Axes that only the virtual engine has."""
+CASE_WORDS = ("policy", "seed", "seeds", "workload", *AXES)
+"""Keys of a grid that a case may have too."""
+WORDS = ("name", "engine", "cases", "serve", "plot", *CASE_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,6 @@ class Grid:
     """For engines other than virtual: further options of ``continuum-bench serve``."""
     plot: Mapping[str, Any]
     """What the plot shows: see ``continuum_analysis.sweep.plots.Plot``."""
-
-    @property
-    def cells(self) -> int:
-        return sum(len(point.arms) * len(point.seeds) for point in self.points)
 
 
 def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
@@ -120,7 +118,7 @@ def _load(path: Path | None) -> dict[str, Any]:
 
 
 def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
-    """Make a grid of a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
+    """Make a grid from a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
 
     Raises:
         BenchError: a fault; the message names ``where`` and the field.
@@ -132,7 +130,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
     for word in ("serve", "plot"):
         if not isinstance(raw.get(word, {}), dict):
             raise BenchError(f"{where}: {word}: expected a mapping")
-    common = {key: value for key, value in raw.items() if key not in ("name", "engine", "cases", "serve", "plot")}
+    common = {key: value for key, value in raw.items() if key in CASE_WORDS}
     points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
     for point in points:
         _plays_on(engine, point, where)
@@ -185,9 +183,8 @@ def _cases(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, An
         if not isinstance(case, dict):
             raise BenchError(f"{at}: expected a mapping of axes to values")
         for word in case:
-            if word in ("name", "engine", "cases", "serve", "plot") or word not in WORDS:
-                known = ["policy", "seed", "seeds", "workload", *AXES]
-                raise BenchError(f"{at}: {word}: unknown in a case; {which(word, known)}")
+            if word not in CASE_WORDS:
+                raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
         yield case, at
 
 
@@ -197,12 +194,12 @@ def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]
     for name in AXES:
         if name in raw:
             at = f"{where}: {name}"
-            axes[name] = [read_value(name, value, AXES[name], at) for value in _listed(raw[name], at)]
+            axes[name] = [read_value(AXES[name], value, at) for value in _listed(raw[name], at)]
     for values in itertools.product(*axes.values()):
-        workload, *given = values
+        point = dict(zip(axes, values, strict=True))
+        workload = point.pop("workload")
         traces = workload if isinstance(workload, Path) else None
-        point = dict(zip(list(axes)[1:], given, strict=True))
-        name = traces.name.split(".")[0] if traces else str(workload)
+        name = traces.name.split(".")[0] if traces else workload
         yield Point({"workload": name, **point}, RunOptions(traces=traces, **point), name, arms, seeds)
 
 
@@ -210,27 +207,24 @@ def _listed(value: Any, where: str) -> list[Any]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise BenchError(f"{where}: an empty list")
-    for number, one in enumerate(values):
-        if one in values[:number]:
-            raise BenchError(f"{where}: {one!r} is there twice")
+    for number, item in enumerate(values):
+        if item in values[:number]:
+            raise BenchError(f"{where}: {item!r} is there twice")
     return values
 
 
 def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
-    """Names of bundled workloads, or trace files beside the grid or in the working directory."""
-    found: list[str | Path] = []
+    """Return names of bundled workloads, and paths of trace files beside the grid or in the working directory."""
+    workloads: list[str | Path] = []
     for value in _listed(raw.get("workload", "swebench"), f"{where}: workload"):
-        if value in WORKLOADS:
-            found.append(value)
-            continue
-        beside = [path for path in (folder / str(value), Path(str(value))) if path.exists()]
-        if not beside:
+        workload = value if value in WORKLOADS else beside(folder, value)
+        if workload is None:
             raise BenchError(f"{where}: workload: {value!r} is no file, nor one of {', '.join(WORKLOADS)}")
-        found.append(beside[0])
-    names = [path.name.split(".")[0] for path in found if isinstance(path, Path)]
+        workloads.append(workload)
+    names = [path.name.split(".")[0] for path in workloads if isinstance(path, Path)]
     if len(set(names)) < len(names):
         raise BenchError(f"{where}: workload: two traces of one name ({', '.join(names)})")
-    return found
+    return workloads
 
 
 def _seeds(raw: Mapping[str, Any], where: str) -> tuple[int, ...]:

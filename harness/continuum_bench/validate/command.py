@@ -11,7 +11,7 @@ from typing import Any
 
 from continuum_analysis.compare.words import TextTable
 from continuum_server import defaults
-from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_server.step_times.catalog import FP8_KV, find_gpu, find_model
 from continuum_server.step_times.model import DoesNotFit, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
@@ -20,15 +20,17 @@ from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
-from continuum_bench.validate.logs import LoggedRun, Served, read_log
+from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.memory import blocks_of_a_full_pool
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
+from continuum_bench.validate.served import LoggedRun, Served
 
 LEAST_SHARE = 0.7
 """Of the KV blocks that are computed: requests that wait while fewer are held wait for something else."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
+CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
 
 
@@ -51,6 +53,7 @@ class Compared:
         return {
             "name": self.run.name,
             "requests": len(self.measured),
+            "unreported": dict(self.run.unreported),
             **errors_of(modelled, measured),
             "measured": measured,
             "modelled": modelled,
@@ -75,6 +78,9 @@ def validate_log(options: ValidateOptions) -> int:
         return 0
     for each in data["runs"]:
         _print(each)
+    if len(found) > 1:
+        rows = [[each["name"], *(f"{each[f'{name}_error']:+.1%}" for name in CLAIMED)] for each in data["runs"]]
+        print_table(TextTable(("run", *CLAIMED), rows), "modelled / measured - 1")
     return 0
 
 
@@ -107,25 +113,33 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
         StepTimesError, EngineError: they do not exist, or do not go together.
     """
     said = run.server
-    model = options.model or said.model
-    if options.gpu is None:
+    model, card = options.model or said.model, options.gpu or said.gpu
+    if card is None:
         raise BenchError("--gpu: say which GPU the server ran on; `continuum-bench doctor` lists the known GPUs")
     if model is None:
         raise BenchError(f"--model: {options.log} does not say which model was served")
-    gpu, known = find_gpu(options.gpu), find_model(model)
+    gpu, known = find_gpu(card), find_model(model)
+    if (options.kv_cache_dtype or said.kv_cache_dtype or "auto").startswith("fp8") and known.kv_bytes_each != 1.0:
+        known = find_model(known.name + FP8_KV)
     seqs, chunk = _vllm_defaults(gpu.name, gpu.memory_gib)
+    caching = said.prefix_caching if options.enable_prefix_caching is None else options.enable_prefix_caching
     config = EngineConfig(
         gpu=gpu.name,
         model=known.name,
         tensor_parallel=options.tp or said.tensor_parallel or 1,
+        pipeline_parallel=options.pp or said.pipeline_parallel or 1,
         max_num_seqs=options.max_num_seqs or said.max_num_seqs or seqs,
         chunk_tokens=options.chunk or said.chunk_tokens or chunk,
+        block_size=options.block_size or said.block_size or defaults.BLOCK_SIZE,
         kv_blocks=options.kv_blocks or said.kv_blocks,
-        gpu_memory_utilization=options.gpu_memory_utilization,
+        gpu_memory_utilization=options.gpu_memory_utilization
+        or said.gpu_memory_utilization
+        or defaults.GPU_MEMORY_UTILIZATION,
+        prefix_caching=caching is not False,
         step_overhead_ms=options.step_overhead_ms,
         step_times=options.step_times,
         vllm=options.vllm or said.vllm,
-        replicas=said.replicas or 1,
+        replicas=options.data_parallel_size or said.replicas or 1,
     )
     if config.kv_blocks is None and not known.window_layers and config.replicas == 1:
         config = replace(config, kv_blocks=_estimated_blocks(run, config))
@@ -166,10 +180,11 @@ def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
 
 def _print(run: dict[str, Any]) -> None:
     steps, engine = run["step_times"], run["engine"]
+    unreported = ", ".join(f"{number} {why}" for why, number in run["unreported"].items())
     print_notice(
-        f"{run['name']}: {run['requests']} requests; {engine['model']} on "
-        f"{engine['tensor_parallel']} x {engine['gpu']}, "
-        f"max_num_seqs {engine['max_num_seqs']}, chunks of {engine['chunk_tokens']}\n"
+        f"{run['name']}: {run['requests']} requests{f' (others: {unreported})' if unreported else ''}; "
+        f"{engine['model']} on {_gpus(engine)}, max_num_seqs {engine['max_num_seqs']}, chunks of "
+        f"{engine['chunk_tokens']}{'' if engine['prefix_caching'] else ', no prefix caching'}\n"
         f"KV blocks: {run['kv_blocks']['number']} ({run['kv_blocks']['from']})\n"
         f"step times: {steps['kind']}; attention: {steps['attention']}\n"
         f"overhead: {steps['step_overhead_ms']:g} ms a step, {steps['request_overhead_ms']:g} ms for each of its "
@@ -190,6 +205,13 @@ def _print(run: dict[str, Any]) -> None:
     ]
     heads = ("second", "running", "modelled", "waiting", "modelled ")
     print_table(TextTable(heads, moments), "requests with and without a first token")
+
+
+def _gpus(engine: dict[str, Any]) -> str:
+    said = f"{engine['tensor_parallel']} x {engine['gpu']}"
+    if engine["pipeline_parallel"] > 1:
+        said = f"{engine['pipeline_parallel']} stages of {said}"
+    return said if engine["replicas"] == 1 else f"{engine['replicas']} replicas of {said}"
 
 
 def _row(run: dict[str, Any], name: str, factor: float, unit: str) -> Sequence[str]:

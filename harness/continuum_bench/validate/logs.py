@@ -1,321 +1,179 @@
-"""Reads the request logs of real servers: who asked for how many tokens when, and when the answers came.
+"""Finds the request logs of real servers in a file or a folder, and reads them.
 
-Formats: ``vllm bench serve --save-detailed``, guidellm's benchmarks.json, aiperf's profile_export.jsonl,
-LLMServingSim's requests.jsonl (with meta.json beside it), and run directories of our own live runs.
+A log is recognised by what it holds; its name matters only in a folder that holds other JSON too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from continuum_traces.run_dir import MANIFEST, TURNS
 
 from continuum_bench.errors import BenchError
+from continuum_bench.validate.fields import documents, objects, within
+from continuum_bench.validate.formats import (
+    Row,
+    aiperf,
+    guidellm,
+    guidellm_model,
+    guidellm_name,
+    llmservingsim,
+    own_turns,
+    vllm_bench,
+    vllm_bench_name,
+)
+from continuum_bench.validate.served import LoggedRun, Served, ServerFacts, Unreported
 
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One request that a server answered. Instants are seconds on one clock."""
-
-    arrival_s: float
-    first_token_s: float
-    finish_s: float
-    prompt_tokens: int
-    output_tokens: int
-    program_id: str | None = None
-    """The agent that sent it; None: nothing of its prompt is in another request's."""
-    gap_s: float = 0.0
-    """Seconds until the program's next request."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What a log says of its server; None where it says nothing."""
-
-    model: str | None = None
-    vllm: str | None = None
-    tensor_parallel: int | None = None
-    replicas: int | None = None
-    """Engines that share the requests (vLLM's data parallel size)."""
-    max_num_seqs: int | None = None
-    chunk_tokens: int | None = None
-    kv_blocks: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedRun:
-    """One run of a load generator, in order of arrival. The first request arrives at 0."""
-
-    name: str
-    served: tuple[Served, ...]
-    server: ServerFacts = ServerFacts()
+LOGS = ("requests.jsonl", "profile_export.jsonl", "benchmarks.json")
+"""The tools' own names: in a folder that holds one of them, other files are not logs."""
+ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+EXPECTED = (
+    "expected vllm bench serve --save-result --save-detailed, guidellm's benchmarks.json, aiperf's "
+    "profile_export.jsonl, LLMServingSim's requests.jsonl, or a run directory"
+)
 
 
 def read_log(path: Path) -> list[LoggedRun]:
-    """The runs in a log.
+    """The runs in a log, or in all logs of a folder and of the folders in it.
 
     Raises:
         BenchError: an unknown format, a field that is missing, or clocks that run backwards; it names file, line and
             field.
     """
-    if path.is_dir():
-        return _read_folder(path)
-    text = _text(path)
-    if path.suffix == ".jsonl":
-        first = _json(f"{path}:1", text.partition("\n")[0])
-        reader = _aiperf if isinstance(first, dict) and "metadata" in first else _llmservingsim
-        return [_run(path, path.parent.name, reader(path, text), _meta(path.parent))]
-    data = _json(str(path), text)
-    if isinstance(data, dict) and "benchmarks" in data:
-        return [_run(path, f"benchmark {n}", rows, ServerFacts()) for n, rows in enumerate(_guidellm(path, data))]
-    if isinstance(data, dict) and "ttfts" in data:
-        return [_run(path, path.stem, _vllm_bench(path, data), ServerFacts(model=data.get("model_id")))]
-    raise BenchError(
-        f"{path}: no known log: expected vllm bench serve --save-detailed, guidellm, aiperf's profile_export.jsonl, "
-        "LLMServingSim's requests.jsonl, or a run directory"
-    )
-
-
-def _read_folder(path: Path) -> list[LoggedRun]:
-    if (path / TURNS).exists():
-        return [_run(path / TURNS, path.name, _own_turns(path / TURNS), _own_facts(path))]
-    for name in ("requests.jsonl", "profile_export.jsonl", "benchmarks.json"):
-        if (path / name).exists():
-            return read_log(path / name)
-    raise BenchError(f"{path}: holds no {TURNS}, requests.jsonl, profile_export.jsonl or benchmarks.json")
-
-
-def _run(path: Path, name: str, rows: Iterator[Served], server: ServerFacts) -> LoggedRun:
-    found = sorted(rows, key=lambda row: row.arrival_s)
+    found = _in_folder(path, path.name) if path.is_dir() else _in_file(path)
     if not found:
-        raise BenchError(f"{path}: no request that was answered")
-    start = found[0].arrival_s
-    return LoggedRun(name, tuple(_shift(row, start) for row in found), server)
+        raise BenchError(f"{path}: {'holds' if path.is_dir() else 'is'} no known log: {EXPECTED}")
+    names = Counter(run.name for run in found)
+    return [
+        run if names[run.name] == 1 else replace(run, name=f"{run.name}, number {number}")
+        for number, run in enumerate(found, 1)
+    ]
 
 
-def _shift(row: Served, start: float) -> Served:
-    return replace(
-        row,
-        arrival_s=row.arrival_s - start,
-        first_token_s=row.first_token_s - start,
-        finish_s=row.finish_s - start,
+def _in_folder(path: Path, name: str) -> list[LoggedRun]:
+    if (path / TURNS).exists():
+        return [_run(path / TURNS, name, own_turns(objects(documents(path / TURNS))), _own_facts(path))]
+    named = [file for each in LOGS for file in (path / each, path / f"{each}.gz") if file.exists()]
+    if named:
+        return list(chain.from_iterable(map(_in_file, named)))
+    found: list[LoggedRun] = []
+    for each in sorted(path.iterdir()):
+        if each.is_dir():
+            found += _in_folder(each, f"{name}/{each.name}")
+        elif each.name.endswith(ENDINGS):
+            found += _in_file(each)
+    return found
+
+
+def _in_file(path: Path) -> list[LoggedRun]:
+    """Empty: JSON of another kind."""
+    found = documents(path)
+    first = next(found, None)
+    if first is None or not isinstance(first[1], dict):
+        return []
+    rows = objects(chain([first], found))
+    data, name = first[1], path.absolute().parent.name
+    if "benchmarks" in data:
+        return list(_guidellm_runs(path, data))
+    if "ttfts" in data or "request_throughput" in data:
+        return [_vllm_run(path, *each) for each in rows]
+    if path.name.removesuffix(".gz") == TURNS:
+        return [_run(path, name, own_turns(rows), _own_facts(path.parent))]
+    if "metadata" in data and ("metrics" in data or "error" in data):
+        return [_run(path, name, aiperf(rows))]
+    if "arrival_time" in data or "input_toks" in data:
+        return [_run(path, name, llmservingsim(rows), _meta(path.parent))]
+    return []
+
+
+def _guidellm_runs(path: Path, data: dict[str, Any]) -> Iterator[LoggedRun]:
+    if not isinstance(data["benchmarks"], list):
+        raise BenchError(f"{path}: benchmarks: expected a list")
+    for index, benchmark in enumerate(data["benchmarks"]):
+        facts = ServerFacts(model=guidellm_model(data, benchmark))
+        rows = guidellm(f"{path}: benchmarks[{index}]", benchmark)
+        yield _run(path, guidellm_name(index, benchmark), rows, facts)
+
+
+def _vllm_run(path: Path, where: str, data: dict[str, Any]) -> LoggedRun:
+    model = data.get("model_id")
+    facts = ServerFacts(model=model if isinstance(model, str) else None)
+    name = vllm_bench_name(path.name.removesuffix(".gz").rpartition(".")[0], data)
+    return _run(path, name, vllm_bench(where.removesuffix(":1"), data), facts)
+
+
+def _run(path: Path, name: str, rows: Iterable[Row], server: ServerFacts = ServerFacts()) -> LoggedRun:  # noqa: B008
+    served: list[Served] = []
+    others: list[Unreported] = []
+    for row in rows:
+        if isinstance(row, Served):
+            served.append(row)
+        else:
+            others.append(row)
+    if not served:
+        raise BenchError(f"{path}: {name}: no request that was answered")
+    load = [each.load for each in others if each.load is not None]
+    start_s = min(each.arrival_s for each in (*served, *load))
+    return LoggedRun(name, _shifted(served, start_s), server, _shifted(load, start_s), Counter(e.why for e in others))
+
+
+def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
+    return tuple(
+        replace(
+            row,
+            arrival_s=row.arrival_s - start_s,
+            first_token_s=row.first_token_s - start_s,
+            finish_s=row.finish_s - start_s,
+        )
+        for row in sorted(rows, key=lambda row: row.arrival_s)
     )
 
 
-# --------------------------------------------------------------------------------------------- formats
+# ---------------------------------------------------------------------------------------- facts of the server
 
 
-def _llmservingsim(path: Path, text: str) -> Iterator[Served]:
-    """Arrivals are on the wall clock, the other instants on a monotonic clock. The two are aligned by the request that
-    reached the engine soonest: a server takes in requests only between steps, so later ones have waited."""
-    rows = list(_lines(path, text))
-    of = [(where, {name: _number(where, row, name) for name in SIMULATOR_FIELDS}) for where, row in rows]
-    if not of:
-        return
-    behind = min(row["queued_ts"] - row["arrival_time"] for _, row in of)
-    for where, row in of:
-        yield _served(
-            where,
-            row["arrival_time"],
-            row["first_token_ts"] - behind,
-            row["last_token_ts"] - behind,
-            row["input_toks"],
-            row["output_toks"],
-            ("arrival_time", "first_token_ts", "last_token_ts"),
-        )
-
-
-SIMULATOR_FIELDS = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
-
-
-def _aiperf(path: Path, text: str) -> Iterator[Served]:
-    for where, row in _lines(path, text):
-        if row.get("error") is not None:
-            continue
-        metrics, metadata = _object(where, row, "metrics"), _object(where, row, "metadata")
-        start = _number(where, metadata, "request_start_ns") / 1e9
-        values = {name: _quantity(where, metrics, name) for name in ("time_to_first_token", "request_latency")}
-        yield _served(
-            where,
-            start,
-            start + values["time_to_first_token"] / 1e3,
-            start + values["request_latency"] / 1e3,
-            _quantity(where, metrics, "input_sequence_length"),
-            _quantity(where, metrics, "output_sequence_length"),
-            ("request_start_ns", "time_to_first_token", "request_latency"),
-        )
-
-
-def _guidellm(path: Path, data: dict[str, Any]) -> Iterator[Iterator[Served]]:
-    benchmarks = data["benchmarks"]
-    if not isinstance(benchmarks, list):
-        raise BenchError(f"{path}: benchmarks: expected a list")
-    for number, benchmark in enumerate(benchmarks):
-        place = f"{path}: benchmarks[{number}]"
-        requests = _object(place, benchmark, "requests").get("successful")
-        if not isinstance(requests, list):
-            raise BenchError(f"{place}.requests.successful: missing; run guidellm without sampling its requests")
-        yield _guidellm_rows(place, requests)
-
-
-def _guidellm_rows(place: str, requests: Sequence[Any]) -> Iterator[Served]:
-    for number, row in enumerate(requests):
-        where = f"{place}.requests.successful[{number}]"
-        start_name = "request_start_time" if "request_start_time" in row else "start_time"
-        end_name = "request_end_time" if "request_end_time" in row else "end_time"
-        start = _number(where, row, start_name)
-        yield _served(
-            where,
-            start,
-            start + _number(where, row, "time_to_first_token_ms") / 1e3,
-            _number(where, row, end_name),
-            _number(where, row, "prompt_tokens"),
-            _number(where, row, "output_tokens"),
-            (start_name, "time_to_first_token_ms", end_name),
-        )
-
-
-VLLM_COLUMNS = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
-
-
-def _vllm_bench(path: Path, data: dict[str, Any]) -> Iterator[Served]:
-    for name in VLLM_COLUMNS:
-        if not isinstance(data.get(name), list):
-            why = "older versions save no arrivals" if name == "start_times" else ""
-            hint = "run vllm bench serve with --save-result --save-detailed"
-            raise BenchError(f"{path}: {name}: missing; {'; '.join(filter(None, (hint, why)))}")
-        if len(data[name]) != len(data["ttfts"]):
-            raise BenchError(f"{path}: {name}: {len(data[name])} entries, but ttfts has {len(data['ttfts'])}")
-    errors = data.get("errors") or [""] * len(data["ttfts"])
-    for number, start in enumerate(data["start_times"]):
-        if errors[number]:
-            continue
-        where = f"{path}: request {number}"
-        first = start + data["ttfts"][number]
-        finish = first + sum(data["itls"][number])
-        lengths = data["input_lens"][number], data["output_lens"][number]
-        yield _served(where, start, first, finish, *lengths, ("start_times", "ttfts", "itls"))
-
-
-def _own_turns(path: Path) -> Iterator[Served]:
-    for where, row in _lines(path, _text(path)):
-        if row.get("error") is not None or row.get("schema") is not None:
-            continue
-        yield replace(
-            _served(
-                where,
-                _number(where, row, "due_s"),
-                _number(where, row, "first_token_s"),
-                _number(where, row, "finish_s"),
-                _number(where, row, "prompt_tokens"),
-                _number(where, row, "output_tokens"),
-                ("due_s", "first_token_s", "finish_s"),
-            ),
-            program_id=str(row.get("program_id")),
-            gap_s=row.get("gap_s") or 0.0,
-        )
+def _only(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty where there is no such file."""
+    return next((data for _, data in objects(documents(path))), {}) if path.exists() else {}
 
 
 def _own_facts(folder: Path) -> ServerFacts:
-    manifest = _json(str(folder / MANIFEST), _text(folder / MANIFEST))
-    hardware, options = manifest.get("hardware", {}), manifest.get("engine_options", {})
+    manifest = _only(folder / MANIFEST)
+    hardware, options = manifest.get("hardware") or {}, manifest.get("engine_options") or {}
     return ServerFacts(
+        gpu=hardware.get("gpu"),
         model=hardware.get("model"),
-        vllm=manifest.get("versions", {}).get("vllm"),
+        vllm=within(manifest, "versions", "vllm"),
         tensor_parallel=hardware.get("tensor_parallel"),
+        pipeline_parallel=hardware.get("pipeline_parallel"),
         max_num_seqs=options.get("max_num_seqs"),
         chunk_tokens=options.get("chunk_tokens"),
-        kv_blocks=(hardware.get("kv_capacity") or {}).get("num_blocks"),
+        kv_blocks=within(hardware, "kv_capacity", "num_blocks"),
+        block_size=within(hardware, "kv_capacity", "block_size"),
+        prefix_caching=options.get("prefix_caching"),
     )
 
 
 def _meta(folder: Path) -> ServerFacts:
     """LLMServingSim's meta.json, if there is one."""
-    if not (folder / "meta.json").exists():
-        return ServerFacts()
-    meta = _json(str(folder / "meta.json"), _text(folder / "meta.json"))
-    options = meta.get("engine_kwargs", {})
+    meta = _only(folder / "meta.json")
+    options = meta.get("engine_kwargs") or {}
     return ServerFacts(
         model=meta.get("model"),
         vllm=meta.get("vllm_version"),
         tensor_parallel=options.get("tensor_parallel_size"),
+        pipeline_parallel=options.get("pipeline_parallel_size"),
         replicas=options.get("data_parallel_size"),
         max_num_seqs=options.get("max_num_seqs"),
         chunk_tokens=options.get("max_num_batched_tokens"),
-        kv_blocks=meta.get("kv_cache", {}).get("num_gpu_blocks"),
+        kv_blocks=within(meta, "kv_cache", "num_gpu_blocks") or options.get("num_gpu_blocks_override"),
+        block_size=options.get("block_size"),
+        kv_cache_dtype=options.get("kv_cache_dtype"),
+        prefix_caching=options.get("enable_prefix_caching"),
+        gpu_memory_utilization=options.get("gpu_memory_utilization"),
     )
-
-
-# --------------------------------------------------------------------------------------------- fields
-
-
-def _served(
-    where: str,
-    arrival_s: float,
-    first_token_s: float,
-    finish_s: float,
-    prompt_tokens: float,
-    output_tokens: float,
-    names: tuple[str, str, str],
-) -> Served:
-    """Checked: instants in order, whole numbers of at least one token.
-
-    Args:
-        names: the log's names of the three instants.
-    """
-    if first_token_s < arrival_s:
-        raise BenchError(f"{where}: {names[1]}: the first token comes {arrival_s - first_token_s:.3f} s before arrival")
-    if finish_s < first_token_s:
-        raise BenchError(f"{where}: {names[2]}: the end comes {first_token_s - finish_s:.3f} s before the first token")
-    for name, tokens in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if tokens < 1 or tokens != int(tokens):
-            raise BenchError(f"{where}: {name} tokens: {tokens:g}; expected a whole number of at least 1")
-    return Served(arrival_s, first_token_s, finish_s, int(prompt_tokens), int(output_tokens))
-
-
-def _number(where: str, row: Any, name: str) -> float:
-    value = row.get(name) if isinstance(row, dict) else None
-    if value is None:
-        raise BenchError(f"{where}: {name}: missing")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BenchError(f"{where}: {name}: expected a number, found {value!r}")
-    return value
-
-
-def _quantity(where: str, metrics: Any, name: str) -> float:
-    """A number of aiperf's ``{"value": ..., "unit": ...}``."""
-    return _number(f"{where}: {name}", _object(where, metrics, name), "value")
-
-
-def _object(where: str, row: Any, name: str) -> dict[str, Any]:
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, dict):
-        raise BenchError(f"{where}: {name}: missing")
-    return value
-
-
-def _lines(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            row = _json(f"{path}:{number}", line)
-            if not isinstance(row, dict):
-                raise BenchError(f"{path}:{number}: expected an object")
-            yield f"{path}:{number}", row
-
-
-def _json(where: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise BenchError(f"{where}: not JSON: {error}") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path}: cannot read: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from continuum_bench.validate.logs import Served
+from continuum_bench.validate.served import Served
 
 INSTANTS = 1000
 """Of a run, at which its requests are counted."""

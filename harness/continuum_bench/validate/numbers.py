@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from continuum_bench.validate.logs import Served
+from continuum_bench.validate.served import Served
 
 STATISTICS = ("mean", "p50", "p99")
 INSTANTS = 12

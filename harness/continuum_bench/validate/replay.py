@@ -14,7 +14,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, Turn, TurnRecord
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.logs import LoggedRun, Served
+from continuum_bench.validate.served import LoggedRun, Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CalibratedStepTimes:
 
 
 def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: bool) -> list[Served]:
-    """The run's requests as the virtual engine serves them, in the log's order.
+    """The run's requests as the virtual engine serves them, in the log's order. The run's other load is played too.
 
     Args:
         asynchronous: the server schedules a step while the one before it runs, so that an arrival misses both.
@@ -70,8 +70,9 @@ def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: b
     logging.getLogger("vllm").setLevel(logging.ERROR)  # no advice about this machine's CPU
     shape = shape_of(config)
     limit = min(shape.max_model_len, (shape.num_blocks - 1) * shape.block_size)
-    jobs, places = _jobs(run.served)
-    _check_lengths(run, limit, shape.num_blocks)
+    everything = (*run.served, *run.load)
+    jobs, places = _jobs(everything)
+    _check_lengths(run.name, everything, limit, shape.num_blocks)
     records: list[TurnRecord] = []
     settings = settings_of(config, "vllm", {})
     for number in range(config.replicas):
@@ -80,11 +81,11 @@ def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: b
         engine.loop.admits_late = asynchronous
         engine.loop.run()
         engine.close()
-    return _answers(run.served, records, places)
+    return _answers(everything, records, places)[: len(run.served)]
 
 
 def _jobs(served: Sequence[Served]) -> tuple[list[Job], dict[tuple[str, int], int]]:
-    """A job for each request, or for each program; and where in the log each turn of a job is."""
+    """A job for each request, or for each program, in order of arrival; and where in the log each turn of a job is."""
     programs: dict[str, list[int]] = {}
     for index, each in enumerate(served):
         programs.setdefault(f"request-{index}" if each.program_id is None else each.program_id, []).append(index)
@@ -92,6 +93,7 @@ def _jobs(served: Sequence[Served]) -> tuple[list[Job], dict[tuple[str, int], in
         Job(Program(name, tuple(_turns([served[index] for index in indices]))), served[indices[0]].arrival_s)
         for name, indices in programs.items()
     ]
+    jobs.sort(key=lambda job: job.arrival_s)
     places = {(name, turn): index for name, indices in programs.items() for turn, index in enumerate(indices)}
     return jobs, places
 
@@ -108,12 +110,12 @@ def _turns(requests: Sequence[Served]) -> list[Turn]:
     return turns
 
 
-def _check_lengths(run: LoggedRun, limit: int, blocks: int) -> None:
-    for number, each in enumerate(run.served):
+def _check_lengths(name: str, served: Sequence[Served], limit: int, blocks: int) -> None:
+    for number, each in enumerate(served):
         tokens = each.prompt_tokens + each.output_tokens
         if tokens > limit:
             raise BenchError(
-                f"{run.name}: request {number} (by arrival): {tokens} tokens do not fit the model's context and "
+                f"{name}: request {number} (by arrival): {tokens} tokens do not fit the model's context and "
                 f"{blocks} KV blocks, which hold {limit}"
             )
 

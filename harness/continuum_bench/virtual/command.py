@@ -102,7 +102,8 @@ def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: 
 
 
 def _machines(options: RunOptions) -> str:
-    each = f"{options.tp} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
+    gpus = f"{options.tp}" if options.pp == 1 else f"{options.pp} stages of {options.tp}"
+    each = f"{gpus} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
     return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
 
 

@@ -31,6 +31,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         gpu=options.gpu,
         model=options.model,
         tensor_parallel=options.tp,
+        pipeline_parallel=options.pp,
         max_num_seqs=options.max_num_seqs,
         chunk_tokens=options.chunk_tokens,
         block_size=options.block_size,

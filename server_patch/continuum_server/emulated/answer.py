@@ -1,4 +1,4 @@
-"""A request on the emulated device, and the tokens it is going to generate."""
+"""The state of a request on the emulated device."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Answer:
-    """What the device knows of one request."""
+    """A request, and the answer that the device generates for it."""
 
     request_id: str
     prompt_tokens: int
     planned: list[int]
-    """The answer's tokens with the end token; a request that goes on beyond them repeats them from their middle."""
+    """The answer's tokens, with the end token. A request that generates more than these gets them again."""
     program: str | None = None
     is_last: bool = False
-    """The client said that it is the program's last."""
+    """The client said that this is the program's last request."""
     generated: int = 0
+    """Number of tokens generated so far."""
     ends: bool = True
     """The last planned token ends the answer."""
     logprobs: int = -1
-    """Number of alternatives of which the request wants log probabilities; -1: not even of the token itself."""
+    """Number of alternative tokens whose log probabilities the request wants; -1: no log probabilities at all."""
 
     def decodes(self, scheduled: int) -> bool:
-        """Whether a step of ``scheduled`` tokens extends the answer; otherwise it computes part of the prompt."""
+        """Whether a step of ``scheduled`` tokens extends the answer. Otherwise it computes part of the prompt."""
         return self.generated > 0 and scheduled == 1
 
     def samples(self, computed: int) -> bool:
-        """The token that is sampled when ``computed`` tokens are in KV."""
+        """Whether a step that ends with ``computed`` tokens in KV samples a token."""
         return computed >= self.prompt_tokens + self.generated
 
     def next_token(self) -> int:
@@ -37,5 +38,5 @@ class Answer:
 
     @property
     def just_completed(self) -> bool:
-        """The token before was the last one. Later steps (asynchronous scheduling) do not count again."""
+        """Whether the latest token ended the answer. False after further tokens, which asynchronous scheduling adds."""
         return self.ends and self.generated == len(self.planned)

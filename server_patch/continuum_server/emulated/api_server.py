@@ -1,8 +1,8 @@
-"""vLLM's API server for the emulated engine: ``python -m continuum_server.emulated.api_server``, then vLLM's arguments.
+"""vLLM's API server for the emulated engine: ``python -m continuum_server.emulated.api_server`` with vLLM's arguments.
 
 On a GPU vLLM forks its engine core from the API server. On a CPU it starts a new interpreter instead, because OpenMP's
-threads do not survive a fork; that takes twice as long. The emulated engine computes nothing, and ``server_command``
-sets OMP_NUM_THREADS to 1. So it has no such threads, and this module makes vLLM fork on a CPU too.
+threads do not survive a fork; this takes twice as long. The emulated engine has no such threads, because it computes
+nothing and ``server_command`` sets OMP_NUM_THREADS to 1. So this module makes vLLM fork on a CPU too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def fork_the_engine_core() -> None:
-    """Change vLLM's CPU platform, in this process only."""
+    """Change vLLM's CPU platform in this process, so that vLLM forks its engine core."""
     from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415 - seconds
 
     check = CpuPlatform.check_and_update_config

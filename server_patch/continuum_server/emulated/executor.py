@@ -1,7 +1,8 @@
-"""A vLLM executor with no GPU: real geometry and memory, modelled seconds per step, scripted answers.
+"""A vLLM executor without a GPU: it sleeps for the modelled time of each step and returns scripted answers.
 
-``--distributed-executor-backend continuum_server.emulated.executor.EmulatedExecutor``. Everything else of the server is
-vLLM's own: HTTP, tokenizer, engine core, (asynchronous) scheduling, prefix cache, the plugin.
+Geometry and memory are those of the modelled GPU and model. Use:
+``--distributed-executor-backend continuum_server.emulated.executor.EmulatedExecutor``. The rest of the server is
+vLLM's own: HTTP, tokenizer, engine core, (asynchronous) scheduling and prefix cache, with the plugin.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from continuum_server.vllm_plugin.online import after_release
 
 
 class EmulatedExecutor(UniProcExecutor):
-    """One worker in the engine core's own process. It computes nothing and waits as long as the GPU would compute."""
+    """An executor with one worker, in the engine core's process."""
 
     def _init_executor(self) -> None:
         settings = read_emulated_settings(self.vllm_config.additional_config)
-        # the CPU platform switches it off for its own workers' sake; this device is not that one
+        # vLLM's CPU platform disables asynchronous scheduling, which CPU workers do not support but this device does
         self.vllm_config.scheduler_config.async_scheduling = settings.async_scheduling
         self.driver_worker: Any = EmulatedWorker(self.vllm_config, settings)
 
 
 class EmulatedWorker:
-    """The device. Every method is one that vLLM's engine core calls on a worker."""
+    """The device. vLLM's engine core calls its public methods."""
 
     def __init__(self, vllm_config: VllmConfig, settings: EmulatedSettings) -> None:
         self._config = vllm_config
@@ -83,7 +84,7 @@ class EmulatedWorker:
         return ["NHD", "HND"]
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        """Compiles nothing, but refuses now a configuration that the step times do not cover."""
+        """Compile nothing, but raise an error now if the step times do not cover the configuration."""
         scheduler, cache = self._config.scheduler_config, self._config.cache_config
         context = int(cache.num_gpu_blocks or 0) * cache.block_size
         seqs = scheduler.max_num_seqs
@@ -98,7 +99,7 @@ class EmulatedWorker:
         self._config.model_config.max_model_len = max_model_len
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """vLLM's other calls (caches to clear, profilers, sleep) do nothing here."""
+        """Return a function that does nothing, for vLLM's other calls (clear caches, profile, sleep)."""
         if name.startswith("_"):
             raise AttributeError(name)
         return _do_nothing
@@ -144,7 +145,7 @@ class EmulatedWorker:
         return token
 
     def _computed_tokens(self, output: SchedulerOutput) -> dict[str, int]:
-        """Tokens of each scheduled request that are in KV already. Registers new requests on the way."""
+        """Return the tokens of each scheduled request that are already in KV, and plan the answers of new requests."""
         computed = {}
         for new in output.scheduled_new_reqs:
             computed[new.req_id] = new.num_computed_tokens
@@ -175,15 +176,15 @@ class EmulatedWorker:
 
 
 class PacedDevice:
-    """Lets modelled time pass in real time. Work queues behind earlier work, as on a GPU's stream."""
+    """A device on which modelled time passes in real time. New work waits for earlier work, as on a GPU's stream."""
 
     def __init__(self, time_scale: float) -> None:
         self._scale = time_scale
-        self._clock = time.monotonic  # noqa: TID251 - this is the device's own clock
+        self._clock = time.monotonic  # noqa: TID251 - the device's own clock
         self._free_s = 0.0
 
     def run(self, modelled_s: float) -> float:
-        """Queue work of ``modelled_s`` seconds. Returns the instant at which it will be done."""
+        """Queue work of ``modelled_s`` seconds, and return the time at which it will be done."""
         self._free_s = max(self._free_s, self._clock()) + modelled_s / self._scale
         return self._free_s
 
@@ -194,7 +195,7 @@ class PacedDevice:
 
 
 class Paced(AsyncModelRunnerOutput):
-    """A step's result, which is available once the step's time has passed."""
+    """The result of a step, which is available when the step's time has passed."""
 
     def __init__(self, output: ModelRunnerOutput, device: PacedDevice, done_s: float) -> None:
         self._output, self._device, self._done_s = output, device, done_s
@@ -204,7 +205,7 @@ class Paced(AsyncModelRunnerOutput):
         return self._output
 
     def get_kv_connector_output(self) -> None:
-        """Asked by vLLM from 0.33 on; there is no connector on this device."""
+        """Return None: this device has no KV connector. vLLM calls this method from 0.33 on."""
 
 
 def _bitmasks(grammar: GrammarOutput | None) -> dict[str, Any]:

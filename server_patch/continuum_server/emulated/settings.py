@@ -13,28 +13,28 @@ SECTION = "continuum_emulated"
 
 
 class EmulatedError(ValueError):
-    """A setting or a script of the emulated engine cannot be used; the message names file, line and field."""
+    """A setting or a script of the emulated engine cannot be used. The message names file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedSettings:
-    """One emulated replica: the hardware that it models, and what it answers."""
+    """Settings of one emulated server: the modelled hardware, and the answers."""
 
     gpu: str = defaults.GPU
     model: str = defaults.MODEL
     tensor_parallel: Annotated[int, Range(1, 1_000_000)] = defaults.TENSOR_PARALLEL
-    """Only step times and memory are modelled for several GPUs; vLLM itself runs with one device."""
+    """Step times and memory are those of this many GPUs. vLLM itself always runs with one device."""
     gpu_memory_utilization: Annotated[float, Range(0.0, 1.0, above=True)] = defaults.GPU_MEMORY_UTILIZATION
     step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
     step_times: str = defaults.STEP_TIMES
     time_scale: Annotated[float, Range(above=True)] = 1.0
-    """Modelled seconds per real second: 10 runs ten times faster than the modelled GPU."""
+    """Modelled seconds per real second. With 10, the server runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True
-    """Schedule the next step while this one runs, as vLLM does on a GPU."""
+    """Schedule the next step while a step runs, as vLLM does on a GPU."""
     replies: str | None = None
-    """File of scripted replies (JSON lines); None: every answer is unscripted."""
+    """File of scripted replies (JSON lines). None: every answer is filler text."""
     unscripted_tokens: Annotated[int, Range(1, 1_000_000_000)] = 64
-    """Tokens of an answer that no script covers, if the request sets no length."""
+    """Length of an answer of filler text in tokens, if the request sets no length."""
 
     def __post_init__(self) -> None:
         try:
@@ -43,14 +43,14 @@ class EmulatedSettings:
             raise EmulatedError(str(error)) from error
 
     def to_config(self) -> dict[str, Any]:
-        """The form vLLM's ``additional_config`` carries to the engine core."""
+        """Return the settings as a section of vLLM's ``additional_config``."""
         return {SECTION: asdict(self)}
 
 
 def read_emulated_settings(additional_config: Any) -> EmulatedSettings:
-    """Settings from ``vllm_config.additional_config``.
+    """Read the settings from ``vllm_config.additional_config``.
 
     Raises:
-        EmulatedError: an unknown name or a value that cannot be.
+        EmulatedError: an unknown name, or a value that is not allowed.
     """
     return read_section(additional_config, SECTION, EmulatedSettings, EmulatedError)

@@ -1,4 +1,4 @@
-"""The emulated model's vocabulary: encode scripted text, make filler, obey a grammar's bitmask."""
+"""The emulated model's tokens: scripted text, filler text, and tokens that a grammar allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm.v1.outputs import LogprobsLists
 
 
 class Vocabulary:
-    """Between the answers' text and their tokens."""
+    """The tokens of the served model's tokenizer, for answers."""
 
     def __init__(self, model_config: ModelConfig) -> None:
         tokenizer: Any = cached_tokenizer_from_config(model_config)
@@ -23,21 +23,21 @@ class Vocabulary:
         words = [ids[0] for ids in map(self.encode, _WORDS) if len(ids) == 1]
         self._words = words or [token for token in range(min(1000, len(tokenizer))) if token not in special]
         self.closing = (self.end, *(self.encode(text)[0] for text in ('"', "}", "]", "0")))
-        """Tokens that bring a structure to its end soonest, tried in this order under a grammar."""
+        """Under a grammar these tokens are tried in this order, because they soon end a JSON value."""
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def filler(self, key: str, length: int) -> list[int]:
-        """Filler text: words without meaning, the same for the same key."""
+        """Return random common words as tokens. They are the same for the same key."""
         return random.Random(key).choices(self._words, k=length)
 
 
 def first_allowed(bitmask: Any, preferred: Iterable[int]) -> int:
-    """The first of ``preferred`` that the grammar allows, else the lowest allowed token.
+    """Return the first of ``preferred`` that the grammar allows, else the lowest allowed token.
 
     Args:
-        bitmask: int32 words, bit i of word w set where token 32*w + i is allowed.
+        bitmask: int32 words. Bit i of word w is set if token 32*w + i is allowed.
     """
     for token in preferred:
         if int(bitmask[token // 32]) >> (token % 32) & 1:
@@ -50,11 +50,11 @@ def first_allowed(bitmask: Any, preferred: Iterable[int]) -> int:
 
 
 def certain(sampled: Sequence[Sequence[int]], alternatives: int) -> LogprobsLists | None:
-    """Log probabilities of a model without doubt: 0 for the token given, -100 for the alternatives.
+    """Return log probabilities of a model that is certain: 0 for the sampled token, -100 for each alternative.
 
     Args:
-        sampled: tokens of each request of the step, none or one.
-        alternatives: columns beside the token's own; -1: nobody asked.
+        sampled: the tokens of each request in the step: none or one.
+        alternatives: number of alternatives; -1: no request wants log probabilities.
     """
     if alternatives < 0:
         return None

@@ -1,6 +1,7 @@
-"""``Policy``: the questions that a scheduling policy answers, and the answers of stock vLLM.
+"""``Policy``: the base class of scheduling policies, which behaves as stock vLLM.
 
-A policy is told facts and answers questions. It never sees KV blocks, clocks, files or vLLM (docs/policies/).
+The scheduler calls a policy's methods, its hooks, when something happens to a request and when it needs a decision. A
+policy never sees KV blocks, clocks, files or vLLM (docs/policies/).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from continuum_server.policy.facts import (
 from continuum_server.policy.limits import check_fields
 
 Rank = tuple[float, ...]
-"""A place in an order: the smallest rank comes first."""
+"""A position in an order: the smallest rank comes first."""
 Yielding = Literal["never", "waiting", "later", "anyone"]
 """Which pins a waiting request may release while other requests run.
 
@@ -35,10 +36,10 @@ of all programs that arrived later. ``anyone``: every pin.
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a policy that has none. Options of other policies inherit the check of their types and ranges.
+    """The options of a policy: none. Policies with options derive a dataclass, whose types and ranges are checked.
 
     Raises:
-        LimitError: a value of another type or out of range.
+        LimitError: a value has a wrong type or is out of range.
     """
 
     def __post_init__(self) -> None:
@@ -46,25 +47,25 @@ class Options:
 
 
 class Oracle(Protocol):
-    """What the virtual engine knows from the trace. Requests are named by id, because program ids may repeat."""
+    """The future of a replayed trace, which the virtual engine knows. Requests are identified by their request id."""
 
     def tool_s(self, request_id: str) -> float:
-        """Seconds from that request's finish to its program's next arrival."""
+        """Return the seconds from the request's finish to the arrival of its program's next request."""
         ...
 
     def remaining_s(self, request_id: str) -> float:
-        """Model seconds of that request and of all later ones of its program, alone on the machine."""
+        """Return the modelled seconds of this and all later requests of its program, if no other program ran."""
         ...
 
     def work_s(self, request_id: str) -> float:
-        """Engine seconds that those requests take in a full batch.
+        """Return the engine seconds that this and all later requests of its program take in a full batch.
 
-        A prefill counts in full; of a decode step, the share that the request's context has in the batch.
+        A prefill counts in full. A decode step counts in proportion to the request's share of the batch's context.
         """
         ...
 
     def work_after_s(self, request_id: str) -> float:
-        """``work_s`` without that request: only the later ones of its program."""
+        """Return ``work_s`` of the program's later requests only."""
         ...
 
 
@@ -76,30 +77,30 @@ class Policy:
     """
 
     name: ClassVar[str]
-    """What ``--policy`` calls it."""
+    """The policy's name on the command line (``--policy``)."""
     label: ClassVar[Literal["policy", "bound"]] = "policy"
-    """``policy`` can be deployed; ``bound`` knows the future and serves as a yardstick only."""
+    """``policy``: a server can run it. ``bound``: it knows the future, and only the virtual engine runs it."""
     options_type: ClassVar[type] = Options
-    """A frozen dataclass on ``Options``; the sentence under each field documents it."""
+    """A frozen dataclass derived from ``Options``. The string under each field is the option's help text."""
     test_options: ClassVar[Mapping[str, Any]] = {}
-    """Options under which the policy acts often within the few seconds of a test."""
+    """Options with which the policy decides often within the few seconds of a test."""
     gauges: ClassVar[Mapping[str, str]] = {}
-    """Numbers of ``state()`` that /metrics shows as ``continuum:NAME``, each with its help sentence."""
+    """Numbers in ``state()`` that /metrics exports as ``continuum:NAME``, with their help texts."""
     stock_order: ClassVar[bool] = True
-    """True: vLLM's own waiting queue is used, and ``rank`` is not asked."""
+    """True: the engine uses vLLM's own waiting queue and does not call ``rank``."""
     classes_first: ClassVar[bool] = True
-    """True: preempted requests come first, then requests of programs with a pin, then the rest; ``rank`` orders each
+    """True: preempted requests come first, then requests of programs with a pin, then the rest. ``rank`` orders each
     class. False: ``rank`` alone orders the queue."""
     steps: ClassVar[bool] = False
-    """True: ``step`` is asked before every scheduling step."""
+    """True: ``step`` is called before every scheduling step."""
     wants_batch: ClassVar[bool] = False
-    """True: ``step`` is told the context tokens of the running batch, which costs a look at every running request."""
+    """True: ``Step.batch_tokens`` is set, which takes a loop over all running requests."""
     preempts: ClassVar[bool] = False
-    """True: ``preemption_victims`` is asked when the first waiting request does not fit. Needs ``steps``."""
+    """True: ``preemption_victims`` is called when the first waiting request does not fit. Requires ``steps``."""
     holds: ClassVar[bool] = False
     """True: a client may ask for another hold than the policy's (``kv_ttl_s``)."""
     pins_yield_to: ClassVar[Yielding] = "never"
-    """Which pins a waiting request may release, unless the operator's guards say so."""
+    """Which pins a waiting request may release, unless the operator's guards override it."""
     oracle: Oracle | None = None
     """The future. Only the virtual engine sets it, and only for bounds."""
 
@@ -109,10 +110,10 @@ class Policy:
 
     @property
     def future(self) -> Oracle:
-        """What only a bound may know.
+        """The future, for bounds.
 
         Raises:
-            RuntimeError: nobody set the future.
+            RuntimeError: ``oracle`` is not set.
         """
         if self.oracle is None:
             raise RuntimeError(f"policy {self.name!r} is a bound: it needs the future, which only a replay has")
@@ -122,7 +123,7 @@ class Policy:
         """A request entered the waiting queue."""
 
     def rank(self, turn: TurnState) -> Rank | None:
-        """Place in the waiting queue. None: the request is held back until ``step`` orders its rank asked again."""
+        """Return the turn's position in the waiting queue. None: hold it back until ``Orders.rank_again`` has it."""
         return (turn.sequence,)
 
     def turn_started(self, start: TurnStart) -> None:
@@ -132,11 +133,11 @@ class Policy:
         """A running turn was preempted and waits again."""
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """A turn ended well and its program goes on: how long to hold the KV."""
+        """Return how long to hold the KV of a turn that finished. Not called for the last turn of a program."""
         return NO_HOLD
 
     def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
-        """The turn's KV is held for so long from now on, because its client asked for it."""
+        """The turn's KV is held for ``hold_s`` from now on instead, because its client asked for it."""
 
     def turn_lost(self, turn: TurnState) -> None:
         """A turn was aborted, failed, or its client disconnected."""
@@ -145,35 +146,36 @@ class Policy:
         """The program's last turn ended."""
 
     def victim_rank(self, program: ProgramState) -> Rank:
-        """Order in which pins are released under memory pressure. Default: the program that arrived last goes first."""
+        """Return the position of a program's pin in the order in which pins are released. By default, the pin of the
+        program that arrived last is released first."""
         return (-program.sequence,)
 
     def state(self) -> dict[str, Any]:
-        """What the policy estimates now: numbers by name, and ``tools`` (samples by tool) where it counts them."""
+        """Return the policy's current estimates by name. ``tools`` is the number of samples of each tool."""
         return {}
 
     def export_statistics(self) -> dict[str, Any]:
-        """What the policy has learned, as JSON; empty if it learns nothing."""
+        """Return what the policy has learned as a JSON object, which is empty if it learns nothing."""
         return {}
 
     def import_statistics(self, statistics: dict[str, Any]) -> None:
-        """Start from what another run learned.
+        """Add the statistics that another run exported.
 
         Raises:
-            ValueError: not the statistics of such a policy.
+            ValueError: the statistics have another form.
         """
 
     def step(self, step: Step) -> Orders:
-        """What to do before the engine schedules. Asked if ``steps``."""
+        """Return what to do before the engine schedules. Called if ``steps`` is set."""
         return NO_ORDERS
 
     def next_event_s(self) -> float | None:
-        """When ``step`` or ``preemption_victims`` may next answer something new although nothing happens; None: never.
+        """Return when ``step`` or ``preemption_victims`` may decide otherwise even if no turn arrives or ends.
 
-        The instant may be too early, which costs time, but never too late.
+        None: never. A time that is too early only costs computing time. It must not be too late.
         """
         return None
 
     def preemption_victims(self, asker: TurnState, running: Sequence[TurnState], now_s: float) -> Sequence[TurnState]:
-        """Running turns that may be preempted so that ``asker`` fits, in the order in which they are preempted."""
+        """Return the running turns to preempt so that ``asker`` fits, in the order in which they are preempted."""
         return ()

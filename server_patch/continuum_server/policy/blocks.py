@@ -1,4 +1,4 @@
-"""KV blocks counted once, however many programs share them."""
+"""Counts of distinct KV blocks, of which programs may share some."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 
 
 class DistinctBlocks:
-    """Counts the holders of each block. A call takes O(1) per block."""
+    """The number of holders of each block. A call takes O(1) per block."""
 
     def __init__(self) -> None:
         self._holders: dict[Hashable, int] = {}
         self.repeats = 0
-        """Blocks of all holders added up, minus the number of distinct blocks."""
+        """Sum of the blocks of all holders, minus the number of distinct blocks."""
 
     def __len__(self) -> int:
         """Number of distinct blocks."""
@@ -26,7 +26,7 @@ class DistinctBlocks:
         return self._holders.get(block, 0) > 1
 
     def new(self, blocks: Sequence[Hashable]) -> int:
-        """How many of these blocks have no holder yet."""
+        """Return the number of these blocks that have no holder."""
         return len(blocks) - sum(map(self._holders.__contains__, blocks))
 
     def add(self, blocks: Sequence[Hashable]) -> None:
@@ -42,7 +42,7 @@ class DistinctBlocks:
                 self.repeats += 1
 
     def remove(self, blocks: Sequence[Hashable]) -> None:
-        """Remove a holder from each block; the blocks must have been added."""
+        """Remove a holder from each block. The blocks must have been added."""
         held = self._holders
         if not self.repeats:
             for block in blocks:
@@ -58,10 +58,10 @@ class DistinctBlocks:
 
 
 class Contexts:
-    """Contexts of several programs as chains of block hashes, where equal prefixes have equal hashes.
+    """The contexts of several programs as lists of block hashes.
 
-    A block's hash stands for the whole prefix up to that block. So two chains share a prefix, and bisection finds its
-    end.
+    A block's hash identifies the whole prefix up to that block. So two lists with a common element are equal up to this
+    element, and bisection finds the end of the common prefix.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Contexts:
 
     @property
     def repeats(self) -> int:
-        """Blocks that are counted too often if all contexts are added up."""
+        """Sum of the blocks of all contexts, minus the number of distinct blocks."""
         return self._blocks.repeats
 
     def put(self, name: str, blocks: Sequence[Hashable]) -> None:
-        """Set the program's context; if it only grew, this takes O(new blocks)."""
+        """Set the program's context. This takes O(new blocks) if the context only grew."""
         chain = self._chains.setdefault(name, [])
         length = len(chain)
         if length > len(blocks) or (length and chain[-1] != blocks[length - 1]):
@@ -88,9 +88,9 @@ class Contexts:
         self._blocks.remove(self._chains.pop(name, ()))
 
     def common(self, blocks: Sequence[Hashable]) -> int:
-        """Number of leading blocks that some program here has."""
+        """Return the number of leading blocks that a program has already."""
         return bisect_left(blocks, True, key=lambda block: block not in self._blocks)
 
     def shared(self, name: str) -> int:
-        """Number of leading blocks of that program's context that another program has too."""
+        """Return the number of leading blocks of the program's context that another program has too."""
         return bisect_left(self._chains.get(name, []), True, key=lambda block: not self._blocks.shared(block))

@@ -1,4 +1,4 @@
-"""Policies by name: our own in ``rules/``, and users' by entry point or as ``module:Class``."""
+"""Policies by name: those in ``rules/``, and users' policies by entry point or as ``module:Class``."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from continuum_server.policy.limits import LimitError, check, hints_of, is_optio
 ENTRY_POINTS = "continuum.policies"
 """Entry points of this group are policies of installed packages: ``NAME = "my_package.module:Class"``."""
 OFFLOAD = "+offload"
-"""Behind a policy's name: the arm of an experiment that runs it with tiers below GPU memory."""
+"""Suffix of an experiment's arm that runs the policy with tiers below GPU memory."""
 
 
 class PolicyError(ValueError):
-    """A policy that is unknown or cannot be used, or an option it lacks; the message says what exists."""
+    """A policy is unknown or cannot be used, or has no such option. The message lists the existing ones."""
 
 
 def _policies_in(module: ModuleType) -> Iterator[type[Policy]]:
-    """Policies that the module itself defines."""
+    """Yield the policies that the module itself defines."""
     for value in vars(module).values():
         if inspect.isclass(value) and issubclass(value, Policy) and value.__module__ == module.__name__:
             yield value
 
 
 def _our_policies() -> dict[str, type[Policy]]:
-    """All policies in ``rules/``: stock vLLM first, bounds last."""
-    modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
+    """Import all policies in ``rules/``. Stock vLLM is the first, bounds are the last."""
+    modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
     policies = [policy for module in modules for policy in _policies_in(module)]
     policies.sort(key=lambda policy: (policy.label == "bound", policy.name != "vllm", policy.name))
     return {policy.name: policy for policy in policies}
@@ -50,21 +50,21 @@ POLICIES = _our_policies()
 
 
 def split_arm(arm: str) -> tuple[str, bool]:
-    """``continuum+offload`` -> (``continuum``, True); a plain policy -> (policy, False)."""
+    """Split ``continuum+offload`` into (``continuum``, True). Return (policy, False) for a policy alone."""
     return arm.removesuffix(OFFLOAD), arm.endswith(OFFLOAD)
 
 
 def find_policy(arm: str) -> type[Policy]:
-    """The policy of an arm: ``continuum`` and ``continuum+offload`` are one.
+    """Return the policy of an arm, which is the same for ``continuum`` and ``continuum+offload``.
 
     Raises:
-        PolicyError: no such policy, or one that cannot be used.
+        PolicyError: the policy is unknown or cannot be used.
     """
     return _policy_class(split_arm(arm)[0])
 
 
 def is_policy(name: str) -> bool:
-    """Whether a policy has this name; arms with ``+offload`` and labels of a sweep are none."""
+    """Whether a policy has this name. Arms with ``+offload`` and labels of a sweep are not policies."""
     try:
         _policy_class(name)
     except PolicyError:
@@ -73,10 +73,10 @@ def is_policy(name: str) -> bool:
 
 
 def make_policy(name: str, options: Mapping[str, Any], machine: Machine) -> Policy:
-    """The policy of that name with these options. ``+offload`` is no part of a policy's name.
+    """Create a policy with these options. ``name`` must not end with ``+offload``.
 
     Raises:
-        PolicyError: unknown name or option, or a value of the wrong type.
+        PolicyError: an unknown name or option, or a value that is not allowed.
     """
     policy_type = _policy_class(name)
     return policy_type(machine, policy_type.options_type(**read_options(policy_type, options)))
@@ -107,17 +107,17 @@ def _policy_class(name: str) -> type[Policy]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """``did you mean continuum? ``, or nothing."""
-    return "".join(f"did you mean {each}? " for each in get_close_matches(name, list(known), n=1))
+    """Return ``did you mean continuum? `` or an empty string."""
+    return "".join(f"did you mean {match}? " for match in get_close_matches(name, list(known), n=1))
 
 
 @cache
 def _installed_policies(_path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points of installed packages by name, read once for each state of ``sys.path``."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    """Return the entry points of installed packages by name. They are read once for each value of ``sys.path``."""
+    points: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=ENTRY_POINTS):
-        found[point.name] = (*found.get(point.name, ()), point)
-    return found
+        points[point.name] = (*points.get(point.name, ()), point)
+    return points
 
 
 def _origin(point: EntryPoint) -> str:
@@ -125,25 +125,25 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _users_policy(path: str, shown: str) -> type[Policy]:
-    """The class at ``my_package.module:Class``.
+    """Import the class at ``my_package.module:Class``.
 
     Raises:
-        PolicyError: it cannot be imported, is no policy, or lacks a name or options that can be read.
+        PolicyError: the class cannot be imported, is not a policy, or its name or options cannot be used.
     """
     module, _, name = path.partition(":")
     try:
-        found = getattr(import_module(module), name)
-    except Exception as error:  # the module is the user's: whatever it raises is told in one line
+        policy = getattr(import_module(module), name)
+    except Exception as error:  # the user's module may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PolicyError(f"policy {shown}: cannot import it: {reason}") from error
-    if not (inspect.isclass(found) and issubclass(found, Policy)):
+    if not (inspect.isclass(policy) and issubclass(policy, Policy)):
         raise PolicyError(f"policy {shown}: {name} is no class on continuum_server.policy.base.Policy")
-    if not re.fullmatch(r"[\w-]+", str(vars(found).get("name", ""))):
+    if not re.fullmatch(r"[\w-]+", str(vars(policy).get("name", ""))):
         raise PolicyError(f'policy {shown}: {name} needs a name of its own: name: ClassVar[str] = "my-policy"')
-    if found.name in POLICIES:
-        raise PolicyError(f"policy {shown}: the name {found.name!r} of {name} is taken by a policy of Continuum")
-    _check_options_type(found, shown)
-    return found
+    if policy.name in POLICIES:
+        raise PolicyError(f"policy {shown}: the name {policy.name!r} of {name} is taken by a policy of Continuum")
+    _check_options_type(policy, shown)
+    return policy
 
 
 def _check_options_type(policy: type[Policy], shown: str) -> None:
@@ -164,10 +164,10 @@ def _check_options_type(policy: type[Policy], shown: str) -> None:
 
 
 def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options checked against the policy's own; numbers may come as text (from a command line).
+    """Check a policy's options, and convert numbers that are given as text on a command line.
 
     Raises:
-        PolicyError: an option that the policy lacks, or a value of another type or out of range.
+        PolicyError: the policy has no such option, or a value is not allowed.
     """
     known = hints_of(policy_type.options_type)
     where = f"policy {policy_type.name!r}"
@@ -184,7 +184,7 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
 
 
 def _read_option(name: str, value: Any, hint: Any) -> Any:
-    """The value in the type of the option. ``none`` as text is None, if the option may be None."""
+    """Convert a value to the option's type. The text ``none`` is None, if the option may be None."""
     kind = plain_type(hint)
     if isinstance(value, str) and value.lower() == "none" and is_optional(hint):
         return None
@@ -197,7 +197,7 @@ def _read_option(name: str, value: Any, hint: Any) -> Any:
 
 
 def _from_text(text: str, kind: Any) -> Any:
-    """The number or truth value that a text is, if one is wanted; otherwise the text itself."""
+    """Convert a text to a number or boolean if ``kind`` is one and the text has its form."""
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind not in (int, float):

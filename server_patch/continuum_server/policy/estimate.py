@@ -1,4 +1,4 @@
-"""Estimates from finished turns and programs: queueing delay T, memoryfulness eta, means, growth of contexts."""
+"""Estimates from finished turns and programs: queueing delay, memoryfulness, means, growth of contexts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Moments:
-    """Count, mean and variance of all values seen, in constant memory (Welford's recurrence)."""
+    """Count, mean and variance of all values, in constant memory (Welford's recurrence)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,29 +31,29 @@ class Moments:
 
 
 class RecentMean:
-    """Mean in which the last ``window`` values count most; 0 before the first."""
+    """Moving average in which the last ``window`` values count most. 0 before the first value."""
 
     def __init__(self, window: int) -> None:
-        self._window, self._count = window, 0
+        self._window, self.count = window, 0
         self.value = 0.0
 
     def add(self, value: float) -> None:
-        self._count = min(self._count + 1, self._window)
-        self.value += (value - self.value) / self._count
+        self.count = min(self.count + 1, self._window)
+        self.value += (value - self.value) / self.count
 
 
 def cold_start_ttl(gain_s: float) -> float:
-    """The TTL for tool times ~ Exp(mean 1 s): ln(gain) where the gain exceeds 1 s, else 0."""
+    """Return the best TTL for tool times ~ Exp(mean 1 s): ln(gain) if the gain exceeds 1 s, else 0."""
     return math.log(gain_s) if gain_s > 1.0 else 0.0
 
 
 def cold_start_cost(gain_s: float, ttl_s: float) -> float:
-    """Expected cost of a TTL for tool times ~ Exp(mean 1 s): the TTL, and what is lost if the tool takes longer."""
+    """Return the expected cost of a TTL for tool times ~ Exp(mean 1 s): the TTL plus P(tool takes longer) * gain."""
     return ttl_s + math.exp(-ttl_s) * gain_s
 
 
 class QueueDelay:
-    """T: mean queueing delay of the last ``window`` returning turns whose KV had been evicted; starts at 0."""
+    """The papers' T: mean queueing delay of the last ``window`` returning turns whose KV was evicted. 0 at first."""
 
     def __init__(self, window: int) -> None:
         self._recent: deque[float] = deque(maxlen=window)
@@ -71,9 +71,10 @@ class QueueDelay:
 
 
 class Memoryfulness:
-    """eta = -corr(k, N-k) over k = 1..N of every finished program of N turns, from exact integer sums.
+    """The papers' eta = -corr(k, N-k) over k = 1..N of every finished program of N turns, from exact integer sums.
 
-    1 if all programs have the same length, 0 if lengths are memoryless; it may be negative. 1 while it is undefined.
+    eta is 1 if all programs have the same length, and 0 if lengths are memoryless. It may be negative. It is 1 while it
+    is undefined.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class Memoryfulness:
         """Add the programs of another run.
 
         Raises:
-            ValueError: sums that are no whole numbers.
+            ValueError: a sum is not a whole number, or is negative.
         """
         for name in _SUMS:
             value = sums.get(name, 0)
@@ -118,7 +119,7 @@ _SUMS = ("pairs", "k", "rest", "kk", "rest2", "k_rest")
 
 
 class Footprints:
-    """Final contexts of recently finished programs, in tokens, and how contexts grow according to them."""
+    """Final contexts of recently finished programs in tokens, from which the growth of contexts is forecast."""
 
     def __init__(self, window: int) -> None:
         self._recent: deque[int] = deque(maxlen=window)
@@ -130,7 +131,7 @@ class Footprints:
         self._sorted = None
 
     def final_tokens(self, tokens: int) -> float:
-        """Mean final context of the programs that grew beyond ``tokens``; ``tokens`` itself if none did."""
+        """Return the mean final context of the programs that grew beyond ``tokens``; ``tokens`` if none did."""
         if self._sorted is None:
             self._sorted = sorted(self._recent)
             self._sums = [0, *accumulate(self._sorted)]
@@ -146,16 +147,16 @@ class Footprints:
         together_tokens: int | None = None,
         finals: Sequence[float] | None = None,
     ) -> float:
-        """Share of the last program's remaining growth during which all programs need more than ``limit_tokens``.
+        """Return the share of the last program's growth during which all contexts exceed ``limit_tokens`` together.
 
-        All contexts grow at one pace to their final size, and then leave memory. If the last one is not expected to
-        grow, the share is 1 or 0: whether they overflow now.
+        All contexts are assumed to grow at the same pace to their final size, and then to leave memory. If the last
+        program is not expected to grow, the share is 1 or 0: whether the contexts exceed the limit now.
 
         Args:
             contexts: tokens of each program.
-            own: tokens of each that it shares with no other, which leave memory with it. None: all of its tokens.
-            together_tokens: tokens of all programs, shared ones counted once. None: the sum of ``contexts``.
-            finals: expected final context of each. None: by the programs that finished.
+            own: each program's tokens that it shares with no other program, which leave memory with it. None: all.
+            together_tokens: tokens of all programs, shared tokens counted once. None: the sum of ``contexts``.
+            finals: expected final context of each program. None: ``final_tokens``.
         """
         leaving = contexts if own is None else own
         ends = [self.final_tokens(tokens) for tokens in contexts] if finals is None else finals

@@ -1,22 +1,22 @@
-"""Positions of programs in line, by the work that they are expected to need, and the expected growth of their contexts.
+"""The order of programs by their expected work, and the expected growth of their contexts.
 
-A program without a forecast stands in line by its arrival. A program with a forecast moves forward by so many seconds
-for each second of engine work that it is expected to need less than the average program, and back for each second more.
-Under ``makespan`` a program that the end of all programs will wait for comes before all others.
-Forecasts come from earlier runs of the program's task, and from the turns or tokens that its client says remain. The
-further off a client was for its earlier programs, the less its word counts.
+A program's place in line is its arrival time, unless there is a forecast of its work. Then the place moves forward by a
+constant times the engine seconds that the program is expected to need less than the average program, and back by the
+same constant times the seconds that it needs more. Under ``makespan`` a program that is expected to end after all
+others comes first. Forecasts come from earlier runs of the program's task, and from the number of turns or tokens that
+remain according to its client. The larger a client's errors were, the less its numbers count.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import Machine, Span, TurnState
+from continuum_server.policy.lru import Lru
 from continuum_server.policy.tasks import Forecast, Size, Tasks
 
 Objective = Literal["mean", "makespan"]
@@ -24,11 +24,11 @@ Objective = Literal["mean", "makespan"]
 USUAL_TOKEN_S = 6e-8
 """Seconds of a decode step per token of context, if decode times are unknown: Llama-3.1-8B on an A100."""
 USUAL_ERROR = 0.5
-"""Assumed variance of log(said / true) of a client that is not known yet: about a factor of 2 up or down."""
+"""Assumed variance of log(said / true) of a new client: about a factor of 2 up or down."""
 USUAL_WEIGHT = 4
-"""Programs that ``USUAL_ERROR`` counts for."""
+"""Weight of ``USUAL_ERROR``, as a number of programs."""
 RECENT = 64
-"""Programs over which a client's errors are averaged, and turns over which the work of a turn is averaged."""
+"""Number of programs over which a client's errors are averaged, and of turns over which a turn's work is averaged."""
 MAX_CLIENTS = 1024
 FIRST_S = -1e12
 """A place before all arrivals."""
@@ -36,32 +36,32 @@ FIRST_S = -1e12
 
 @dataclass(slots=True)
 class Said:
-    """What a client said remained of its program."""
+    """The remaining turns or tokens of a program, according to its client."""
 
     unit: Literal["turns", "tokens"]
     rest: Span
     turns: int
-    """Number of the turn with which the client said it, from 1."""
+    """Number of the turn with which the client sent it, from 1."""
     output_tokens: int
     """Tokens that the program had generated before that turn."""
 
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """What a program has done so far, and what its client said about the rest."""
+    """The work that a program has done so far, and the rest according to its client."""
 
     task: str | None
     arrival_s: float
     place_s: float
-    """Where the program stands in line: the smallest comes first."""
+    """The program's place in line: the smallest comes first."""
     client: str = ""
     work_s: float = 0.0
     turns: int = 0
     output_tokens: int = 0
     tokens: int = 0
-    """Context after its last turn."""
+    """Context after the program's last turn, in tokens."""
     left_s: float = 0.0
-    """Remaining work, as it counts in ``Forecasts``' sum over all programs."""
+    """The program's share in ``Forecasts``' sum of remaining work."""
     learned: bool = False
     """The program's size was added to its task's."""
     first_said: Said | None = None
@@ -69,36 +69,32 @@ class Progress:
 
 
 class HintErrors:
-    """How exact each client's earlier words were: the mean squared logarithm of (said / true).
+    """The mean squared error of each client's numbers: of log(said / true).
 
-    At most ``limit`` clients are remembered; the client that said nothing for longest is forgotten first.
+    At most ``limit`` clients are remembered. The client that sent no number for longest is forgotten first.
     """
 
     def __init__(self, limit: int = MAX_CLIENTS) -> None:
-        self._limit = limit
-        self._errors: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._errors = Lru[str, RecentMean](lambda: RecentMean(RECENT), limit)
 
     def variance(self, client: str) -> float:
-        count, mean = self._errors.get(client, (0, 0.0))
-        return (USUAL_WEIGHT * USUAL_ERROR + count * mean) / (USUAL_WEIGHT + count)
+        errors = self._errors.get(client)
+        if errors is None:
+            return USUAL_ERROR
+        return (USUAL_WEIGHT * USUAL_ERROR + errors.count * errors.value) / (USUAL_WEIGHT + errors.count)
 
     def add(self, client: str, said: float, true: float) -> None:
-        count, mean = self._errors.pop(client, (0, 0.0))
-        count = min(count + 1, RECENT)
-        error = math.log((said + 1.0) / (true + 1.0)) ** 2
-        self._errors[client] = (count, mean + (error - mean) / count)
-        if len(self._errors) > self._limit:
-            self._errors.popitem(last=False)
+        self._errors.of(client).add(math.log((said + 1.0) / (true + 1.0)) ** 2)
 
 
 class Forecasts:
-    """Learns sizes of tasks from finished programs, and forecasts those of running ones.
+    """Learns sizes of tasks from finished programs, and forecasts the sizes of running programs.
 
     Args:
-        limit: tasks remembered; 0: nothing is forecast.
-        objective: ``makespan``: programs that the end of all programs will wait for come first.
-        seconds_per_work: seconds by which a second of work moves a program in line.
-        turn_s: gives the mean time from the start of a turn to its program's next turn.
+        limit: number of tasks remembered; 0: nothing is forecast.
+        objective: ``makespan``: a program that is expected to end after all others comes first.
+        seconds_per_work: seconds by which a second of expected work moves a program in line.
+        turn_s: returns the mean time from the start of a turn to its program's next turn.
     """
 
     def __init__(
@@ -120,18 +116,18 @@ class Forecasts:
         self._left_s = 0.0
         """Remaining work of all programs; only under ``makespan``."""
         self._turn_s, self._turn_output = RecentMean(RECENT), RecentMean(RECENT)
-        """Mean work of a turn over all programs, and the tokens that a turn generates."""
+        """Means over the turns of all programs: the work of a turn, and the tokens that a turn generates."""
 
     # ------------------------------------------------------------------------------- what happens
 
     def begin(self, turn: TurnState) -> Progress:
-        """The progress of a new program, whose first turn arrived."""
+        """Return the progress of a new program, whose first turn arrived."""
         progress = self.progress(turn.task if turn.tagged else None, turn.program.arrival_s, turn.client or "")
         self.turn_arrived(progress, turn)
         return progress
 
     def progress(self, task: str | None, arrival_s: float, client: str = "") -> Progress:
-        """The progress of a program without turns."""
+        """Return the progress of a program without turns."""
         return Progress(task, arrival_s, arrival_s, client)
 
     def turn_arrived(self, progress: Progress, turn: TurnState) -> None:
@@ -155,7 +151,7 @@ class Forecasts:
         self.place(progress)
 
     def program_left(self, progress: Progress) -> None:
-        """Nothing is left of the program, or it is not known whether it comes back."""
+        """Note that the program has ended, or may not return."""
         self._count_left(progress, 0.0)
 
     def program_ended(self, progress: Progress) -> None:
@@ -171,7 +167,7 @@ class Forecasts:
     # ----------------------------------------------------------------------------- what is expected
 
     def place(self, progress: Progress) -> None:
-        """Move the program in line by what is known now."""
+        """Update the program's place in line."""
         forecast = self._forecast(progress) if self._move else None
         usual = self.tasks.everybody() if forecast is not None else None
         if forecast is None or usual is None:
@@ -190,20 +186,20 @@ class Forecasts:
         progress.left_s = left_s
 
     def passes(self, place_s: float, progress: Progress, rebuild_s: float) -> bool:
-        """Whether a program at ``place_s`` should run before this program, although this program is then rebuilt.
+        """Whether a program at ``place_s`` should run before this program, whose KV must then be rebuilt.
 
-        Only a program that moved back can be passed, and none under ``makespan``: a rebuild only delays the end.
+        True only if this program moved back in line, and never under ``makespan``, where a rebuild only delays the end.
         """
         moved_back = progress.place_s > progress.arrival_s
         return not self._makespan and moved_back and place_s + self._move * rebuild_s < progress.place_s
 
     def final_tokens(self, progress: Progress, tokens: int) -> float | None:
-        """Expected final context of a program that has grown to ``tokens``; None: nothing is known of its task."""
+        """Return the expected final context of a program with ``tokens`` now; None: its task is unknown."""
         forecast = self.tasks.of(progress.task)
         return None if forecast is None else forecast.tokens(tokens)
 
     def _forecast(self, progress: Progress) -> Forecast | None:
-        """From the program's task and from what its client said, each weighed by how exact it was before."""
+        """Combine the forecasts of the program's task and of its client, weighted by their earlier errors."""
         of_task, said = self.tasks.of(progress.task), progress.last_said
         before = of_task or self.tasks.everybody()
         if said is None or before is None:
@@ -215,7 +211,7 @@ class Forecasts:
         return Forecast((mean, *before.log_mean[1:]), (std, *before.log_std[1:]))
 
     def _by_hint(self, progress: Progress, said: Said) -> tuple[float, float]:
-        """Work of the whole program if its client is right, and the variance of its logarithm."""
+        """Return the work of the whole program according to its client, and the variance of its logarithm."""
         low, high = said.rest.low + 1.0, said.rest.high + 1.0
         present = said.unit == "turns" and said.turns > progress.turns  # the turn with which it was said has not ended
         units = max(0.0, math.sqrt(low * high) - 1.0 - _done_since(progress, said)) + present
@@ -235,7 +231,7 @@ def _said(progress: Progress, turn: TurnState) -> Said | None:
 
 
 def _done_since(progress: Progress, said: Said) -> float:
-    """Turns or tokens of the program since its client said how many remain."""
+    """Return the turns or tokens of the program since its client said how many remain."""
     if said.unit == "turns":
         return max(0.0, progress.turns - said.turns)
     return max(0.0, progress.output_tokens - said.output_tokens)

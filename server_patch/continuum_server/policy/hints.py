@@ -1,57 +1,61 @@
-"""Hints about holds, and how far they are trusted: predicted tool times, and holds that clients wish for.
+"""Hints about holds, and how far they are trusted: predicted tool times, and wishes for holds of a certain length.
 
-A hint counts as much as the program's earlier hints came true. A program without earlier hints begins with the mean
-trust in its client's other programs, each of which counts once. A client is the API key to which program ids belong;
-without keys, all programs have one client. Hints are not recorded as tool times. A predicted tool time never makes a
-hold longer than a rebuild is worth; a wish can, within the server's limits.
+Trust in a program's hints depends on how many of its earlier hints came true. It begins with the mean trust in the
+other programs of the same client, each of which counts once. A client is an API key; without API keys, all programs
+have the same client. Hints are not recorded as tool times. A predicted tool time never makes a hold longer than its
+break-even time; a wish can, within the server's guards.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import exp, log
 from typing import cast
 
 from continuum_server.policy.facts import ProgramState, TurnState
+from continuum_server.policy.lru import Lru
 
 CLIENTS = 1024
-"""Clients remembered; the client that sent no hint for longest is forgotten first."""
+"""Number of clients remembered. The client that sent no hint for longest is forgotten first."""
 PROGRAMS = 64
-"""Programs of a client after which the weight of the earlier programs is halved."""
+"""Number of programs of a client after which the weight of the earlier programs is halved."""
 FADE = 0.95
 """Factor by which each further hint of a program reduces the weight of its earlier hints."""
 MOST = 19.0
-"""Upper limit of a sum of judgements. With it, a broken hint never raises the trust by making older ones fade."""
+"""Upper limit of ``Trust.kept`` and ``Trust.broken``. With it, a broken hint never raises the trust by making older
+hints fade."""
 
 
 def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
-    """What a hold cost if the program came back after ``away_s``; a rebuild costs ``even_s``."""
+    """Return the cost of a hold whose program returned after ``away_s``. A rebuild costs ``even_s``."""
     return away_s if away_s <= hold_s else hold_s + even_s
 
 
 @dataclass(slots=True)
 class ClientTrust:
-    """The mean over a client's programs of the share of their hints that came true; each program counts once."""
+    """Trust in a client: the mean over its programs of the share of their hints that came true."""
 
     first: float
-    """Trust before anything is known."""
+    """Trust before any hint was judged."""
     programs: float = 0.0
+    """Number of programs with a judged hint."""
     true: float = 0.0
+    """Sum over these programs of the share of their hints that came true."""
     square: float = 0.1
-    """Mean squared error of its predicted tool times, as logarithms."""
+    """Mean squared error of the logarithms of the client's predicted tool times."""
 
     @property
     def value(self) -> float:
         return (self.first + self.true) / (1.0 + self.programs)
 
     def missed(self, error: float) -> None:
-        """A predicted time was wrong by ``error``, the logarithm of a ratio. An error above 1 counts as 1."""
+        """Add the error of a predicted time, as the logarithm of a ratio. An error above 1 counts as 1."""
         self.square += (min(error * error, 1.0) - self.square) / PROGRAMS
 
     def changed(self, before: float | None, after: float | None) -> None:
-        """The share of a program's hints that came true changed; None: no hint of the program was judged yet."""
+        """Note that the share of a program's hints that came true changed. None: no hint of the program was judged."""
         if before is None and self.programs >= PROGRAMS:
             self.programs, self.true = self.programs / 2, self.true / 2
         self.programs = max(0.0, self.programs + (after is not None) - (before is not None))
@@ -60,19 +64,22 @@ class ClientTrust:
 
 @dataclass(slots=True)
 class Trust:
-    """How far the hints of one program are believed: ``value`` from 0 to 1."""
+    """Trust in the hints of one program: ``value`` is from 0 to 1."""
 
     client: ClientTrust
     prior: float
+    """Trust before any hint of the program was judged."""
     kept: float = 0.0
+    """Weight of the hints that came true."""
     broken: float = 0.0
+    """Weight of the hints that did not come true."""
 
     @property
     def value(self) -> float:
         return (self.prior + self.kept) / (1.0 + self.kept + self.broken)
 
     def judge(self, kept: float = 0.0, broken: float = 0.0) -> None:
-        """A hint came true or not, with these weights. A broken hint of weight 1 halves the sum of the kept ones."""
+        """Add the judgement of a hint. A broken hint of weight 1 halves the weight of the hints that came true."""
         before = self._share
         fade = FADE ** (kept + broken)
         self.kept = min(MOST, fade * 0.5**broken * self.kept + kept)
@@ -80,7 +87,7 @@ class Trust:
         self.client.changed(before, self._share)
 
     def replace(self, kept: float, broken: float) -> None:
-        """Take a judgement back: the sums are these again."""
+        """Set ``kept`` and ``broken``, to take a judgement back."""
         before, self.kept, self.broken = self._share, kept, broken
         self.client.changed(before, self._share)
 
@@ -94,21 +101,15 @@ class Clients:
     """Trust by client.
 
     Args:
-        first: trust in a client of whom nothing is known.
+        first: trust in a client before any hint was judged.
     """
 
     def __init__(self, first: float) -> None:
-        self._first = first
-        self._clients: OrderedDict[str | None, ClientTrust] = OrderedDict()
+        self._clients = Lru[str | None, ClientTrust](lambda: ClientTrust(first), CLIENTS)
 
     def trust(self, client: str | None) -> Trust:
-        """Trust in a program of the client that sends its first hint."""
-        known = self._clients.get(client)
-        if known is None:
-            known = self._clients[client] = ClientTrust(self._first)
-            if len(self._clients) > CLIENTS:
-                self._clients.popitem(last=False)
-        self._clients.move_to_end(client)
+        """Return the trust in a program that sends its first hint."""
+        known = self._clients.of(client)
         return Trust(known, known.value)
 
 
@@ -117,52 +118,56 @@ class Clients:
 
 @dataclass(slots=True)
 class _Guess:
-    """The prediction of a turn, and the two holds between which it decided."""
+    """A prediction that waits to be judged, and the two holds of which one was chosen."""
 
     since_s: float
     predicted_s: float
     hint_s: float
-    """The hold if the hint alone counted."""
+    """The best hold according to the hint."""
     learned_s: float
-    """The hold without the hint."""
+    """The best hold without the hint."""
     even_s: float
+    """The break-even time."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """How exact a program's earlier predictions were."""
+    """The errors of a program's earlier predictions."""
 
     trust: Trust
     squares: float
-    """Sum of the squared errors, as logarithms, of ``errors`` predictions."""
+    """Sum of the squared errors of the logarithms of ``errors`` predictions."""
     errors: float
     guess: _Guess | None = None
     rests_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    """Parts of recent gaps in which no tool ran: the agent's own work, its network, its queue."""
+    """The parts of recent gaps in which no tool ran (the agent worked itself or waited)."""
     rest_s: float = 0.0
     """The median of ``rests_s``."""
 
 
 class Predictions:
-    """Predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``) as a second distribution beside the learned one.
+    """Holds that take predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``) into account.
 
-    The prediction stands for a log-normal distribution around it. Its spread follows from ``pred_tool_p90_s``, or else
-    from the errors of the program's earlier predictions. Each distribution has its own best hold. The policy takes the
-    hold with the lower expected cost under the mixture of both, in which the hint's distribution has the weight of the
-    trust. When the program is back, the costs that the two holds would have had are compared, and the trust changes.
+    The tool time is assumed to have a log-normal distribution around the prediction. Its spread follows from
+    ``pred_tool_p90_s``, or else from the errors of the program's earlier predictions. This distribution and the learned
+    one each have a best hold. The hold with the lower expected cost is chosen. The expected cost is that of the mixture
+    of both distributions, in which the weight of the hint's distribution is the trust. When the program returns, the
+    costs that the two holds would have had are compared, and the trust changes.
     """
 
     FIRST, PRIOR, LEAST_SPREAD = 0.5, 4.0, 0.05
-    """Trust before any prediction was judged; the number of predictions for which the client's spread counts in a new
-    program's; the least standard deviation of the logarithm."""
+    """Trust before any prediction was judged; weight of the client's errors in a new program's, as a number of
+    predictions; least standard deviation of the logarithm."""
     DELAY_S = 0.25
-    """Added to times before they are compared as ratios, since a prediction does not include the agent's own delay."""
+    """Added to times before their ratio is taken, because a prediction does not include the agent's own delay."""
     KEPT, BROKEN = (20.0, 1.0), (40.0, 3.0)
-    """Weight of a cheaper and of a dearer hold per ``even_s`` of difference in cost, and its upper limit."""
+    """Weight of a judgement per ``even_s`` that the hint's hold cost less (``KEPT``) or more (``BROKEN``) than the
+    learned hold, and the upper limit of this weight."""
     CHANCES = (0.3, 0.38, 0.2, 0.09, 0.03)
-    """Assumed chance that the program is back one spread early, in time, and one, two and three spreads late. Late
-    returns get more than their share, because a hold that is too long costs little if the program is back early."""
+    """Assumed probability that the program returns one spread early, in time, and one, two and three spreads late. Late
+    returns are overrated, because a hold that is too long costs little if the program returns early."""
     P90 = 1.2816
+    """The 90th percentile of the standard normal distribution."""
 
     def __init__(self) -> None:
         self._clients = Clients(self.FIRST)
@@ -170,12 +175,12 @@ class Predictions:
     def hold_s(
         self, turn: TurnState, now_s: float, even_s: float, learned_s: float, cost: Callable[[float], float] | None
     ) -> float:
-        """How long to hold the KV of a turn that ends now. Without a prediction: ``learned_s``.
+        """Return how long to hold the KV of a turn that ends now, which is ``learned_s`` without a prediction.
 
         Args:
-            even_s: seconds of holding that cost as much as a rebuild.
-            learned_s: the hold that was chosen without a hint.
-            cost: expected cost of a hold according to what was learned; None: nothing was learned yet.
+            even_s: break-even time of the hold.
+            learned_s: the best hold without a hint.
+            cost: returns the expected cost of a hold under the learned distribution; None: nothing was learned yet.
         """
         if turn.tool_hint_s is None or even_s <= 0.0:
             return learned_s
@@ -198,7 +203,7 @@ class Predictions:
         return hint_s if hint_cost < learned_cost else learned_s
 
     def _spread(self, predicted_s: float, p90_s: float | None, told: _Told) -> float:
-        """Standard deviation of the logarithm of the time away."""
+        """Return the standard deviation of the logarithm of the time away."""
         if p90_s is not None and p90_s > predicted_s:
             spread = log((p90_s + self.DELAY_S) / (predicted_s + self.DELAY_S)) / self.P90
         else:
@@ -208,7 +213,7 @@ class Predictions:
     def _by_hint(
         self, predicted_s: float, spread: float, even_s: float, learned_s: float
     ) -> tuple[float, float, float]:
-        """The best hold if the prediction is right up to its spread, its expected cost, and that of ``learned_s``."""
+        """Return the best hold according to the hint, its expected cost, and the expected cost of ``learned_s``."""
         factor = exp(spread)
         at_s = (predicted_s + self.DELAY_S) / factor
         best_s, best_cost, learned_cost, waited_s, left = 0.0, even_s, 0.0, 0.0, 1.0
@@ -223,7 +228,7 @@ class Predictions:
         return best_s, best_cost, learned_cost
 
     def returned(self, turn: TurnState, now_s: float) -> None:
-        """A turn of the program arrived: judge what was predicted of its time away."""
+        """Judge the prediction of the gap that the arrival of ``turn`` ends."""
         program = turn.program
         told = cast("_Told | None", program.told)
         if told is None:
@@ -259,41 +264,43 @@ class _Wish:
 
     since_s: float
     hold_s: float
-    """The hold that the client wished for, granted or not."""
+    """The hold for which the client asked, granted or not."""
     own_s: float
+    """The policy's hold."""
     worth_s: float | None
+    """The break-even time; None: unknown."""
     kept: float
+    """``Trust.kept`` before the wish."""
     broken: float
-    """``kept`` and ``broken`` are the sums of the trust before the wish."""
+    """``Trust.broken`` before the wish."""
 
 
 @dataclass(slots=True)
 class _Wisher:
-    """The trust in a program's wishes, and its open wish."""
+    """The trust in a program's wishes, and its wish that waits to be judged."""
 
     trust: Trust
     wish: _Wish | None = None
 
 
 class Wishes:
-    """Holds that clients ask for (``kv_ttl_s``).
+    """Holds for which clients ask (``kv_ttl_s``).
 
-    A client may ask for a shorter hold than the policy's, which is granted. If it asks for a longer hold, the seconds
-    beyond the policy's hold are granted in proportion to the trust above one half: none at 0.5, all at 1. A wish
-    counts as broken until the program is back within the time that was asked for. So the first wish of a client is
-    granted in full, and further wishes only when earlier ones have come true. If the policy knows what
-    a rebuild is worth, a wish that came true also counts as broken if it cost more than the policy's own hold would
-    have.
+    A hold that is shorter than the policy's is granted. Of a longer hold, the seconds beyond the policy's hold are
+    granted in proportion to the trust above one half: none at 0.5, all at 1. A wish counts as broken until the program
+    returns within the requested time. So the first wish of a client is granted in full, and further wishes only when
+    earlier ones have come true. If the break-even time is known, a wish that came true also counts as broken if it
+    cost more than the policy's own hold would have cost.
     """
 
     FIRST = 1.0
-    """Trust before anything is known."""
+    """Trust before any wish was judged."""
 
     def __init__(self) -> None:
         self._clients = Clients(self.FIRST)
 
     def hold_s(self, turn: TurnState, own_s: float) -> float:
-        """How long to hold the KV of a turn that ends now, for which the policy chose ``own_s``."""
+        """Return how long to hold the KV of a turn that ends now, for which the policy chose ``own_s``."""
         wish_s = turn.ttl_wish_s
         if wish_s is None or wish_s <= own_s:
             return own_s if wish_s is None else wish_s
@@ -303,14 +310,14 @@ class Wishes:
         return own_s + max(0.0, 2.0 * wisher.trust.value - 1.0) * (wish_s - own_s)
 
     def wished(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
-        """The program asked for ``hold_s`` seconds, longer than the policy's ``own_s``."""
+        """Note that the program asked for ``hold_s`` seconds, which is longer than the policy's ``own_s``."""
         wisher = cast(_Wisher, program.wisher)
         trust = wisher.trust
         wisher.wish = _Wish(now_s, hold_s, own_s, worth_s, trust.kept, trust.broken)
         trust.judge(broken=1.0)
 
     def returned(self, program: ProgramState, now_s: float) -> None:
-        """A turn of the program arrived."""
+        """Judge the program's wish, because one of its turns arrived."""
         wish = self._taken(program)
         if wish is None or not self._was_worth_it(wish, now_s - wish.since_s):
             return
@@ -319,7 +326,7 @@ class Wishes:
         trust.judge(kept=1.0)
 
     def ended(self, program: ProgramState) -> None:
-        """The program ended and gave its KV back: its last wish is neither kept nor broken."""
+        """Forget the wish of a program that ended. It counts neither as kept nor as broken."""
         wish = self._taken(program)
         if wish is not None:
             cast(_Wisher, program.wisher).trust.replace(wish.kept, wish.broken)

@@ -1,6 +1,6 @@
-"""Checks of settings. A setting's type says what is allowed: ``int``, or with a range ``Annotated[int, Range(1, 64)]``.
+"""Checks of settings against the types of their fields: ``int``, or with a range ``Annotated[int, Range(1, 64)]``.
 
-The check is strict: True is not a number, 2.9 is not a whole number, and text is neither.
+The checks are strict: True is not a number, 2.9 is not a whole number, and text is neither.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 
 class LimitError(ValueError):
-    """A setting has a value that is not allowed: its name, the value, and what is allowed."""
+    """A setting has a value that is not allowed. The message has its name, its value and the allowed values."""
 
     def __init__(self, name: str, given: Any, allowed: str) -> None:
         super().__init__(name, given, allowed)
@@ -23,27 +23,27 @@ class LimitError(ValueError):
 
 
 def _shown(value: Any) -> str:
-    """The value in one short line. Python refuses to print a number with thousands of digits."""
+    """Return the value as a short line. ``repr`` fails for a number with thousands of digits."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - anybody's object
+    except Exception:  # noqa: BLE001 - the object may be of any class
         text = f"a {type(value).__name__}"
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The least and the greatest value of a number. Without arguments: the range of numbers whose type names none.
+    """The range of a number. ``Range()`` is the range of numbers whose type has none.
 
-    Every range is finite, so that what is computed from the number is finite too.
+    Every range is finite, so that values computed from the number are finite too.
     """
 
     least: float = 0.0
     most: float = 1e12
     above: bool = False
-    """The least value itself is not allowed."""
+    """``least`` itself is not allowed."""
     below: bool = False
-    """The greatest value itself is not allowed."""
+    """``most`` itself is not allowed."""
 
     def holds(self, value: float) -> bool:
         high_enough = value > self.least if self.above else value >= self.least
@@ -58,69 +58,69 @@ class Range:
 
 
 Seconds = Annotated[float, Range(0.0, 1e9)]
-"""At most some thirty years."""
+"""At most about thirty years."""
 Factor = Annotated[float, Range(0.0, 1e9)]
 Window = Annotated[int, Range(1, 10_000_000)]
-"""How many values are kept in memory."""
+"""A number of values that are kept in memory."""
 Count = Annotated[int, Range(0, 1_000_000_000)]
 
 
 def hints_of(settings: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, with its range."""
+    """Map each field of a dataclass to its type with its range."""
     hints = get_type_hints(settings, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(settings)}
+    return {field.name: hints[field.name] for field in fields(settings)}
 
 
 def check_fields(settings: Any, default: Range = Range()) -> None:
-    """Check each field of a dataclass.
+    """Check the value of each field of a dataclass.
 
     Raises:
-        LimitError: the first field whose value is not allowed.
+        LimitError: a value is not allowed. The error is about the first such field.
     """
     for name, hint in hints_of(type(settings)).items():
         check(name, getattr(settings, name), hint, default)
 
 
 def check(name: str, value: Any, hint: Any, default: Range = Range()) -> None:
-    """Check one value against a type. Types that are not plain (``is_plain``) are not checked.
+    """Check a value against a type. Types that are not plain (``is_plain``) are not checked.
 
     Args:
-        default: range of numbers whose type names none.
+        default: range of numbers whose type has none.
 
     Raises:
-        LimitError: the value is of another type or out of range.
+        LimitError: the value has another type or is out of range.
     """
     kinds = list(_kinds(hint, default))
-    if any(each is None for each in kinds) or any(_is(value, kind, allowed) for kind, allowed in filter(None, kinds)):
+    if None in kinds or any(_is(value, kind, allowed) for kind, allowed in filter(None, kinds)):
         return
     raise LimitError(name, value, described(hint, default))
 
 
 def described(hint: Any, default: Range = Range()) -> str:
-    """What a type allows, in words."""
-    return ", or ".join(_word(*each) for each in _kinds(hint, default) if each is not None)
+    """Return the values that a type allows, in words."""
+    return ", or ".join(_word(*kind) for kind in _kinds(hint, default) if kind is not None)
 
 
 def is_optional(hint: Any) -> bool:
-    return any(each is not None and each[0] is NoneType for each in _kinds(hint, Range()))
+    return any(kind is not None and kind[0] is NoneType for kind in _kinds(hint, Range()))
 
 
 def is_plain(hint: Any) -> bool:
-    """Whether values of this type can be checked: numbers, truth values, text, named choices, and None."""
+    """Whether values of this type can be checked: numbers, booleans, text, literals, and None."""
     return None not in _kinds(hint, Range())
 
 
 def plain_type(hint: Any) -> Any:
-    """The type without its range and without None."""
-    return next((each[0] for each in _kinds(hint, Range()) if each is not None and each[0] is not NoneType), None)
+    """Return the type without its range and without None."""
+    return next((kind[0] for kind in _kinds(hint, Range()) if kind is not None and kind[0] is not NoneType), None)
 
 
 Kind = tuple[Any, Any]
-"""int, float, bool, str, NoneType or Literal, and what is allowed: a range, or names."""
+"""int, float, bool, str, NoneType or Literal, with the allowed range or names."""
 
 
 def _kinds(hint: Any, allowed: Any) -> Iterator[Kind | None]:
-    """The plain types that a type consists of; None stands for a part that is not plain."""
+    """Yield the plain types in a union, or the type itself; None stands for a type that is not plain."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *extras = get_args(hint)
@@ -132,8 +132,8 @@ def _kinds(hint: Any, allowed: Any) -> Iterator[Kind | None]:
     elif origin is None or (isinstance(origin, type) and origin.__module__ == "builtins"):
         yield None
     else:  # a union
-        for each in get_args(hint):
-            yield from _kinds(each, allowed)
+        for member in get_args(hint):
+            yield from _kinds(member, allowed)
 
 
 def _is(value: Any, kind: Any, allowed: Any) -> bool:

@@ -1,7 +1,7 @@
-"""The table of programs, their turns and their pins, and all decisions about them. It needs no engine.
+"""The table of programs, their turns and their pins, and all decisions about them.
 
-The scheduler, which owns the real KV blocks, reports facts (arrive, start, finish, abort) and carries out the answers.
-There is no clock, file or log in here: every call says what time it is.
+The scheduler owns the real KV blocks. It calls the table when a turn arrives, starts, finishes or is aborted, and
+carries out the decisions that the table returns. The table has no clock, file or log: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
 from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
 from continuum_server.policy.hints import Wishes
+from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
 from continuum_server.policy.tool_statistics import told
 
 PinsYieldTo = Literal["policy", Yielding]
-"""``policy``: what the policy itself chose."""
-
-
-class GuardError(ValueError):
-    """A guard has a value that is not allowed: its name, the value, and what is allowed."""
-
-    def __init__(self, name: str, given: Any, allowed: str) -> None:
-        super().__init__(name, given, allowed)
-        self.name, self.given, self.allowed = name, given, allowed
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.given!r}: {self.allowed}"
+"""``policy``: the policy's own ``pins_yield_to``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +31,17 @@ class Guards:
     """Limits that no policy can exceed.
 
     Raises:
-        GuardError: a value of the wrong type or out of range.
+        LimitError: a value of the wrong type or out of range.
     """
 
     max_ttl_s: float = 600.0
     """Longest hold of any turn."""
-    max_pinned_share: float = 0.95
-    """Share of the KV pool that pins may hold; a block that several pins share counts once."""
-    max_pins_per_client: int | None = None
-    """Pins that requests with one API key may hold at once; None: no such limit."""
-    max_programs: int = 100_000
-    """Idle programs remembered; the programs that were idle for longest are forgotten first."""
+    max_pinned_share: Annotated[float, Range(0.0, 1.0)] = 0.95
+    """Share of the KV pool that pins may hold. A block that several pins share counts once."""
+    max_pins_per_client: Count | None = None
+    """Number of pins that requests with one API key may hold at once; None: no such limit."""
+    max_programs: Annotated[int, Range(1, 1_000_000_000)] = 100_000
+    """Number of idle programs that are remembered. The programs that were idle for longest are forgotten first."""
     max_overtake_s: float = 1800.0
     """A request that has waited this long runs before all later requests, and pins are released for it."""
     pins_yield_to: PinsYieldTo = "policy"
@@ -61,40 +51,19 @@ class Guards:
     """
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.max_ttl_s) and 0 <= self.max_ttl_s < math.inf):
-            raise GuardError("max_ttl_s", self.max_ttl_s, "must be a number of seconds, 0 or more and finite")
-        if not (_is_number(self.max_overtake_s) and self.max_overtake_s >= 0):
-            raise GuardError("max_overtake_s", self.max_overtake_s, "must be a number of seconds, 0 or more")
-        if not (_is_number(self.max_pinned_share) and 0 <= self.max_pinned_share <= 1):
-            raise GuardError("max_pinned_share", self.max_pinned_share, "must be a number from 0 to 1")
-        per_client = self.max_pins_per_client
-        if per_client is not None and not (_is_whole(per_client) and per_client >= 0):
-            raise GuardError("max_pins_per_client", per_client, "must be a whole number, 0 or more; none: no limit")
-        if not (_is_whole(self.max_programs) and self.max_programs >= 1):
-            raise GuardError("max_programs", self.max_programs, "must be a whole number, at least 1")
-        if self.pins_yield_to not in get_args(PinsYieldTo):
-            raise GuardError("pins_yield_to", self.pins_yield_to, f"there are {', '.join(get_args(PinsYieldTo))}")
-
-
-def _is_number(value: Any) -> bool:
-    """Settings come as JSON, which holds text and truth values too."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        check_fields(self)
 
 
 @dataclass(slots=True)
 class Pin:
-    """A finished turn's KV, held for its program's next turn."""
+    """A finished turn's KV that is held for its program's next turn."""
 
     program: ProgramState
     turn_index: int
     since_s: float
     deadline_s: float
     tokens: int
-    """Tokens of its blocks, shared or not."""
+    """Tokens in its blocks, shared or not."""
     blocks: Sequence[Hashable] = ()
     client: str = ""
 
@@ -103,15 +72,15 @@ class ProgramTable:
     """One engine's programs, turns and pins under one policy.
 
     Args:
-        kv_tokens: tokens that the KV pool holds.
-        block_size: tokens of a KV block.
+        kv_tokens: number of tokens that the KV pool holds.
+        block_size: number of tokens in a KV block.
     """
 
     def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: int = 16) -> None:
         self.policy = policy
         self.guards = guards
         self.pins: dict[str, Pin] = {}
-        """By ``ProgramState.program_id``."""
+        """Each program's pin, by ``ProgramState.program_id``."""
         self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
@@ -135,7 +104,7 @@ class ProgramTable:
         prompt: Prompt = Prompt(),  # noqa: B008 - frozen
         namespace: str | None = None,
     ) -> ProgramState:
-        """The program that a request with that id continues, or a new program."""
+        """Return the program that a request with this id continues, or a new program."""
         program = self._programs.find(program_id, prompt, namespace)
         if program is None:
             program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
@@ -145,12 +114,11 @@ class ProgramTable:
         return program
 
     def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
-        """All programs that the id stands for."""
+        """Return all programs with this id."""
         return self._programs.of(program_id, namespace)
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """After a restart: turn numbers of known ids go on where the record of the engine before ends, and a turn whose
-        own id is known keeps its number."""
+        """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
         self._programs.resume_turns(next_turn, numbers)
 
     @property
@@ -162,7 +130,7 @@ class ProgramTable:
         return self._sequence
 
     def siblings(self, program: ProgramState) -> list[ProgramState]:
-        """All programs that have this one's id, itself too."""
+        """Return all programs with this program's id, itself included."""
         return self._programs.siblings(program)
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
@@ -194,11 +162,11 @@ class ProgramTable:
         reloaded_tokens: int = 0,
         reload_s: float = 0.0,
     ) -> bool:
-        """The turn was scheduled. True: for the first time; False: again, after a preemption.
+        """Note that the turn was scheduled. Return whether this is the first time, and not after a preemption.
 
         Args:
-            hit_tokens: prompt tokens whose KV was in GPU memory or was reloaded.
-            reloaded_tokens: tokens of these that were reloaded from a lower tier, which took ``reload_s``.
+            hit_tokens: number of prompt tokens whose KV was in GPU memory or was reloaded.
+            reloaded_tokens: number of these that were reloaded from a tier, which took ``reload_s``.
         """
         program = turn.program
         self._waiting.pop(turn.request_id, None)
@@ -217,7 +185,7 @@ class ProgramTable:
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
-        """The running turn was preempted."""
+        """Note that the running turn was preempted."""
         turn.preemptions += 1
         turn.served_s = turn.served(now_s)
         turn.running, turn.since_s = False, now_s
@@ -234,11 +202,11 @@ class ProgramTable:
         stored: Stored | None = None,
         blocks: Callable[[], Sequence[Hashable]] = tuple,
     ) -> Hold | None:
-        """The turn ended well. Returns how long to hold its KV; None: not at all.
+        """Note that the turn finished. Return how long to hold its KV; None: not at all.
 
         Args:
-            blocks: gives the identities of the blocks that a hold would keep; equal if two programs share a block.
-                It is called only if the policy wants a hold.
+            blocks: returns identities of the blocks that a hold would keep. A block that two programs share has the
+                same identity. Called only if the policy wants a hold.
         """
         program, root = self._leave(turn), turn.program.root
         program.turns_finished += 1
@@ -261,7 +229,7 @@ class ProgramTable:
         return self._wished(turn, now_s, hold, blocks)
 
     def abort(self, turn: TurnState) -> None:
-        """The turn was aborted or failed: it is no sample, and none of its KV is held."""
+        """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
         program = self._leave(turn)
         program.last_finish_s = None
         self._programs.note_failed(program, turn.index, turn.prompt)
@@ -269,7 +237,7 @@ class ProgramTable:
         turn.blocks = None  # as in ``finish``
 
     def drop(self, turn: TurnState) -> None:
-        """Forget the turn after a failure of ours; no KV of its program is held."""
+        """Forget the turn after an error in the plugin, and release its program's pin."""
         if turn.request_id in self._turns:
             self._leave(turn)
         turn.program.last_finish_s = None
@@ -277,7 +245,7 @@ class ProgramTable:
         self.policy.turn_lost(turn)
 
     def end_program(self, program: ProgramState) -> None:
-        """The client says no turn follows."""
+        """Note that the program has ended, because its client said that no turn follows."""
         if not program.requests_in_engine and not program.ended:
             self._end_program(program)
 
@@ -304,19 +272,19 @@ class ProgramTable:
     # ------------------------------------------------------------------------------------- time
 
     def act_soon(self, always: bool = False) -> None:
-        """Something changed that the policy has not seen yet: the next step must not be skipped."""
+        """Do not skip the next call of ``step``, because something changed."""
         self._acts_soon = self.policy.steps or always
 
     def step(self, step: Step) -> Orders:
-        """What the policy wants done before the engine schedules."""
+        """Return the policy's orders for the next scheduling step."""
         self._acts_soon = False
         return self.policy.step(step)
 
     def overdue(self, now_s: float, idle: bool = False) -> list[TurnState]:
-        """Turns that no policy may hold back any longer, the longest waiting first.
+        """Return the turns that no policy may hold back any longer, the longest waiting first.
 
         Args:
-            idle: no other request runs or can run: then the longest waiting turn is overdue at once.
+            idle: no request runs or can run. The longest waiting turn is then overdue at once.
         """
         out: list[TurnState] = []
         for turn in list(islice(self._waiting.values(), 1)) if idle else []:
@@ -331,7 +299,7 @@ class ProgramTable:
         return out
 
     def next_deadline_s(self) -> float | None:
-        """The earliest instant after which a pin expires or the policy may act; None: there is none."""
+        """Return the earliest time after which a pin expires or the policy may act; None: there is none."""
         if self._acts_soon:
             return -math.inf
         instants = [instant for instant in (self._next_expiry_s(), self.policy.next_event_s()) if instant is not None]
@@ -344,7 +312,7 @@ class ProgramTable:
     def _wished(
         self, turn: TurnState, now_s: float, own: Hold, blocks: Callable[[], Sequence[Hashable]]
     ) -> Hold | None:
-        """The hold that the turn's client asks for, as far as its wishes are believed, within the guards."""
+        """Return the hold for a turn whose client asks for one. Trust in the client and the guards limit it."""
         hold = replace(own, ttl_s=self._wishes.hold_s(turn, own.ttl_s))
         allowed = self._allow(hold, blocks, turn.client)
         ttl_s = allowed.ttl_s if allowed is not None else 0.0
@@ -356,7 +324,7 @@ class ProgramTable:
         return allowed
 
     def _allow(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
-        """The hold within the guards."""
+        """Return the hold, limited by the guards; None: no hold."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
         if ttl_s <= 0.0:
             return None
@@ -368,7 +336,7 @@ class ProgramTable:
         return Hold(ttl_s, hold.delay_estimate_s, hold.eta, hold.worth_s)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
-        """Record that the scheduler holds these blocks of the turn. The program must not have a pin."""
+        """Add a pin for these blocks, which the scheduler holds. The program must not have a pin."""
         tokens = len(blocks) * self.block_size
         pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, blocks, turn.client or "")
         self._pins_of_client[pin.client] += 1
@@ -392,11 +360,11 @@ class ProgramTable:
 
     @property
     def pinned_tokens(self) -> int:
-        """Tokens that all pins hold together; a block that several pins share counts once."""
+        """Number of tokens in all pinned blocks. A block that several pins share counts once."""
         return len(self._pinned) * self.block_size
 
     def expired(self, now_s: float) -> list[Pin]:
-        """Pins past their deadline. A pin whose program is queued again outlives its deadline."""
+        """Return the pins past their deadline. A pin whose program is queued again outlives its deadline."""
         out: list[Pin] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_s:
@@ -406,7 +374,7 @@ class ProgramTable:
         return out
 
     def _next_expiry_s(self) -> float | None:
-        """The earliest instant after which ``expired`` may return a pin that it did not return before."""
+        """Return the earliest time after which ``expired`` may return another pin."""
         deadlines = self._deadlines
         while deadlines and self.pins.get(deadlines[0][2].program.program_id) is not deadlines[0][2]:
             heapq.heappop(deadlines)
@@ -418,11 +386,11 @@ class ProgramTable:
         return self.policy.pins_yield_to if chosen == "policy" else chosen
 
     def victims(self, asker: TurnState, must_free: bool) -> Iterator[Pin]:
-        """Pins that may be released so that ``asker`` fits, in the order in which they are released.
+        """Yield the pins that may be released so that ``asker`` fits, in the order in which they are released.
 
         Args:
             asker: the turn that does not fit.
-            must_free: True if the engine would otherwise stand still or preempt a running request.
+            must_free: without a release no request could run, or a running request would be preempted.
         """
         allowed = "anyone" if must_free or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:

@@ -1,9 +1,9 @@
-"""Which program a request belongs to. A client chooses ids freely; a program is one conversation.
+"""Assign requests to programs. Clients choose program ids freely, but a program is one conversation.
 
-A request continues a program with its id under two conditions. Its prompt repeats at least half of what was the
-program's own in its last prompt; a prefix that was shared from the start, such as a system prompt, proves nothing. And
-no request of that program is in the engine. Any other request begins a new program, as if its id were new. So sharing
-an id or reusing an old one gains nothing (docs/server/promises.md).
+A request continues a program with its id under two conditions. First, its prompt repeats at least half of the program's
+own part of the last prompt. A prefix that other programs had too, such as a system prompt, is not the program's own.
+Second, no request of that program is in the engine. Any other request begins a new program, as if its id were new. So a
+client gains nothing if it shares an id or uses an old one again (docs/server/promises.md).
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from itertools import islice
 from continuum_server.policy.facts import ProgramState
 
 IDLE_PROGRAMS_OF_AN_ID = 4
-"""Idle programs remembered of one id: a conversation and its side conversations. The longest idle are forgotten."""
+"""Number of idle programs remembered per id: a conversation and its side conversations. The longest idle are forgotten
+first."""
 RECENT = 8
-"""Turn ids and failed turns remembered of each program; the oldest are forgotten first."""
+"""Number of turn ids and of failed turns remembered per program. The oldest are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, as far as it tells one conversation from another."""
+    """The parts of a prompt that distinguish conversations."""
 
     tokens: int = 0
     blocks: Sequence[Hashable] | None = None
-    """A hash for each full block, which stands for the prefix up to its end. None: unknown, continues any program."""
+    """A hash for each full block, which identifies the prefix up to its end. None: unknown; continues any program."""
 
 
 class TurnNumbers:
-    """Which turn of its id an arriving request is.
+    """The turn numbers of the requests with one program id.
 
     A request whose ``turn_id`` was used before is a retry of that turn. A request without ``turn_id`` is a retry of a
     failed turn with an equal prompt. Any other request is the next turn.
@@ -43,12 +44,12 @@ class TurnNumbers:
         self._failed: list[tuple[Hashable, int]] = []
 
     def arrived(self, turn_id: str | None, prompt: Hashable, following: int) -> int:
-        """The number of a request that arrives now.
+        """Return the number of a request that arrives now.
 
         Args:
-            turn_id: as the client sent it.
-            prompt: equal for equal prompts.
-            following: the number of a turn that did not arrive before.
+            turn_id: the turn id that the client sent.
+            prompt: a value that is equal for equal prompts.
+            following: the number of the next new turn.
         """
         known = self._failed_with(prompt) if turn_id is None else self._by_id.pop(turn_id, None)
         number = following if known is None else known
@@ -60,7 +61,7 @@ class TurnNumbers:
         return number
 
     def failed(self, number: int, prompt: Hashable) -> None:
-        """The turn failed: a request with the same prompt and no id is a retry of it."""
+        """Note that the turn failed. A later request with an equal prompt and no turn id is a retry of this turn."""
         self._failed = [*self._failed, (prompt, number)][-RECENT:]
 
     def _failed_with(self, prompt: Hashable) -> int | None:
@@ -69,22 +70,24 @@ class TurnNumbers:
 
 @dataclass(slots=True)
 class _Id:
-    """The programs of one id, by ``program_id``, and how many turns arrived under the id."""
+    """All programs with one id, and the turns that arrived with this id."""
 
     programs: dict[str, ProgramState] = field(default_factory=dict)
+    """By ``ProgramState.program_id``."""
     idle: dict[str, ProgramState] = field(default_factory=dict)
-    """Programs without a request in the engine, the longest idle first."""
+    """The programs without a request in the engine, the longest idle first."""
     turns_arrived: int = 0
-    """Turns without retries: the number of the next new turn."""
+    """Number of turns, not counting retries, which is the number of the next new turn."""
     numbers: TurnNumbers = field(default_factory=TurnNumbers)
     made: int = 0
+    """Number of programs that ever had this id."""
 
 
 class Programs:
     """Programs by id.
 
     Args:
-        limit: idle programs remembered; the longest idle are forgotten first.
+        limit: number of idle programs remembered. The longest idle are forgotten first.
     """
 
     def __init__(self, limit: int) -> None:
@@ -99,21 +102,23 @@ class Programs:
         return len(self._programs)
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """After a restart: continue the turn numbers of known ids where the record of the previous engine ends."""
+        """Continue the turn numbers of an earlier engine."""
         self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
-        """All programs that the id stands for."""
-        found = self._ids.get(_id_key(program_id, namespace))
-        return list(found.programs.values()) if found is not None else []
+        """Return all programs with this id."""
+        return self._with_key(_id_key(program_id, namespace))
 
     def siblings(self, program: ProgramState) -> list[ProgramState]:
-        """All programs with this program's id, itself included."""
-        found = self._ids.get(program.id_key)
-        return list(found.programs.values()) if found is not None else []
+        """Return all programs with this program's id, itself included."""
+        return self._with_key(program.id_key)
+
+    def _with_key(self, key: str) -> list[ProgramState]:
+        named = self._ids.get(key)
+        return list(named.programs.values()) if named is not None else []
 
     def find(self, program_id: str, prompt: Prompt, namespace: str | None = None) -> ProgramState | None:
-        """The program that this request continues; None: it begins a new program."""
+        """Return the program that a request with this id and prompt continues; None: it begins a new program."""
         named = self._ids.get(_id_key(program_id, namespace))
         continued = [program for program in named.idle.values() if continues(program, prompt)] if named else []
         return max(continued, key=lambda program: (program.mark or (-1, None))[0], default=None)
@@ -121,7 +126,7 @@ class Programs:
     def add(
         self, program_id: str, now_s: float, sequence: int, parent_id: str | None = None, namespace: str | None = None
     ) -> ProgramState:
-        """A new program with that id."""
+        """Add a new program with this id."""
         parents = self.of(parent_id, namespace) if parent_id is not None else []
         key = _id_key(program_id, namespace)
         name = name_of(program_id, namespace)
@@ -146,7 +151,7 @@ class Programs:
         return program
 
     def note_busy(self, program: ProgramState, turn_id: str | None, prompt: Hashable) -> tuple[int, bool]:
-        """A turn of the program arrives. Returns the turn's number under the id, and whether it is a retry."""
+        """Note that a turn of the program arrives. Return the turn's number, and whether it is a retry."""
         self._programs[program.program_id] = self._programs.pop(program.program_id)
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
@@ -156,18 +161,18 @@ class Programs:
         return number, again
 
     def note_failed(self, program: ProgramState, number: int, prompt: Hashable) -> None:
-        """The turn with that number failed: a retry keeps the number."""
+        """Note that the turn with this number failed. Its retry gets the same number."""
         named = self._ids.get(program.id_key)
         if named is not None:
             named.numbers.failed(number, prompt)
 
     def note_idle(self, program: ProgramState) -> None:
-        """The last request of the program left the engine."""
+        """Note that the program's last request left the engine."""
         if not program.ended:
             self._ids[program.id_key].idle[program.program_id] = program
 
     def forget(self, program: ProgramState) -> None:
-        """Forget the program: the next request with its id begins a new program."""
+        """Forget the program. The next request with its id begins a new program."""
         program.ended = True
         if self._programs.pop(program.program_id, None) is None:
             return
@@ -178,7 +183,7 @@ class Programs:
             del self._ids[program.id_key]
 
     def superfluous(self, program: ProgramState) -> list[ProgramState]:
-        """Programs to forget if they are idle: beyond the limit for this program's id, and for all ids."""
+        """Return programs beyond the limits for this program's id and for all ids, which the caller forgets if idle."""
         idle = self._ids[program.id_key].idle
         beside = list(islice(idle.values(), max(0, len(idle) - IDLE_PROGRAMS_OF_AN_ID)))
         return beside + list(islice(self._programs.values(), max(0, len(self._programs) - self._limit)))
@@ -195,7 +200,7 @@ def continues(program: ProgramState, prompt: Prompt) -> bool:
 
 
 def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int, Hashable] | None:
-    """The block that a prompt must repeat to continue this one: in the middle of the part that is not shared."""
+    """Return the block that a prompt must contain to continue this prompt: the middle one of those not shared."""
     if not blocks:
         return None
     last = len(blocks) - 1
@@ -204,10 +209,10 @@ def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int,
 
 
 def name_of(program_id: str, namespace: str | None) -> str:
-    """The id as records have it: with several API keys, the digest of its key comes first."""
+    """Return the id as records contain it. If the server has several API keys, the digest of the key comes first."""
     return program_id if namespace is None else f"{namespace}:{program_id}"
 
 
 def _id_key(program_id: str, namespace: str | None) -> str:
-    """Ids of different API keys never collide: ids are printable, so neither part contains the separator."""
+    """Return a key that differs for different API keys. Ids are printable, so neither part contains the separator."""
     return program_id if namespace is None else f"{namespace}\0{program_id}"

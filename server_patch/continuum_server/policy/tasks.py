@@ -1,8 +1,8 @@
-"""Sizes of tasks that are run repeatedly, and how much work a program still has according to earlier runs of its task.
+"""Sizes of tasks that are run repeatedly, and forecasts of a program's size from earlier runs of its task.
 
-The logarithms of sizes are taken as normally distributed. All programs together have a mean and a variance; the runs of
-a task lie around a mean of their own. How much runs of one task differ is learned from how far each run was from the
-earlier runs. So a task with few runs, or with runs that differ much, is forecast near the mean of all programs.
+The logarithms of sizes are assumed to be normally distributed, around one mean for all programs and around a mean of
+each task. The variance between the runs of one task is learned from the distance of each run to the task's earlier
+runs. So the forecast for a task with few runs, or with runs that differ much, is near the mean of all programs.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 ENOUGH = 4
-"""Finished programs before anything is forecast."""
+"""Number of finished programs before anything is forecast."""
 WINDOW = 512
 """Number of finished programs over which the sizes of all programs are averaged."""
 RUNS = 8
 """Number of runs over which a task's sizes are averaged."""
 USUAL_LIKENESS = 0.7
-"""Assumed share of the variance of sizes that lies between tasks, until repeated runs show it: SWE-bench agents."""
+"""Assumed share of the variance of sizes that is between tasks (SWE-bench agents'), until repeated runs show it."""
 USUAL_WEIGHT = 4
-"""Runs that ``USUAL_LIKENESS`` counts for."""
+"""Weight of ``USUAL_LIKENESS``, as a number of runs."""
 FAR = 5.0
-"""Standard deviations beyond the mean from which the tail of the normal distribution is approximated."""
+"""Distance from the mean, in standard deviations, beyond which the normal distribution's tail is approximated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much work a program did, or is expected to do from its beginning to its end."""
+    """The size of a whole program."""
 
     work_s: float = 0.0
-    """Seconds of the engine."""
+    """Engine seconds."""
     turns: float = 0.0
     tokens: float = 0.0
-    """Final context."""
+    """Final context in tokens."""
 
 
 Sizes = tuple[float, ...]
@@ -45,7 +45,7 @@ _NAMES = tuple(field.name for field in fields(Size))
 
 @dataclass(slots=True)
 class _Average:
-    """Running mean: exact for the first ``window`` values, exponential with that window afterwards."""
+    """Running mean: the exact mean of the first ``window`` values, and an exponential moving average afterwards."""
 
     count: int
     mean: Sizes
@@ -61,20 +61,20 @@ def _average() -> _Average:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected size of a program at its end: normal distributions of the logarithms of a ``Size``."""
+    """The expected size of a program: normal distributions of the logarithms of a ``Size``."""
 
     log_mean: Sizes
     log_std: Sizes
 
     def work_s(self, done_s: float = 0.0) -> float:
-        """Expected work of the whole program, given that it has done ``done_s`` and has not ended."""
+        """Return the expected work of the whole program, given that it has done ``done_s`` and has not ended."""
         return survivor_mean(self.log_mean[0], self.log_std[0], done_s)
 
     def turns(self, done: float = 0.0) -> float:
         return survivor_mean(self.log_mean[1], self.log_std[1], done)
 
     def tokens(self, grown_to: float = 0.0) -> float:
-        """Expected final context of a program that has grown to so many tokens."""
+        """Return the expected final context of a program whose context has ``grown_to`` tokens."""
         return survivor_mean(self.log_mean[2], self.log_std[2], grown_to)
 
 
@@ -82,7 +82,7 @@ class Tasks:
     """Sizes of finished programs: of all programs together, and of each task.
 
     Args:
-        limit: tasks remembered; the task that was not run for longest is forgotten first.
+        limit: number of tasks remembered. The task that was not run for longest is forgotten first.
     """
 
     def __init__(self, limit: int) -> None:
@@ -94,7 +94,11 @@ class Tasks:
         return len(self._tasks)
 
     def add(self, task: str | None, size: Size) -> None:
-        """A program finished. ``task``: None if the program has no name and no prompt that could be run again."""
+        """Add the size of a program that finished.
+
+        Args:
+            task: None if the program's task is unknown.
+        """
         logs = tuple(math.log(max(value, 1e-9)) for value in astuple(size))
         if task is not None and self._limit > 0:
             self._add_run(task, logs)
@@ -116,7 +120,7 @@ class Tasks:
         self._tasks.move_to_end(task)
 
     def of(self, task: str | None) -> Forecast | None:
-        """The forecast for a program of the task; None: the task was never run, or too few programs finished."""
+        """Return the forecast for a program of the task; None: the task was never run, or too few programs finished."""
         runs = self._tasks.get(task) if task is not None else None
         if runs is None or self._everybody.count < ENOUGH:
             return None
@@ -131,7 +135,7 @@ class Tasks:
         return Forecast(tuple(log_mean), tuple(log_std))
 
     def everybody(self) -> Forecast | None:
-        """The forecast for a program of an unknown task; None: too few programs finished."""
+        """Return the forecast for a program of an unknown task; None: too few programs finished."""
         if self._everybody.count < ENOUGH:
             return None
         spread = tuple(math.sqrt(self._variance(index)) for index in range(len(_NAMES)))
@@ -141,7 +145,7 @@ class Tasks:
         return max(0.0, self._squares.mean[index] - self._everybody.mean[index] ** 2)
 
     def _within(self, index: int, whole: float) -> float:
-        """The variance between runs of one task."""
+        """Return the variance between runs of one task."""
         count = self._errors.count
         usual = USUAL_WEIGHT * (1.0 - USUAL_LIKENESS) * whole
         return (usual + count * self._errors.mean[index]) / (USUAL_WEIGHT + count)
@@ -156,10 +160,10 @@ class Tasks:
         }
 
     def from_json(self, data: Mapping[str, Any]) -> None:
-        """Add what another run learned. Where both know a task, the runs of both count.
+        """Add the sizes that another server learned. If both know a task, the runs of both count.
 
         Raises:
-            ValueError: not the form that ``to_json`` writes.
+            ValueError: ``data`` does not have the form that ``to_json`` writes.
         """
         everybody, tasks = data.get("everybody"), data.get("tasks")
         if not isinstance(everybody, list) or len(everybody) != 3 or not isinstance(tasks, list):
@@ -178,10 +182,10 @@ class Tasks:
 
 
 def merge_tasks(runs: list[Mapping[str, Any]], limit: int = 1_000_000) -> dict[str, Any]:
-    """What several runs learned, as one.
+    """Merge what several servers learned.
 
     Raises:
-        ValueError: as ``Tasks.from_json``.
+        ValueError: see ``Tasks.from_json``.
     """
     merged = Tasks(limit)
     for run in runs:
@@ -213,17 +217,17 @@ def _is_number(value: Any) -> bool:
 
 
 def survivor_mean(log_mean: float, log_std: float, beyond: float) -> float:
-    """Mean of the log-normal values above ``beyond``; with no spread, the larger of the two."""
+    """Return the mean of the log-normal values above ``beyond``. Without a spread: ``beyond`` or the mean."""
     if log_std < 1e-6:
         return max(math.exp(log_mean), beyond)
     if beyond <= 0.0:
         return math.exp(log_mean + log_std * log_std / 2.0)
     deviations = (math.log(beyond) - log_mean) / log_std
-    near = min(deviations, FAR)  # further out the shares are too small to divide
+    near = min(deviations, FAR)  # beyond FAR the shares are too small to divide
     mean = math.exp(log_mean + log_std * log_std / 2.0) * _above(near - log_std) / _above(near)
     return max(beyond, mean) if near == deviations else max(beyond * (1.0 + log_std / deviations), mean)
 
 
 def _above(deviations: float) -> float:
-    """Share of a normal distribution that lies above so many standard deviations."""
+    """Return the share of a normal distribution that is this many standard deviations above its mean, or more."""
     return 0.5 * math.erfc(deviations / math.sqrt(2.0))

@@ -1,7 +1,7 @@
-"""Which tools a model's output calls. Nothing in here raises, whatever the text is.
+"""Find the tool calls in a model's output. The functions never raise an exception, whatever the output is.
 
-Each output format has a parser. They are tried in order, and the first parser that finds a call decides. The key under
-which a call's times are recorded is derived in ``vllm_plugin.tool_keys``.
+Each output format has a parser. The parsers are tried in order until one returns calls. ``vllm_plugin.tool_keys``
+derives the key under which the times of a call are recorded.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_TEXT = 65_536
-"""Only this many characters at the end are read: a call is the last thing in an output."""
+"""Number of characters at the end of an output that are read. Calls are at the end."""
 _MAX_FAILED = 16
-"""After this many broken JSON objects the search ends."""
+"""Number of broken JSON objects after which the search ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call found in an output."""
+    """A tool call in an output."""
 
     name: str
     command: str | None = None
@@ -29,17 +29,17 @@ class Call:
 
 
 Parser = Callable[[str], Sequence[Call]]
-"""Finds the calls in a whole output; none if the output has another format."""
+"""Returns the calls in an output, which are none if the output has another format."""
 
 SHELL = "bash"
-"""Name of a call that consists of a shell command only."""
+"""The name of a call that consists of a shell command only."""
 # fmt: off
 SHELL_FUNCTIONS = frozenset((
     "bash", "execute_bash", "sh", "shell", "local_shell", "terminal", "run_terminal_cmd", "run_command", "cmd", "exec",
     "run_shell_command", "execute_command", "run_in_terminal",
 ))
 # fmt: on
-"""Functions whose argument is a shell command. Their key is derived from the command."""
+"""Names of functions whose argument is a shell command. Their key is derived from the command."""
 _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "code")
 
 
@@ -47,14 +47,14 @@ _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "cod
 
 
 def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[Call]:
-    """The calls found by the first parser that finds any."""
+    """Return the calls in an output, according to the first parser that returns any."""
     text = text[-_MAX_TEXT:] if isinstance(text, str) else ""
     if not text.strip():
         return ()
     for parser in PARSERS.values() if parsers is None else parsers:
         try:
             calls = parser(text)
-        except Exception:  # noqa: BLE001 - a parser may be anyone's; an output it cannot read calls nothing
+        except Exception:  # noqa: BLE001 - a user's parser may raise any exception
             continue
         if calls:
             return calls
@@ -62,14 +62,14 @@ def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[C
 
 
 def read_openai(tool_calls: Any) -> list[Call]:
-    """The calls in a response's ``tool_calls``; malformed ones are left out."""
-    found = []
+    """Return the calls in a response's ``tool_calls``, without malformed ones."""
+    calls = []
     for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
         function = _get(call, "function") or call
         name, arguments = _get(function, "name"), _get(function, "arguments")
         if isinstance(name, str) and name.strip():
-            found.append(_call(name, arguments))
-    return found
+            calls.append(_call(name, arguments))
+    return calls
 
 
 def _get(item: Any, name: str) -> Any:
@@ -77,7 +77,7 @@ def _get(item: Any, name: str) -> Any:
 
 
 def _call(name: str, arguments: Any = None) -> Call:
-    """A call of that function. A shell function's command is taken from its arguments, which may be JSON text."""
+    """Return a call of a function. The command of a shell function is in its arguments, which may be JSON text."""
     name = name.strip()
     if name.lower() not in SHELL_FUNCTIONS:
         return Call(name)
@@ -101,7 +101,7 @@ def _command(arguments: Any) -> str | None:
 
 
 def _argv(words: Sequence[str]) -> str:
-    """``["bash", "-lc", "ls"]`` as one command line."""
+    """Join the words of a command, such as ``["bash", "-lc", "ls"]``, into a command line."""
     return " ".join("'" + word.replace("'", "'\\''") + "'" if re.search(r"[^\w./=-]", word) else word for word in words)
 
 
@@ -112,19 +112,22 @@ _FENCE_END = re.compile(r"^[ \t]*```", re.M)
 
 
 def fenced_shell(text: str) -> Sequence[Call]:
-    """Exactly one fenced shell block (mini-swe-agent). Several blocks are a mistake of the model and no call."""
+    """Read a single fenced shell block (mini-swe-agent). Several blocks are a mistake of the model and not a call."""
     blocks = _elements(text, _FENCE, _FENCE_END)
     return [Call(SHELL, blocks[0][1])] if len(blocks) == 1 and blocks[0][1].strip() else ()
 
 
 def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[tuple[str, str]]:
-    """(first group of the opening, body) of every closed element. Linear: the search ends at the first unclosed one."""
-    found: list[tuple[str, str]] = []
+    """Return (first group of the opening, body) of every closed element, in linear time.
+
+    The search ends at the first element that is not closed.
+    """
+    elements: list[tuple[str, str]] = []
     start = opening.search(text)
     while start and (end := closing.search(text, start.end())):
-        found.append((start[1] if opening.groups else "", text[start.end() : end.start()]))
+        elements.append((start[1] if opening.groups else "", text[start.end() : end.start()]))
         start = opening.search(text, end.end())
-    return found
+    return elements
 
 
 _TAG, _TAG_END = re.compile(r"<tool_call>"), re.compile(r"</tool_call>")
@@ -133,11 +136,11 @@ _GLM_VALUE, _GLM_VALUE_END = re.compile(r"<arg_value>"), re.compile(r"</arg_valu
 
 
 def tagged(text: str) -> Sequence[Call]:
-    """``<tool_call>`` elements: JSON inside (Hermes, Qwen), or a name and its arguments (GLM)."""
-    found: list[Call] = []
+    """Read ``<tool_call>`` elements with JSON (Hermes, Qwen) or with a name and arguments (GLM)."""
+    calls: list[Call] = []
     for _, body in _elements(text, _TAG, _TAG_END):
-        found += json_calls(body) or functions(body) or _glm_call(body.strip())
-    return found
+        calls += json_calls(body) or functions(body) or _glm_call(body.strip())
+    return calls
 
 
 def _glm_call(body: str) -> list[Call]:
@@ -157,17 +160,17 @@ _PARAMETER, _PARAMETER_END = (
 
 
 def functions(text: str) -> Sequence[Call]:
-    """``<function=NAME>`` elements with parameters or JSON inside (Qwen-Coder, OpenHands, Llama)."""
-    found = []
+    """Read ``<function=NAME>`` elements with parameters or JSON (Qwen-Coder, OpenHands, Llama)."""
+    calls = []
     for name, body in _elements(text, _FUNCTION, _FUNCTION_END):
         parameters = dict(_elements(body, _PARAMETER, _PARAMETER_END))
-        found.append(_call(name, parameters or body.strip() or None))
-    return found
+        calls.append(_call(name, parameters or body.strip() or None))
+    return calls
 
 
 def json_calls(text: str) -> Sequence[Call]:
-    """``{"name": ..., "arguments" or "parameters": ...}``, alone, in a list, or several (Llama, Mistral, Qwen)."""
-    found = []
+    """Read objects ``{"name": ..., "arguments" or "parameters": ...}``, in a list or not (Llama, Mistral, Qwen)."""
+    calls = []
     for item in _json_values(text):
         for call in item if isinstance(item, list) else [item]:
             if not isinstance(call, dict):
@@ -175,12 +178,12 @@ def json_calls(text: str) -> Sequence[Call]:
             call = call["function"] if isinstance(call.get("function"), dict) else call
             name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
             if isinstance(name, str) and name.strip() and isinstance(arguments, dict | str):
-                found.append(_call(name, arguments))
-    return found
+                calls.append(_call(name, arguments))
+    return calls
 
 
 def terminal_commands(text: str) -> Sequence[Call]:
-    """``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench): keystrokes for one shell, in order."""
+    """Read ``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench), the keystrokes for one shell, as one call."""
     for item in _json_values(text):
         commands = item.get("commands") if isinstance(item, dict) else None
         if isinstance(commands, list):
@@ -191,11 +194,11 @@ def terminal_commands(text: str) -> Sequence[Call]:
 
 
 _END_OF_TURN = re.compile(r"(?:<\|[a-z_]{1,32}\|>|</s>)\s*\Z")
-"""The text of the token that ends an output: <|eot_id|>, <|eom_id|>, <|im_end|>, </s>."""
+"""The text of a token that ends an output, such as <|eot_id|>, <|eom_id|>, <|im_end|> or </s>."""
 
 
 def pythonic(text: str) -> Sequence[Call]:
-    """``name(a=1)`` or ``[f(a=1), g()]`` and nothing else (Llama; BFCL's prompts); arguments are constants."""
+    """Read an output that is ``name(a=1)`` or ``[f(a=1), g()]`` with constants as arguments (Llama; BFCL's prompts)."""
     source = _END_OF_TURN.sub("", text.replace("<|python_tag|>", "")).strip()
     if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > 16_384:
         return ()
@@ -220,7 +223,7 @@ def _python_call(node: ast.expr) -> Call | None:
 
 
 def _json_values(text: str) -> Iterator[Any]:
-    """The outermost JSON objects and lists in a text, in order."""
+    """Yield the outermost JSON objects and lists in a text."""
     decoder, at, failed = json.JSONDecoder(strict=False), 0, 0
     while failed < _MAX_FAILED and (match := _OPENING.search(text, at)):
         try:
@@ -241,4 +244,4 @@ PARSERS: dict[str, Parser] = {
     "json": json_calls,
     "pythonic": pythonic,
 }
-"""By name, in the order in which they are tried. Add or remove entries to plug in other formats."""
+"""The parsers by name, in the order in which they are tried. Entries can be added and removed."""

@@ -1,16 +1,16 @@
-"""Samples of tool times, of each tool and of all together, and sizes of tasks; as JSON, merged from several runs."""
+"""Samples of tool times by tool, and the JSON form of everything that a policy learns."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
 from continuum_server.policy.facts import ProgramState, TurnState
+from continuum_server.policy.lru import Lru
 from continuum_server.policy.tasks import Tasks, merge_tasks
 from continuum_server.policy.tool_times import ToolTimes
 
@@ -19,53 +19,23 @@ MAX_TOOLS = 256
 UNKNOWN_TOOL = "(unknown)"
 """The key of tool times after outputs that name no tool."""
 
-T = TypeVar("T")
-
-
-class ByTool(Generic[T]):
-    """One value for each tool; beyond ``limit`` tools, the tool that was not used for longest is forgotten."""
-
-    def __init__(self, make: Callable[[], T], limit: int = MAX_TOOLS) -> None:
-        self._make = make
-        self._limit = max(1, limit)
-        self._values: OrderedDict[str, T] = OrderedDict()
-
-    def of(self, tool: str) -> T:
-        """The tool's value, made if there is none."""
-        value = self._values.get(tool)
-        if value is None:
-            value = self._values[tool] = self._make()
-            if len(self._values) > self._limit:
-                self._values.popitem(last=False)
-        self._values.move_to_end(tool)
-        return value
-
-    def has_room(self, tool: str) -> bool:
-        return tool in self._values or len(self._values) < self._limit
-
-    def get(self, tool: str) -> T | None:
-        return self._values.get(tool)
-
-    def items(self) -> Iterable[tuple[str, T]]:
-        return self._values.items()
-
 
 class ToolSamples(ABC):
-    """Where a policy records tool times: from a turn's finish to the arrival of its program's next turn."""
+    """Records tool times: the times from a turn's finish to the arrival of its program's next turn."""
 
     @abstractmethod
     def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
-        """A tool time. ``own_s``: what counts for this tool alone; None: the same."""
+        """Add a tool time. ``own_s``: the time in this tool's own samples; None: ``seconds``."""
 
     @abstractmethod
     def has_room(self, tool: str) -> bool:
-        """Whether the tool is remembered, or can be without another being forgotten."""
+        """Whether the tool is remembered, or can be remembered without forgetting another tool."""
 
     def note_return(self, turn: TurnState, now_s: float) -> None:
-        """A turn arrived: record the tool time that ends with it, if there is one.
+        """Record the tool time that the arrival of ``turn`` ends, if there is one.
 
-        The tool is the one that the output called. If the output called none, the server cannot see what the time was
-        spent on: then the client's word counts, ``ran`` and ``ran_s``, under a name of its own (``told``).
+        The tool is the one that the output called. If the output called no tool, the client's ``ran`` and ``ran_s`` are
+        recorded under a key of their own (``told``).
         """
         program = turn.program
         if program.last_finish_s is None:
@@ -80,16 +50,16 @@ class ToolSamples(ABC):
 
 
 def told(tool: str, program: ProgramState) -> str:
-    """The key of a tool that only the program's client named: no other API key's tools have it, nor have outputs."""
+    """Return the key of a tool that only the client named. It differs from other API keys' and from keys of outputs."""
     return f"{tool} (told)" if program.namespace is None else f"{tool} (told by {program.namespace})"
 
 
 class ToolMoments(ToolSamples):
-    """Mean and variance of tool times, of all tools and of each."""
+    """Mean and variance of the times of all tools together, and of each tool."""
 
     def __init__(self) -> None:
         self.all = Moments()
-        self._by_tool = ByTool(Moments)
+        self._by_tool = Lru[str, Moments](Moments, MAX_TOOLS)
 
     def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self.all.add(seconds)
@@ -99,7 +69,7 @@ class ToolMoments(ToolSamples):
         return self._by_tool.has_room(tool)
 
     def of(self, tool: str) -> Moments | None:
-        """None: the tool has no samples."""
+        """Return the tool's times; None: the tool has no samples."""
         return self._by_tool.get(tool)
 
 
@@ -108,14 +78,14 @@ class ToolStatistics(ToolSamples):
 
     Args:
         cold_samples: K.
-        window: most recent times kept of each tool, and of all together.
-        max_tools: tools remembered; the tool that was not called for longest is forgotten first.
+        window: number of most recent times kept of each tool, and of all tools together.
+        max_tools: number of tools remembered. The tool that was not called for longest is forgotten first.
     """
 
     def __init__(self, cold_samples: int, window: int, max_tools: int = MAX_TOOLS) -> None:
         self._cold = cold_samples
         self._all = ToolTimes(window)
-        self._by_tool = ByTool(lambda: ToolTimes(window), max_tools)
+        self._by_tool = Lru[str, ToolTimes](lambda: ToolTimes(window), max_tools)
 
     def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         self._all.add(seconds)
@@ -130,7 +100,7 @@ class ToolStatistics(ToolSamples):
         return self._all.count <= self._cold
 
     def times_for(self, tool: str) -> ToolTimes:
-        """S[f] if it has more than K samples, otherwise S."""
+        """Return S[f] if it has more than K samples, otherwise S."""
         own = self._by_tool.get(tool)
         return self._all if own is None or own.count <= self._cold else own
 
@@ -142,10 +112,10 @@ class ToolStatistics(ToolSamples):
         return {"all": _times_to_json(self._all), "tools": tools}
 
     def from_json(self, data: Mapping[str, Any]) -> None:
-        """Append these samples to those recorded already.
+        """Append samples to the recorded ones.
 
         Raises:
-            ValueError: not the form ``to_json`` writes.
+            ValueError: ``data`` does not have the form that ``to_json`` writes.
         """
         _check(data)
         _read_times(self._all, data["all"])
@@ -185,15 +155,15 @@ def _is_seconds(value: Any) -> bool:
 
 
 def export_statistics(tools: ToolStatistics, memory: Memoryfulness) -> dict[str, Any]:
-    """What a policy has learned, as JSON."""
+    """Return what a policy has learned as JSON."""
     return {"schema": SCHEMA, "version": VERSION, **tools.to_json(), "program_lengths": memory.to_json()}
 
 
 def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Memoryfulness) -> None:
-    """Start from what was exported.
+    """Add exported statistics.
 
     Raises:
-        ValueError: of another form or version.
+        ValueError: ``data`` has another form or version.
     """
     _check_version(data)
     tools.from_json(data)
@@ -201,16 +171,15 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
 
 
 def with_tasks(tasks: Tasks) -> dict[str, Any]:
-    """The statistics of a policy that learns the sizes of tasks, as JSON; empty if it has learned none."""
-    learned = tasks.to_json() if len(tasks) else None
-    return {} if learned is None else {**merge_statistics([]), "tasks": learned}
+    """Return the statistics of a policy that learns the sizes of tasks as JSON, which is empty if there are none."""
+    return {**merge_statistics([]), "tasks": tasks.to_json()} if len(tasks) else {}
 
 
 def read_tasks(data: Mapping[str, Any], tasks: Tasks) -> None:
-    """Start from the sizes of tasks that were exported, if there are any.
+    """Add the exported sizes of tasks, if there are any.
 
     Raises:
-        ValueError: of another form or version.
+        ValueError: ``data`` has another form or version.
     """
     _check_version(data)
     if "tasks" in data:
@@ -218,10 +187,10 @@ def read_tasks(data: Mapping[str, Any], tasks: Tasks) -> None:
 
 
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of several runs as one. Recent times alternate between runs, so a window keeps some of each.
+    """Merge the statistics of several runs. Recent times alternate between runs, so a window keeps some of each run.
 
     Raises:
-        ValueError: of another form or version.
+        ValueError: an element has another form or version.
     """
     for run in runs:
         _check_version(run)

@@ -1,4 +1,4 @@
-"""Recorded tool times, and the TTLs they suggest: the papers' (``ToolTimes``) and working-set's (``AwayTimes``)."""
+"""Recorded tool times, and the best TTLs for them: the papers' (``ToolTimes``) and working-set's (``AwayTimes``)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import ClassVar
 
 
 class ToolTimes:
-    """The most recent ``window`` tool times. A sample takes O(log n) comparisons, a decision looks at each sample."""
+    """The most recent ``window`` tool times. ``add`` takes O(log n) comparisons, ``best_ttl`` a loop over samples."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
-        """Samples ever seen, forgotten ones included."""
+        """Number of samples ever added, forgotten ones included."""
         self._window = max(1, window)
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
@@ -30,13 +30,13 @@ class ToolTimes:
         return len(self._recent)
 
     def recent(self) -> list[float]:
-        """The samples kept, oldest first."""
+        """Return the samples, oldest first."""
         return list(self._recent)
 
     def best_ttl(self, gain_s: float) -> float:
-        """argmax over tau in {0} and the recorded times of P(tau) * gain - tau; ties go to the smaller tau.
+        """Return the tau, 0 or a recorded time, that maximises P(tau) * gain - tau. Of equal taus the smallest wins.
 
-        P(tau) is the share of samples up to tau. No tau from ``gain_s`` on can be better than 0.
+        P(tau) is the share of samples up to tau. A tau of ``gain_s`` or more is never better than 0.
         """
         taus = self._sorted[: bisect_left(self._sorted, gain_s)]
         gain_per_sample = gain_s / len(self._sorted) if taus else 0.0
@@ -45,19 +45,19 @@ class ToolTimes:
         return taus[values.index(best)] if best > 0.0 else 0.0
 
     def cost(self, gain_s: float, ttl_s: float) -> float:
-        """The TTL, and what is expected to be lost if the tool takes longer. ``best_ttl`` has the least cost."""
+        """Return the expected cost of a TTL: the TTL plus P(tool takes longer) * gain."""
         return ttl_s + (1.0 - bisect_right(self._sorted, ttl_s) / max(1, len(self._sorted))) * gain_s
 
 
 class AwayTimes:
-    """Seconds that programs recently stayed away between two turns, and how long to hold KV for the next return."""
+    """The recent times that programs were away between two turns, and the best hold for them."""
 
     ENOUGH: ClassVar[int] = 32
-    """With fewer samples nothing is assumed about their distribution."""
+    """Number of samples below which nothing is assumed about their distribution."""
     POINTS: ClassVar[int] = 64
-    """Samples tried as holds, evenly spaced in the sorted list."""
+    """Number of samples tried as holds, evenly spaced in the sorted list."""
     MARGIN: ClassVar[float] = 1.25
-    """A hold is longer than the best sample by this factor, because a similar return may come a little later."""
+    """A hold is longer than the best sample by this factor, because a similar return may be a little later."""
 
     def __init__(self, window: int) -> None:
         self._recent: deque[float] = deque(maxlen=window)
@@ -70,9 +70,9 @@ class AwayTimes:
         self._new += 1
 
     def best_hold_s(self, even_s: float) -> float:
-        """The tau up to the break-even time ``even_s`` with the least E[min(away, tau)] + P(away > tau) * even_s.
+        """Return the tau up to the break-even time that minimises E[min(away, tau)] + P(away > tau) * even_s.
 
-        Ties go to ``even_s``: an away time that was never seen is not ruled out.
+        Of equal taus ``even_s`` wins, because longer times than the recorded ones are possible.
         """
         if len(self._recent) < self.ENOUGH:
             return even_s
@@ -87,11 +87,11 @@ class AwayTimes:
         return min(even_s, tau_s * self.MARGIN)
 
     def cost(self, even_s: float) -> Callable[[float], float] | None:
-        """E[min(away, tau)] + P(away > tau) * even_s as a function of tau; None: too few samples."""
+        """Return E[min(away, tau)] + P(away > tau) * even_s as a function of tau; None: too few samples."""
         if len(self._recent) < self.ENOUGH:
             return None
         return lambda tau_s: self._cost(bisect_right(self._sorted, tau_s), tau_s + even_s) / len(self._sorted)
 
     def _cost(self, within: int, beyond_s: float) -> float:
-        """Cost over all samples: the shortest ``within`` are waited for, each of the others costs ``beyond_s``."""
+        """Return the sum of the shortest ``within`` samples, plus ``beyond_s`` for each other sample."""
         return self._sums[within] + (len(self._sorted) - within) * beyond_s

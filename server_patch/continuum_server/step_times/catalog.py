@@ -27,7 +27,8 @@ from continuum_server.step_times.model import (
 )
 from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
-from continuum_server.step_times.specs import GPUS, MODELS, Gpu, Model
+from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, Gpu, Model
+from continuum_server.step_times.stages import layers_of_stages
 from continuum_server.step_times.table import TableStepTimes, table_from_json
 from continuum_server.step_times.user_files import find_table, user_models
 
@@ -270,8 +271,10 @@ def kv_capacity(
     utilization: float = defaults.GPU_MEMORY_UTILIZATION,
     block_size: int = defaults.BLOCK_SIZE,
     reserved_gib: float = DEFAULT_RESERVED_GIB,
+    stages: int = 1,
 ) -> KvCapacity:
     """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.
+    With pipeline stages, those that fit the stage with the least room.
 
     Weights are assumed to divide evenly over the GPUs. KV heads are divided too, and copied where they are fewer.
 
@@ -285,14 +288,18 @@ def kv_capacity(
     memory, reserved = int(found_gpu.memory_gib * GIB), int(reserved_gib * GIB)
     copies = found_model.kv_copies(tensor_parallel)
     window = WINDOW_REQUESTS * found_model.window_bytes_per_request * copies
-    room = (memory * utilization - reserved) * tensor_parallel - found_model.weight_bytes - window
     per_token = found_model.kv_bytes_per_token * copies
-    blocks = int(room // (per_token * block_size))
+    stage_room = (memory * utilization - reserved) * tensor_parallel
+    blocks = min(
+        int((stage_room - weights - window * share) // (per_token * share * block_size))
+        for share, weights in _stage_weights(found_model, stages)
+    )
     if blocks < 1:
         raise DoesNotFit(
-            f"{found_model.name} does not fit {tensor_parallel} x {found_gpu.name} at utilisation {utilization:g}: "
-            f"weights {found_model.weight_bytes / GIB:.1f} GiB, {(room + found_model.weight_bytes) / GIB:.1f} GiB for "
-            "weights and KV; use more tensor parallelism, a larger GPU, or a higher utilisation"
+            f"{found_model.name} does not fit {tensor_parallel * stages} x {found_gpu.name} at utilisation "
+            f"{utilization:g}: weights {found_model.weight_bytes / GIB:.1f} GiB, "
+            f"{(stage_room * stages - window) / GIB:.1f} GiB for weights and KV; use more tensor parallelism, a larger "
+            "GPU, or a higher utilisation"
         )
     return KvCapacity(
         num_blocks=blocks,
@@ -306,6 +313,18 @@ def kv_capacity(
         window_bytes=window,
         kv_copies=copies,
     )
+
+
+def _stage_weights(model: Model, stages: int) -> list[tuple[float, float]]:
+    """Of each pipeline stage: its share of the layers, and the bytes of its weights. The first has the embeddings, the
+    last the output layer; layers count as equal."""
+    if stages == 1:
+        return [(1.0, model.weight_bytes)]
+    shares = [layers / model.layers for layers in layers_of_stages(model.layers, stages)]
+    found = [(model.layer_bytes + model.expert_bytes) * share for share in shares]
+    found[0] += EMBEDDING_BYTES * (model.head_parameters + model.extra_parameters)
+    found[-1] += EMBEDDING_BYTES * model.head_parameters
+    return list(zip(shares, found, strict=True))
 
 
 def _check_options(tensor_parallel: int, utilization: float, block_size: int, reserved_gib: float) -> None:

@@ -1,4 +1,4 @@
-"""How long a program's turns take on an empty engine. A program's slowdown is measured against these times."""
+"""The times of a program's turns on an empty engine. A program's slowdown is relative to these times."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from continuum_server.step_times.model import PrefillChunk, StepTimes
 
 
 def alone_turns_s(program: Program, times: StepTimes, chunk_tokens: int, block_size: int) -> list[float]:
-    """Seconds of each turn from its arrival to its end, with nothing else on the machine.
+    """Return the seconds of each turn from its arrival to its end, with no other program on the engine.
 
-    The program's first turn finds nothing in the cache, each later one what its own earlier turns left there, in whole
-    blocks. The pool must hold the program's longest turn.
+    The prefix cache is empty at the first turn. Each later turn hits the full blocks of the program's earlier turns.
+    The pool must be large enough for the program's longest turn.
     """
     turns, prompts = program.turns, program.prompt_tokens()
     computed = [0] + [prompt + turn.output_tokens - 1 for prompt, turn in zip(prompts, turns, strict=True)]
-    found = []
+    turns_s = []
     for index, (turn, prompt, reusable) in enumerate(zip(turns, prompts, program.reusable_tokens(), strict=True)):
         hit = min(reusable if index else 0, computed[index], prompt - 1) // block_size * block_size
         decode_s = times.decode_stretch_s(1, prompt + 1, turn.output_tokens - 1) if turn.output_tokens > 1 else ()
-        found.append(prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
-    return found
+        turns_s.append(prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
+    return turns_s
 
 
 def prefill_s(times: StepTimes, prompt: int, done: int, chunk_tokens: int) -> float:
-    """Seconds to compute a prompt of which ``done`` tokens are in KV, in chunks, alone."""
+    """Return the seconds to compute a prompt of which ``done`` tokens are in KV, in chunks, on an empty engine."""
     seconds = 0.0
     while done < prompt:
         chunk = min(chunk_tokens, prompt - done)

@@ -1,4 +1,4 @@
-"""The virtual engine's configuration and its description in a manifest. Imports no vLLM, which takes seconds."""
+"""The virtual engine's configuration and its description in a manifest. Does not import vLLM, which takes seconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from continuum_traces.names import which
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
-from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.catalog import KvCapacity, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
+from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.versions import check_version
@@ -43,18 +44,22 @@ class EngineConfig:
     gpu: str = defaults.GPU
     model: str = defaults.MODEL
     tensor_parallel: int = defaults.TENSOR_PARALLEL
+    pipeline_parallel: int = 1
+    """Pipeline stages, each with ``tensor_parallel`` GPUs."""
     max_num_seqs: int = defaults.MAX_NUM_SEQS
-    """Most requests that run at once."""
+    """Largest number of requests that run at once."""
     chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
-    """Most tokens of one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
+    """Largest number of tokens in one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
     block_size: int = defaults.BLOCK_SIZE
     kv_blocks: int | None = None
     """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
     gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
+    prefix_caching: bool = True
+    """A prompt's KV blocks that are still in the pool are not computed again."""
     step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
     """Added to every step for the time that is not in the kernel times; None: by the vLLM version."""
     step_times: str = defaults.STEP_TIMES
-    """Which end of the attention's uncertainty: low, mid or high."""
+    """Which end of the uncertainty band of attention times: low, mid or high."""
     vllm: str | None = None
     """The vLLM version whose overhead is modelled; None: the newest."""
     max_model_len: int | None = None
@@ -79,7 +84,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineDescription:
-    """What a manifest says about the engine."""
+    """The manifest's part about the engine."""
 
     hardware: dict[str, Any]
     engine_options: dict[str, Any]
@@ -87,28 +92,27 @@ class EngineDescription:
     versions: dict[str, str]
 
     def without_offload(self) -> EngineDescription:
-        """The description of the engine for a run without tiers."""
+        """Return the description of the engine for a run without tiers."""
         modelled = tuple(line for line in self.modelled if line != MODELLED_TRANSFERS)
         return replace(self, engine_options={**self.engine_options, "offload": None}, modelled=modelled)
 
 
 def describe(config: EngineConfig) -> EngineDescription:
-    """The manifest's part about this engine.
+    """Return the manifest's part about this engine.
 
     Raises:
-        StepTimesError: unknown GPU or model, or the weights do not fit.
+        StepTimesError: an unknown GPU or model, or the weights do not fit.
         EngineError: an invalid option.
     """
     shape, times = shape_of(config), times_of(config)
-    capacity = kv_capacity(
-        config.gpu, config.model, config.tensor_parallel, config.gpu_memory_utilization, config.block_size
-    )
+    capacity = capacity_of(config)
     kv = {**asdict(capacity), "num_blocks": shape.num_blocks, "tokens": shape.num_blocks * config.block_size}
     kv["computed"] = config.kv_blocks is None
     hardware = {
         "gpu": times.provenance.gpu,
         "model": times.provenance.model,
         "tensor_parallel": config.tensor_parallel,
+        "pipeline_parallel": config.pipeline_parallel,
         "kv_capacity": kv,
         "step_times": asdict(times.provenance),
         "prefill_curve": asdict(fit_prefill(times, shape.max_model_len)),
@@ -127,8 +131,8 @@ class EngineShape:
     layers: int
     kv_heads: int
     head_dim: int
-    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV does
-    on all GPUs together."""
+    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV on
+    all GPUs together."""
     hidden: int
     query_heads: int
     max_model_len: int
@@ -137,7 +141,8 @@ class EngineShape:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_layers: int | None = None
-    """Layers whose KV grows with the context; None: all."""
+    """Number of layers whose KV grows with the context; None: all."""
+    prefix_caching: bool = True
     gpus: int = 1
     offload: Offload | None = None
 
@@ -161,15 +166,32 @@ class EngineShape:
 
 
 def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
-    """A decode step's time as a function of the batch's tokens: the fit of the profile or of the tables."""
+    """Return the fitted time of a decode step by the tokens of its batch, from the profile or from the tables."""
     return fit_decode(times) if config.profile is None else read_profile(Path(config.profile)).decode_line
 
 
 def times_of(config: EngineConfig) -> StepTimes:
     if config.profile is not None:
         return ProfileStepTimes(read_profile(Path(config.profile)))
-    return load_step_times(
+    times = load_step_times(
         config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms, config.vllm, config.step_times
+    )
+    return staged(times, find_model(config.model).layers, config.pipeline_parallel, config.chunk_tokens)
+
+
+def capacity_of(config: EngineConfig) -> KvCapacity:
+    """The KV that fits the GPUs of one engine.
+
+    Raises:
+        StepTimesError: as ``kv_capacity``.
+    """
+    return kv_capacity(
+        config.gpu,
+        config.model,
+        config.tensor_parallel,
+        config.gpu_memory_utilization,
+        config.block_size,
+        stages=config.pipeline_parallel,
     )
 
 
@@ -197,9 +219,7 @@ def shape_of(config: EngineConfig) -> EngineShape:
         if blocks is None and profile.kv_tokens is not None:
             blocks = profile.kv_tokens // config.block_size
     if blocks is None:
-        blocks = kv_capacity(
-            config.gpu, config.model, config.tensor_parallel, config.gpu_memory_utilization, config.block_size
-        ).num_blocks
+        blocks = capacity_of(config).num_blocks
     for name in ("max_num_seqs", "chunk_tokens", "block_size"):
         if getattr(config, name) < 1:
             raise EngineError(f"{name} = {getattr(config, name)}: must be at least 1")
@@ -220,8 +240,9 @@ def shape_of(config: EngineConfig) -> EngineShape:
         num_blocks=blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.chunk_tokens,
+        max_num_batched_tokens=config.chunk_tokens * config.pipeline_parallel,
         kv_layers=model.layers - model.window_layers,
-        gpus=config.tensor_parallel,
+        prefix_caching=config.prefix_caching,
+        gpus=config.tensor_parallel * config.pipeline_parallel,
         offload=config.offload,
     )

@@ -1,7 +1,7 @@
-"""Builds and runs the virtual engine: plays jobs under a policy and writes a run directory.
+"""Build and run the virtual engine: play jobs under a policy, and write a run directory.
 
-Real are vLLM's scheduler, KV cache manager and prefix cache, and the plugin. Modelled are the time of a GPU step
-(``step_times``) and the clock.
+vLLM's scheduler, KV cache manager and prefix cache, and the plugin, are real. The time of a GPU step (``step_times``)
+and the clock are modelled.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def simulate(
     """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
     engine.json into ``out``.
 
-    A policy that learns also writes tool_statistics.json, with which another run may start. With several replicas the
-    records are those of all replicas: events have the replica's number, and statistics are merged.
+    A policy that learns also writes tool_statistics.json, with which another run can start. With several replicas, the
+    files contain the records of all replicas: events have the replica's number, and statistics are merged.
 
-    Equal arguments write equal bytes, except scheduler_time.json, which is measured. ``seed`` is only recorded. With
-    ``token_times`` the turns' records have the gaps between output tokens.
+    Equal arguments write equal bytes, except in scheduler_time.json, which is measured. ``seed`` is only recorded. With
+    ``token_times``, the turns' records contain the gaps between output tokens.
 
     Raises:
         StepTimesError: unknown hardware, or a batch outside the measured range.
-        PolicyError: unknown policy or option.
+        PolicyError: an unknown policy or option.
         EngineError: a program does not fit, or the run cannot continue.
     """
     check_supported()
@@ -94,7 +94,7 @@ def simulate(
 def settings_of(
     config: EngineConfig, policy: str, policy_options: Mapping[str, Any], guards: Guards | None = None
 ) -> Settings:
-    """The plugin's settings for this engine. ``guards`` replaces the guards of the configuration."""
+    """Return the plugin's settings for this engine. ``guards`` replaces the guards of the configuration."""
     shape, times = shape_of(config), times_of(config)
     own_guards = Guards(
         max_ttl_s=config.max_ttl_s,
@@ -125,19 +125,19 @@ def build_engine(
     max_stretch: int = 512,
     max_calls: int = 200_000_000,
 ) -> Engine:
-    """Build an engine. It has not started to play.
+    """Build an engine, which does not start yet.
 
     Args:
         shape: model and memory.
-        times: seconds of a step.
+        times: the modelled times of steps.
         settings: policy and its limits.
         jobs: the programs to play.
         on_turn: called with each finished turn's record.
         sink: receives the scheduler's events; None: they are dropped.
-        known_jobs: the jobs whose future a bound may know; None: ``jobs``.
-        scheduler_type: a bound needs ``ForeseeingScheduler``; vLLM's own ``Scheduler`` runs without the plugin.
-        max_stretch: most steps that one scheduler call computes; 1 turns event skipping off.
-        max_calls: the run fails after so many scheduler calls.
+        known_jobs: the jobs whose future a bound knows; None: ``jobs``.
+        scheduler_type: a bound needs ``ForeseeingScheduler``. vLLM's own ``Scheduler`` runs without the plugin.
+        max_stretch: largest number of steps in one scheduler call; 1 disables event skipping.
+        max_calls: number of scheduler calls after which the run fails.
     """
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
     loop = VirtualLoop(scheduler, times, jobs, on_turn, max_stretch, max_calls)
@@ -157,7 +157,7 @@ class Engine:
         self._free_at_start = free_block_count(scheduler)
 
     def facts(self) -> dict[str, Any]:
-        """This engine's part of engine.json."""
+        """Return this engine's part of engine.json."""
         transfers = self.loop.transfers
         return {
             **asdict(self.loop.counters),
@@ -166,7 +166,7 @@ class Engine:
         }
 
     def close(self) -> int:
-        """Release all pins. Returns the number of blocks that are missing in the pool afterwards."""
+        """Release all pins. Return the number of blocks that are missing in the pool afterwards."""
         self.scheduler.release_all("shutdown")
         return self._free_at_start - free_block_count(self.scheduler)
 
@@ -178,7 +178,7 @@ def _run_behind_router(
     jobs: Sequence[Job],
     on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
-    """Play the jobs on all engines. Returns what engine.json says of the run."""
+    """Play the jobs on all engines, and return the content of engine.json."""
     loops = [one.loop for one in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
     driver = ReplicaLoops(

@@ -1,4 +1,4 @@
-"""A modelled link in one direction, with a bandwidth and a latency. Transfers run first come, first served."""
+"""Modelled links between tiers. A link has one direction, a bandwidth and a latency, and serves transfers in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Link:
         self._free_s = 0.0
 
     def send(self, now_s: float, size_bytes: int) -> float:
-        """Start a transfer, now or once the link is free. Returns the instant at which it ends."""
+        """Start a transfer, now or when the link is free, and return the time at which it ends."""
         start_s = max(now_s, self._free_s)
         seconds = size_bytes / self.bytes_s
         self._free_s = start_s + seconds
@@ -31,7 +31,7 @@ class Link:
 
 
 class InFlight:
-    """The running transfers, by the instant at which they end."""
+    """The running transfers, by the time at which they end."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, int]] = []
@@ -40,15 +40,15 @@ class InFlight:
         heapq.heappush(self._ends, (end_s, job))
 
     def next_s(self) -> float:
-        """The instant at which the first transfer ends; infinite if none is running."""
+        """Return the time at which the first transfer ends; infinite if none is running."""
         return self._ends[0][0] if self._ends else inf
 
     def end_of(self, jobs: set[int]) -> float | None:
-        """The instant at which the last of these transfers ends; None: none of them is running."""
+        """Return the time at which the last of these transfers ends; None: none of them is running."""
         return max((end_s for end_s, job in self._ends if job in jobs), default=None)
 
     def ended(self, now_s: float) -> list[int]:
-        """Remove and return the transfers that have ended, in that order."""
+        """Remove and return the transfers that have ended, in the order in which they ended."""
         jobs: list[int] = []
         while self._ends and self._ends[0][0] <= now_s:
             jobs.append(heapq.heappop(self._ends)[1])

@@ -1,4 +1,4 @@
-"""The engine loop in virtual time: schedule, add the modelled time of the step, update."""
+"""The engine loop in virtual time: call vLLM's scheduler, advance the clock by the step's modelled time, update."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Progress:
 
 @dataclass(slots=True)
 class Counters:
-    """Counters of the loop; written to engine.json."""
+    """Counters of the loop, which are written to engine.json."""
 
     scheduler_calls: int = 0
     engine_steps: int = 0
-    """Modelled GPU steps; more than scheduler calls where stretches of them were taken in one call."""
+    """Modelled GPU steps. There are more of them than scheduler calls if one call took several steps."""
     decode_tokens: int = 0
     prefill_tokens: int = 0
     busy_s: float = 0.0
@@ -55,30 +55,31 @@ class Counters:
 
 @dataclass(slots=True)
 class Play:
-    """A job that is being played. ``number`` is its number among all jobs of a run."""
+    """A job that is being played."""
 
     job: Job
     number: int
+    """The job's number among all jobs of the run."""
     context: TokenContext
     conversation: Conversation[list[bytes]]
     due_s: float
-    """The instant at which its next turn is due."""
+    """When the next turn is due."""
     action: Action | None = None
-    """The conversation's action; a turn that is sent again keeps it."""
+    """The conversation's current action. A turn that is sent again keeps it."""
     index: int = 0
-    """Of the present turn."""
+    """Index of the current turn."""
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
     alone_s: Sequence[float] = ()
-    """Seconds of each turn on an empty engine; computed when the first turn ends."""
+    """Seconds of each turn on an empty engine, computed when the first turn ends."""
 
     @property
     def over(self) -> bool:
         return self.index == len(self.job.program.turns)
 
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
-        """The earliest instant at which the next turn can be due: all steps until then take ``least_step_s``."""
+        """Return the earliest time at which the next turn can be due, if every step takes at least ``least_step_s``."""
         turns = self.job.program.turns
         if self.index == len(turns) - 1:
             return inf
@@ -88,14 +89,14 @@ class Play:
 
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
-    """The plays of a run's jobs, in the order of the jobs, before their first arrival."""
+    """Return a play for each job, in the order of the jobs."""
     plays: list[Play] = []
     for number, job in enumerate(jobs):
         program, context = job.program, TokenContext(number, block_size)
         if program.shared_prefix_id is not None:
             shared = shared_token(program.shared_prefix_id)
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
-        # program ids may repeat; turn ids are request ids too and may not
+        # program ids may repeat, but turn ids must not, because they are also request ids
         conversation = converse(
             program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints
         )
@@ -107,12 +108,12 @@ class VirtualLoop:
     """Plays jobs against one scheduler.
 
     Args:
-        scheduler: built for synchronous scheduling; its clock is replaced by this loop's.
-        step_times: seconds of a step.
-        jobs: programs and when they arrive.
+        scheduler: built for synchronous scheduling. The caller replaces its clock by this loop's.
+        step_times: the modelled times of steps.
+        jobs: the programs, with their arrival times.
         on_turn: called with each finished turn's record.
-        max_stretch: most engine steps taken in one scheduler call; 1 turns event skipping off.
-        max_calls: give up after so many scheduler calls.
+        max_stretch: largest number of engine steps in one scheduler call; 1 disables event skipping.
+        max_calls: number of scheduler calls after which the run fails.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class VirtualLoop:
     ) -> None:
         self.now_s = 0.0
         self.step_start_s = -inf
-        """When the latest step was scheduled: a turn that came later is not in it."""
+        """When the latest step was scheduled. A turn that arrived later is not in it."""
         self.counters = Counters()
         self.scheduler_time = SchedulerStopwatch()
         self.programs_done = 0
@@ -139,22 +140,21 @@ class VirtualLoop:
         self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
         self._settled = False
-        """The last call changed nothing but the running requests' lengths: what waits stays waiting."""
+        """The last call only changed the lengths of running requests, so waiting requests keep waiting."""
         self._idle_until_s = -inf
-        """Nothing that waits can run before; an arrival may come first."""
+        """No waiting request can run before this time. An arrival may be earlier."""
         self._jobs_total = len(jobs)
         self._events: list[tuple[float, int, Play]] = []
         self.on_answer: Callable[[Play], None] = self._come_back
-        """Called with a play whose turn ended. By default the play's next turn arrives in this engine, at ``due_s``."""
+        """Called with a play whose turn ended. By default, the play's next turn arrives in this engine at ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
-        """Until this instant no unknown turn arrives. By default the loop knows all arrivals."""
+        """Returns the time until which no unknown turn arrives. By default, the loop knows all arrivals."""
         self.admits_late = False
-        """A running engine learns of an arrival one step later, as a server does that schedules ahead
-        (asynchronous scheduling)."""
+        """A running engine admits an arrival one step later, as a server with asynchronous scheduling does."""
         self.transfers: Transfers | None = None
         """Transfers of KV between tiers; None: there are no tiers."""
         self.token_times: TokenTimes | None = None
-        """None: the gaps between tokens are not recorded."""
+        """The times of tokens; None: the gaps between tokens are not recorded."""
         for play in plays_of(jobs, self._block_size):
             self.deliver(play, play.due_s, play.number)
 
@@ -180,18 +180,18 @@ class VirtualLoop:
             on_progress(self.progress())
 
     def next_s(self) -> float:
-        """When ``advance`` has something to do; infinite where only an arrival can change anything."""
+        """Return the time of the next call of ``advance``; infinite if only an arrival can change anything."""
         instant_s = self._idle_until_s if self._plays or self._must_step() else inf
         if self._events:
             instant_s = min(instant_s, self._events[0][0])
         return max(self.now_s, instant_s)
 
     def _must_step(self) -> bool:
-        """Whether transfers are running: a server's engine steps while they do, even without requests."""
+        """Whether transfers are running. A server's engine then steps even without requests."""
         return self.transfers is not None and self.transfers.pending
 
     def advance(self) -> None:
-        """One turn of the loop: let the clock run to the next thing to do, admit what is due, one scheduler call."""
+        """Advance the clock to the next event, admit arrivals that are due, and call the scheduler once."""
         if self.counters.scheduler_calls >= self._max_calls:
             raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
         next_s = self.next_s()
@@ -212,7 +212,7 @@ class VirtualLoop:
     # -------------------------------------------------------------------------------- arrivals
 
     def deliver(self, play: Play, arrival_s: float, order: int) -> None:
-        """Let the play's next turn arrive at that instant. Among arrivals at one instant the lowest order is first."""
+        """Schedule the arrival of the play's next turn. Of arrivals at the same time, the lowest order is first."""
         heapq.heappush(self._events, (arrival_s, order, play))
 
     def _come_back(self, play: Play) -> None:
@@ -220,13 +220,13 @@ class VirtualLoop:
             self.deliver(play, play.due_s, self._jobs_total + self.turns_done)
 
     def earliest_return_s(self, least_step_s: float) -> float:
-        """The earliest instant at which a program in this engine can send its next turn, if no step is shorter."""
+        """Return the earliest time at which a program can send its next turn, if no step is shorter than given."""
         returns_s = [play.due_s_at_best(self.now_s, least_step_s) for play in self._plays.values()]
         returns_s += [play.due_s_at_best(max(self.now_s, due_s), least_step_s) for due_s, _, play in self._events]
         return min(returns_s, default=inf)
 
     def abandon(self) -> list[Play]:
-        """The engine dies: abort all its requests. Returns their plays, which can send the same turns again."""
+        """Abort all requests, because the engine dies. Return their plays, which can send the same turns again."""
         lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
         for request_id in self._plays:  # one by one: vLLM makes a set of several, in random order
             self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
@@ -265,26 +265,26 @@ class VirtualLoop:
         self._scheduler.add_request(play.request)
 
     def _go_on(self, play: Play, result: Answered[list[bytes]] | None) -> None:
-        """Take the play to its conversation's next action."""
+        """Advance the play to its conversation's next action."""
         play.action = go_on(play.conversation, result, self._on_turn)
         play.index = play.action.index if play.action is not None else len(play.job.program.turns)
         if isinstance(play.action, Wait):
             play.due_s = play.action.until_s
 
     def _wait_for_something(self, output: SchedulerOutput) -> None:
-        """Nothing could be scheduled, and nothing will be before a deadline, an arrival or the end of a transfer."""
+        """Wait for a deadline, an arrival or the end of a transfer, because nothing could be scheduled."""
         moved = self._move_kv(output)
         result = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
         self.scheduler_time.update(self._scheduler, output, result)
         if self.transfers is not None and not self.transfers.quiet:
-            return  # the next call may find something new at once
+            return  # the next call may already schedule a request
         deadline_s = self._scheduler.table.next_deadline_s()
         self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))
         if self.transfers is not None:
             self._idle_until_s = min(self._idle_until_s, self.transfers.next_s())
 
     def _move_kv(self, output: SchedulerOutput) -> KVConnectorOutput | None:
-        """Begin this call's transfers and report those that ended; the clock runs on where the GPU must wait."""
+        """Start this call's transfers, and report those that ended. Advance the clock if the GPU must wait."""
         if self.transfers is None:
             return None
         moved, self.now_s = self.transfers.run_step(output)
@@ -293,7 +293,7 @@ class VirtualLoop:
     # ------------------------------------------------------------------------------------ steps
 
     def _run_step(self, output: SchedulerOutput, stretch_s: Sequence[float]) -> None:
-        """What the GPU does with the call's output: one step, or as many as the stretch has."""
+        """Model the GPU's work for the call's output: one step, or the steps of the stretch."""
         steps = max(1, len(stretch_s))
         plays, scheduled = self._plays, output.num_scheduled_tokens
         sampled: list[list[int]] = []
@@ -327,7 +327,7 @@ class VirtualLoop:
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
         self.scheduler_time.update(self._scheduler, output, runner_output)
         if steps > 1:
-            hash_computed_blocks(self._scheduler)  # who is preempted next leaves them to be found
+            hash_computed_blocks(self._scheduler)  # so that blocks of requests that are preempted next can be hit
         self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids
         for play in finished:
             self._finish(play)
@@ -345,7 +345,7 @@ class VirtualLoop:
             self.now_s += seconds
             if batch.chunks:
                 counters.busy_s += self.now_s - before_s
-        if not batch.chunks:  # in one piece: recorded runs have this sum to its last bit
+        if not batch.chunks:  # added at once, so that rounding is the same as in recorded runs
             counters.busy_s += self.now_s - start_s
 
     def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
@@ -380,18 +380,18 @@ class VirtualLoop:
     # ---------------------------------------------------------------------------- event skipping
 
     def _stretch(self) -> list[float]:
-        """Seconds of each of the next steps, where several can be taken in one scheduler call; else empty."""
+        """Return the seconds of each of the next steps, if several can be taken in one scheduler call; else empty."""
         transfers = self.transfers
         if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
         return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
 
     def _news_s(self) -> float:
-        """When the next turn may arrive or the next transfer ends."""
+        """Return the time at which the next turn may arrive or the next transfer ends."""
         news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 
 def _just_after(instant_s: float) -> float:
-    """A pin is released once the clock is past its deadline, not at it."""
+    """Return a slightly later time, because a pin is released only when the clock is past its deadline."""
     return instant_s + 1e-9 * max(1.0, abs(instant_s))

@@ -1,4 +1,4 @@
-"""The configuration of memory tiers below the GPU: capacity, bandwidth, latency, presets. Imports no vLLM.
+"""The configuration of tiers: capacity, bandwidth, latency, and presets. Does not import vLLM.
 
 docs/server/offload.md has the sources of the numbers.
 """
@@ -15,18 +15,19 @@ GB = 1e9
 """Bytes of a GB in capacities and bandwidths."""
 
 PRESETS = ("dram-100", "dram-200", "dram-100+ssd-400", "dram-200+ssd-800", "dram-100@pcie3", "dram-100@pcie4/8")
-"""The papers' sizes, in GB per GPU; and links other than the GPU's own. Other sizes in the same form work too."""
+"""Examples of presets: the papers' sizes in GB per GPU, and links of another PCIe generation than the GPU's."""
 
 PCIE_GB_S = {3: 12.5, 4: 25.0, 5: 50.0}
-"""Pinned memory over 16 lanes, one direction, by PCIe generation. nvbandwidth measures 25.1 on an A100 (PCIe 4) and
-52.8 on an H100 (PCIe 5); PCIe 3 is taken as half of PCIe 4."""
+"""Bandwidth of 16 lanes in one direction with pinned memory, by PCIe generation. nvbandwidth measures 25.1 on an A100
+(PCIe 4) and 52.8 on an H100 (PCIe 5). For PCIe 3 half of PCIe 4 is assumed."""
 NVME_READ_GB_S, NVME_WRITE_GB_S = 6.5, 3.5
 """Sequential access to one PCIe 4.0 x4 data-centre drive (data sheet of the Samsung PM9A3)."""
 DRAM_LATENCY_S, NVME_LATENCY_S = 50e-6, 200e-6
-"""Time before a transfer's first byte. Assumptions: a launch and a synchronisation; a read request of a file."""
+"""Time before a transfer's first byte. Assumptions: a kernel launch and a synchronisation (DRAM), and a read request of
+a file (NVMe)."""
 
 CHUNK_BLOCKS = 16
-"""``blocks_per_chunk`` of presets: 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
+"""``blocks_per_chunk`` of presets, which is 256 tokens. With vLLM's default of 1 a simulation takes twice as long."""
 
 _PRESET = re.compile(r"dram-(\d+(?:\.\d+)?)(?:\+ssd-(\d+(?:\.\d+)?))?(?:@pcie([345])(?:/([1-9]\d?))?)?")
 MOST_GB = 1e6
@@ -34,12 +35,12 @@ _OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
 class OffloadError(ValueError):
-    """Invalid tiers. The message says why."""
+    """The configuration of tiers is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A memory tier below the GPU. Every number is for one GPU: each GPU of a replica has its own link and share."""
+    """A tier. All numbers are per GPU, because each GPU of a replica has its own link and its own share."""
 
     gb: float
     """Capacity in 1e9 bytes."""
@@ -60,12 +61,12 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """DRAM, with or without an SSD below it. As in vLLM, KV on the SSD is loaded to the GPU through DRAM."""
+    """A DRAM tier, with or without an SSD tier. As in vLLM, KV on the SSD is loaded to the GPU through DRAM."""
 
     dram: Tier
     ssd: Tier | None = None
     blocks_per_chunk: int = 1
-    """KV blocks that are moved and evicted as one (vLLM's ``blocks_per_chunk``)."""
+    """Number of KV blocks that are moved and evicted together (vLLM's ``blocks_per_chunk``)."""
 
     def __post_init__(self) -> None:
         if self.blocks_per_chunk < 1:
@@ -82,19 +83,19 @@ class Offload:
 
 
 def read_offload(preset: str, gpu: str) -> Offload:
-    """Tiers with the preset's sizes, and the GPU's usual links or the preset's.
+    """Return the tiers of a preset, with the GPU's usual links unless the preset contains others.
 
-    ``@pcie3`` names another generation of PCIe. ``@pcie4/8`` is one link, and one SSD, for 8 GPUs: each GPU has an
-    eighth of the bandwidth at all times, as if the others were always busy.
+    ``@pcie3`` is another PCIe generation than the GPU's. ``@pcie4/8`` is one link, and one SSD, for 8 GPUs: each GPU
+    always has an eighth of the bandwidth, as if the other GPUs were always busy.
 
     Raises:
-        OffloadError: the preset does not have the form ``dram-GB+ssd-GB@pcie4/8``; all but the DRAM may be missing.
+        OffloadError: the preset does not have the form ``dram-GB+ssd-GB@pcie4/8``. Only the DRAM part is required.
         UnknownPair: the GPU is unknown.
     """
-    found = _PRESET.fullmatch(preset.strip().lower())
-    if found is None or max(float(size or 0) for size in found.group(1, 2)) > MOST_GB:
+    parts = _PRESET.fullmatch(preset.strip().lower())
+    if parts is None or max(float(size or 0) for size in parts.group(1, 2)) > MOST_GB:
         raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or others in that form (GB per GPU)")
-    dram_gb, ssd_gb, generation, sharers = float(found[1]), found[2], found[3], int(found[4] or 1)
+    dram_gb, ssd_gb, generation, sharers = float(parts[1]), parts[2], parts[3], int(parts[4] or 1)
     usual = 4 if find_gpu(gpu).name.startswith(_OLDER_LINK) else 5
     link_gb_s = PCIE_GB_S[int(generation or usual)] / sharers
     dram = Tier(dram_gb, link_gb_s, link_gb_s, DRAM_LATENCY_S)
@@ -105,5 +106,5 @@ def read_offload(preset: str, gpu: str) -> Offload:
 
 
 def default_preset(gpu: str) -> str:
-    """The papers' DRAM: 100 GB per GPU for an A100 or an older GPU, 200 GB for newer GPUs."""
+    """Return the papers' DRAM tier: 100 GB per GPU for an A100 or an older GPU, 200 GB for newer GPUs."""
     return "dram-100" if find_gpu(gpu).name.startswith(_OLDER_LINK) else "dram-200"

@@ -1,4 +1,4 @@
-"""The future of the requests, read from the trace. Bounds may know it; a server cannot."""
+"""The future of requests, read from the trace. Bounds use it. A server cannot know it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 
 
 class ForeseeingScheduler(ProgramScheduler):
-    """The plugin's scheduler for engines that know the trace, so that bounds may run."""
+    """The plugin's scheduler for engines that know the trace and can run bounds."""
 
     knows_future = True
 
 
 class TraceOracle:
-    """The tool times and the remaining model time of all requests of these jobs, by request id."""
+    """The tool times and the remaining work of all requests of these jobs, by request id."""
 
     def __init__(self, jobs: Sequence[Job], times: StepTimes, machine: Machine) -> None:
         self._times = times
@@ -60,7 +60,7 @@ class TraceOracle:
 
 
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
-    """Give a bound its oracle. Other policies get nothing."""
+    """Set the oracle of a bound. Other policies get none."""
     policy = scheduler.table.policy
     if policy.label == "bound":
         policy.oracle = TraceOracle(jobs, times, policy.machine)

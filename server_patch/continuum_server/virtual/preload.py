@@ -1,7 +1,7 @@
-"""Loads the virtual engine in a fork server.
+"""Load the virtual engine in a fork server.
 
-Python's garbage collector takes a third of the time while vLLM is imported, and finds nothing. What was loaded is kept
-out of later collections too, in every process that is forked.
+Python's garbage collector takes a third of the time while vLLM is imported, and finds nothing to free. The loaded
+objects are also excluded from later collections in every forked process.
 """
 
 import gc

@@ -1,7 +1,7 @@
-"""Several engines in virtual time, behind a router.
+"""Several virtual engines behind a router.
 
-Each loop has its own clock and computes whole steps. The loop whose clock is furthest behind goes first. So when a turn
-is due, every replica has computed all that happens before that instant, and the router knows all earlier answers.
+Each loop has its own clock and computes whole steps. The loop whose clock is furthest behind always goes first. So when
+a turn is due, every replica has computed everything that happens earlier, and the router knows all earlier answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
 RETRY_S = 0.5
-"""A turn that was lost with its replica is sent again after so many seconds, as the load generator does."""
+"""Seconds after which a turn that was lost with its replica is sent again, as by the load generator."""
 
 
 class ReplicaLoops:
@@ -30,8 +30,8 @@ class ReplicaLoops:
         loops: built without jobs. This class sets their ``on_answer`` and ``horizon_s``.
         router: chooses a loop for every turn.
         plays: all programs of the run.
-        least_step_s: no step of any loop is shorter.
-        death: (replica, instant): the replica dies at the end of the step that runs then; None: no replica dies.
+        least_step_s: duration of the shortest step of any loop.
+        death: (replica, time). The replica dies at the end of the step that runs at this time. None: none dies.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class ReplicaLoops:
     ) -> None:
         self.door = Door(router, len(loops))
         self.sent_again = 0
-        """Turns that were lost with a replica and sent again."""
+        """Number of turns that were lost with a replica and sent again."""
         self._loops = list(loops)
         self._least_step_s = least_step_s
         self._death = death
         self._prompts = {play.number: play.job.program.prompt_tokens() for play in plays}
         self._where: dict[int, tuple[int, Arrival]] = {}
-        """By the play's number: the replica to which its latest turn was sent, and that turn."""
+        """The latest turn of each play, by the play's number, and the replica to which it was sent."""
         self._answers: list[tuple[float, int, int, Arrival]] = []
-        """(instant, order, replica, turn) of the answers that the router does not know yet."""
+        """A heap of (time, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
-        """``VirtualLoop.earliest_return_s`` by replica; valid until the replica steps or gets a turn."""
+        """``VirtualLoop.earliest_return_s`` of each replica, until it steps or gets a turn."""
         self._order = len(plays)
         self._arrivals = [(play.due_s, play.number, play) for play in plays]
         heapq.heapify(self._arrivals)
@@ -81,14 +81,14 @@ class ReplicaLoops:
         return max(loop.now_s for loop in self._loops)
 
     def progress(self) -> Progress:
-        told = [loop.progress() for loop in self._loops]
-        done, turns, pins = (sum(getattr(one, name) for one in told) for name in _SUMS)
+        parts = [loop.progress() for loop in self._loops]
+        done, turns, pins = (sum(getattr(part, name) for part in parts) for name in _SUMS)
         return Progress(self.now_s, done, len(self._prompts), turns, pins)
 
     # ---------------------------------------------------------------------------------------- steps
 
     def _move(self) -> bool:
-        """Do what happens next: a death, an arrival or a step. Returns False at the end of the run."""
+        """Process the next event: a death, an arrival or a step. Return False at the end of the run."""
         if not self._arrivals and all(loop.idle for loop in self._loops):
             return False
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
@@ -124,7 +124,7 @@ class ReplicaLoops:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
 
     def _arrival(self, play: Play) -> Arrival:
-        """The play's next turn, as the router sees it."""
+        """Return the play's next turn, as the router knows it."""
         program, index = play.job.program, play.index
         return Arrival(
             program_id=play.job.program_id,
@@ -155,7 +155,7 @@ class ReplicaLoops:
     # -------------------------------------------------------------------------------- looking ahead
 
     def _horizon_s(self, index: int) -> float:
-        """Until this instant the replica gets no further turn: those that other replicas answer are due later."""
+        """Return the time until which the replica gets no further turn."""
         instants = [self._arrivals[0][0]] if self._arrivals else []
         if self._death is not None:
             instants.append(self._death[1])
@@ -174,8 +174,8 @@ _SUMS = ("programs_done", "turns_done", "pins_held")
 
 
 class ReplicaSink:
-    """Adds the replica's number to its events, and counts turns over all replicas. (A scheduler counts the turns that
-    it receives.)"""
+    """Adds the replica's number to its events, and replaces the turn number, because each scheduler counts only the
+    turns that it receives."""
 
     def __init__(self, index: int, out: EventSink) -> None:
         self._index = index

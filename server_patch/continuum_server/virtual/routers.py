@@ -1,7 +1,7 @@
-"""Routers: each chooses the replica of a turn.
+"""Routers, which choose the replica of each turn.
 
-A router knows what a router in front of servers can see: requests and answers. It does not know the schedulers' state,
-and assumes that a replica has cached what was sent to it. Imports no vLLM.
+As in front of real servers, a router only knows requests and answers. It does not know the state of the schedulers, and
+assumes that a replica has cached every prompt that was sent to it. This module does not import vLLM.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ class Arrival:
 
 @dataclass(slots=True)
 class Traffic:
-    """What a router knows about one replica."""
+    """A router's knowledge about one replica."""
 
     alive: bool = True
     requests: int = 0
-    """Requests that were sent and are not answered."""
+    """Number of requests that were sent and not answered."""
     tokens: int = 0
     """Prompt tokens of these requests."""
     tokens_sent: int = 0
-    """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix are not counted again."""
+    """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix do not count again."""
     programs: set[str] = field(default_factory=set)
     """Running programs whose latest turn was sent to this replica."""
 
 
 class Router(Protocol):
-    """Chooses the index of a replica that is alive. At least one is."""
-
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int: ...
+    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+        """Return the index of a replica that is alive. At least one replica is alive."""
+        ...
 
 
 class Affinity:
-    """The hash of the program's id chooses the replica (rendezvous hashing).
+    """The hash of the program's id determines the replica (rendezvous hashing).
 
-    If a replica dies, only its programs move, and they spread over the others. (vllm-router's consistent_hash sends all
-    of them to its first healthy replica.)
+    If a replica dies, only its programs move, and they are distributed over the other replicas. (vllm-router's
+    consistent_hash sends all of them to its first healthy replica.)
     """
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
@@ -58,7 +58,7 @@ class Affinity:
 
 
 class RoundRobin:
-    """Every turn goes to the next replica, whichever program sent it."""
+    """Every turn goes to the next replica, regardless of its program."""
 
     def __init__(self) -> None:
         self._sent = 0
@@ -70,15 +70,15 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Every turn goes to the replica with the fewest unanswered requests; among equals, the fewest prompt tokens."""
+    """Every turn goes to the replica with the fewest unanswered requests, and of equals to the fewest prompt tokens."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
         return _least_loaded(replicas)
 
 
 class Sticky:
-    """A program's first turn goes to the replica with the fewest running programs, and so do its later turns.
-    (vllm-router's sticky_least_loaded, with clients that say when a program ends.)"""
+    """A program's first turn goes to the replica with the fewest running programs, and its later turns to the same one.
+    (vllm-router's sticky_least_loaded, with clients that mark the last turn of a program.)"""
 
     def __init__(self) -> None:
         self._home: dict[str, int] = {}
@@ -106,9 +106,9 @@ class CacheAware:
         self._balance_abs_threshold = balance_abs_threshold
         self._balance_rel_threshold = balance_rel_threshold
         self._known: dict[str, dict[int, int]] = {}
-        """By program and replica: leading tokens of the program's latest context that were sent to the replica."""
+        """Leading tokens of each program's latest context that were sent to each replica."""
         self._shared: dict[str, set[int]] = {}
-        """By shared prefix: the replicas to which it was sent."""
+        """The replicas to which each shared prefix was sent."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
         known = self._known.setdefault(arrival.program_id, {})
@@ -133,7 +133,7 @@ class CacheAware:
         return min(alive, key=lambda index: (replicas[index].tokens_sent, index))
 
     def _match(self, arrival: Arrival, index: int) -> int:
-        """Leading tokens of this prompt that were sent to that replica before."""
+        """Return the number of leading tokens of this prompt that were sent to the replica before."""
         shared = index in self._shared.get(arrival.shared_prefix_id or "", ())
         return max(self._known[arrival.program_id].get(index, 0), arrival.shared_prefix_tokens if shared else 0)
 
@@ -152,19 +152,19 @@ VLLM_ROUTER_NAMES = {
     "cache_aware": "cache-aware",
     "round_robin": "round-robin",
 }
-"""Policies of vllm-router (``serve --router``) by the router above that follows the same rule. vllm-router's
-power_of_two draws two replicas by chance and has no counterpart."""
+"""For each policy of vllm-router (``serve --router``), the router above with the same rule. vllm-router's power_of_two
+draws two replicas at random and has no counterpart."""
 
 
 class Door:
-    """A router, and what it knows about the replicas."""
+    """A router, and its knowledge about the replicas."""
 
     def __init__(self, router: Router, replicas: int) -> None:
         self.replicas = [Traffic() for _ in range(replicas)]
         self._router = router
 
     def send(self, arrival: Arrival) -> int:
-        """Choose the turn's replica. Returns its index."""
+        """Choose the turn's replica, and return its index."""
         index = self._router.choose(arrival, self.replicas)
         for replica in self.replicas:
             replica.programs.discard(arrival.program_id)
@@ -175,7 +175,7 @@ class Door:
         return index
 
     def answered(self, index: int, arrival: Arrival) -> None:
-        """The turn was answered."""
+        """Note that the turn was answered."""
         replica = self.replicas[index]
         replica.requests -= 1
         replica.tokens -= arrival.prompt_tokens
@@ -183,7 +183,7 @@ class Door:
             replica.programs.discard(arrival.program_id)
 
     def lost(self, index: int) -> None:
-        """The replica died, and its requests are lost."""
+        """Note that the replica died, and that its requests are lost."""
         self.replicas[index] = Traffic(alive=False)
 
 

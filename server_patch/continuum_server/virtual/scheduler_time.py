@@ -1,4 +1,4 @@
-"""Measures the processor time of vLLM's ``schedule`` and ``update_from_output``, with the policy in them."""
+"""Measures the processor time of vLLM's ``schedule`` and ``update_from_output``, including the policy's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 
 class SchedulerStopwatch:
-    """Times each ``schedule`` together with the ``update_from_output`` that follows it.
+    """Measures each ``schedule`` together with the ``update_from_output`` that follows it.
 
-    These times are measured, so they differ from run to run: no decision may depend on them, and they have a file of
-    their own.
+    The times differ from run to run. So no decision may depend on them, and they are written to their own file.
 
     Args:
-        clock: seconds; by default this thread's processor time, so that other work on the machine counts little.
+        clock: returns seconds. By default, this thread's processor time, which other processes hardly change.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -44,10 +43,10 @@ class SchedulerStopwatch:
 
 
 def facts_of(times: Iterable[SchedulerStopwatch]) -> dict[str, Any]:
-    """The times of all replicas together, as ``scheduler_time.json`` has them."""
-    seen = list(times)
+    """Return the content of ``scheduler_time.json``: the times of all replicas together."""
+    watches = list(times)
     return {
-        "calls": sum(one.calls for one in seen),
-        "total_s": sum(one.total_s for one in seen),
-        "longest_s": max(one.longest_s for one in seen),
+        "calls": sum(watch.calls for watch in watches),
+        "total_s": sum(watch.total_s for watch in watches),
+        "longest_s": max(watch.longest_s for watch in watches),
     }

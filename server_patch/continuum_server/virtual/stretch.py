@@ -1,8 +1,7 @@
-"""Event skipping: engine steps in which nothing can happen, taken in one scheduler call.
+"""Event skipping: several engine steps, in which nothing can happen, are taken in one scheduler call.
 
-In such a stretch every decoding request generates one token a step, and at most one prompt is computed with all that
-is left of each step's tokens. Nothing of it can be seen from outside: a run with stretches writes what a run step by
-step writes.
+In such a stretch every decoding request generates one token per step, and at most one prompt is computed, with all
+remaining tokens of each step. A run with stretches writes the same files as a run without.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Stretches:
     Args:
         scheduler: built for synchronous scheduling.
         times: seconds of a step.
-        max_steps: longest stretch; 1 turns event skipping off.
+        max_steps: length of the longest stretch; 1 disables event skipping.
     """
 
     def __init__(self, scheduler: ProgramSchedulerMixin, times: StepTimes, max_steps: int) -> None:
@@ -31,15 +30,15 @@ class Stretches:
         self._step_tokens = scheduler.max_num_scheduled_tokens
 
     def next(self, now_s: float, news_s: Callable[[], float], settled: bool, prompts: bool) -> list[float]:
-        """Seconds of each step of the stretch that begins now; empty where the next step must be taken alone.
+        """Return the seconds of each step of the stretch that begins now; empty: the next step must be taken alone.
 
-        None of the running requests finishes in a stretch, no prompt is computed to its end, the pool has the blocks,
-        and no arrival, pin deadline or end of a transfer falls before the last step starts.
+        In a stretch no running request finishes, no prompt is computed to its end, the pool has enough blocks, and no
+        arrival, pin deadline or end of a transfer is before the start of the last step.
 
         Args:
-            news_s: the instant before which nothing comes from outside the scheduler.
-            settled: the step before passed over every request that waits. With fewer free blocks and the same batch
-                they stay where they are. Beside a prompt they are not looked at: it takes all of a step's tokens.
+            news_s: returns the time until which no arrival and no end of a transfer is possible.
+            settled: the previous step started no waiting request. With fewer free blocks and the same batch, the next
+                steps start none either. (Beside a prompt they never do, because it takes all remaining tokens.)
             prompts: whether a stretch may compute a prompt.
         """
         running: Sequence[Any] = self._scheduler.running
@@ -59,7 +58,7 @@ class Stretches:
         return bool(self._scheduler.waiting) or has_set_aside(self._scheduler)
 
     def _steps_of_tokens(self, decoding: Sequence[Any], prompt: Any) -> tuple[int, int]:
-        """The most steps before a request reaches its end, and the prompt's tokens in each of them."""
+        """Return the most steps before a request reaches its end, and the prompt's tokens in each step."""
         if any(request.is_prefill_chunk or not request.num_output_tokens for request in decoding):
             return 1, 0
         if prompt is None:
@@ -75,7 +74,7 @@ class Stretches:
         return min(self._max_steps, most, *left), chunk
 
     def _fit_blocks(self, decoding: Sequence[Any], prompt: Any, chunk: int, steps: int) -> int:
-        """The most steps, halving, for which the free blocks suffice."""
+        """Halve the number of steps until the free blocks suffice."""
         free, size = free_block_count(self._scheduler), self._scheduler.block_size
         grows = [(request.num_computed_tokens, 1) for request in decoding]
         if prompt is not None:
@@ -99,7 +98,7 @@ class Stretches:
         ]
 
     def _until(self, news_s: float, now_s: float, steps_s: list[float]) -> list[float]:
-        """The steps that start before the news and not after the next deadline of a pin or of the policy."""
+        """Return the steps that start before ``news_s`` and not after the next deadline of a pin or of the policy."""
         deadline_s = self._scheduler.table.next_deadline_s()
         for number, seconds in enumerate(steps_s):
             if news_s <= now_s or (deadline_s is not None and deadline_s < now_s):

@@ -1,7 +1,7 @@
-"""Prompts as token ids, with block hashes that are computed once per token and not once per turn.
+"""Prompts as token ids, and block hashes that are computed only once for a prefix that the next turn repeats.
 
-Ids are unique per (program, turn, kind) and not drawn from a vocabulary: the scheduler only compares prefixes, and two
-prompts share a prefix exactly where the trace says so.
+Token ids are not drawn from a vocabulary: each (program, turn, kind) has an id of its own. The scheduler only compares
+prefixes, and two prompts have a common prefix exactly where the trace says so.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BlockHasher = Callable[[Any], list[bytes]]
 
 
 class TokenContext:
-    """One play's context as token ids, with the block hashes of its leading part (a ``conversation.Context``).
+    """The context of a play as token ids, with block hashes of its leading part (a ``conversation.Context``).
 
     Args:
         number: the number of the play, unique in the run.
-        block_size: tokens of a KV block.
+        block_size: number of tokens in a KV block.
         shared: the id of every token of the shared prefix.
         shared_tokens: the length of the shared prefix.
     """
@@ -32,30 +32,34 @@ class TokenContext:
     def __init__(self, number: int, block_size: int, shared: int = 0, shared_tokens: int = 0) -> None:
         self.prompt = [shared] * shared_tokens
         self.output: list[int] = []
-        """The tokens that the model generates in the present turn."""
+        """The tokens that the model generates in the current turn."""
         self._number = number
         self._block_size = block_size
         self._hashes: list[bytes] = []
-        """Block hashes of the leading part of ``prompt``, known from the turn before."""
+        """Block hashes of the leading part of ``prompt``, from the turn before."""
 
     def keep(self, tokens: int) -> None:
         del self.prompt[tokens:]
         del self._hashes[tokens // self._block_size :]
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
-        """Also sets ``output``."""
+        """Add the turn's input to ``prompt``, and set ``output``."""
         self.prompt = [*self.prompt, *([self._id(index, INPUT)] * tokens)]
         reasoning = turn.output_tokens - turn.carried
         self.output = [self._id(index, REASONING)] * reasoning + [self._id(index, ANSWER)] * turn.carried
 
     def add_output(self, index: int, turn: Turn, answer: list[bytes]) -> None:
-        """``answer``: the block hashes of the turn's request at its end."""
+        """Add the turn's output to ``prompt``.
+
+        Args:
+            answer: the block hashes of the turn's request at its end.
+        """
         common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
         self._hashes = answer[: common // self._block_size]
         self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
 
     def hasher(self) -> BlockHasher:
-        """The block hasher of the present turn's request. It continues from the known hashes."""
+        """Return the block hasher of the current turn's request, which continues from the known hashes."""
         return partial(_hash_blocks, self._hashes, self._block_size)
 
     def _id(self, index: int, kind: int) -> int:
@@ -63,12 +67,12 @@ class TokenContext:
 
 
 def shared_token(prefix_id: str) -> int:
-    """The id of every token of a shared prefix: negative, and the same in every run."""
+    """Return the id of every token of a shared prefix. It is negative, and the same in every run."""
     return -1 - int.from_bytes(blake2b(prefix_id.encode(), digest_size=6).digest(), "big")
 
 
 def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[bytes]:
-    """Hashes of the request's full blocks without a hash. Each hash covers the whole prefix."""
+    """Return the hashes of the request's full blocks that have none. Each hash covers the whole prefix."""
     done = len(request.block_hashes)
     if (done + 1) * block_size > request.num_tokens:
         return []

@@ -1,8 +1,8 @@
-"""vLLM's own KV offloading with modelled transfers. The virtual engine uses vLLM's offloading only here.
+"""vLLM's own KV offloading with modelled transfers. All code of the virtual engine that uses vLLM's offloading is here.
 
-Real: ``OffloadingConnector`` on both its sides, ``CPUOffloadingManager`` (LRU), ``TieringOffloadingManager``. Modelled,
-behind vLLM's own interfaces: the copies between GPU and DRAM (``OffloadingWorker``) and the SSD
-(``SecondaryTierManager``). See docs/server/offload.md.
+vLLM's own code are both sides of ``OffloadingConnector``, ``CPUOffloadingManager`` (LRU) and
+``TieringOffloadingManager``. Modelled, with vLLM's interfaces, are the copies between GPU and DRAM
+(``OffloadingWorker``) and the SSD (``SecondaryTierManager``). See docs/server/offload.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Clock = Callable[[], float]
 
 
 def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | None:
-    """vLLM's configuration of these tiers for a replica of ``gpus`` GPUs; None: there are no tiers."""
+    """Return vLLM's configuration of these tiers for a replica of ``gpus`` GPUs; None: there are no tiers."""
     if offload is None or offload.dram.gb <= 0.0:
         return None
     extra: dict[str, Any] = {
@@ -70,7 +70,7 @@ def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | No
 
 
 class TwoTiers(TieringOffloadingSpec):
-    """vLLM's DRAM tier over a modelled SSD. There is no KV data, so no memory is mapped."""
+    """vLLM's DRAM tier above a modelled SSD. No memory is mapped, because there is no KV data."""
 
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class TwoTiers(TieringOffloadingSpec):
 
 
 class _NoMemory:
-    """Replaces the mapped memory of the DRAM tier. Only the size of a row of its view is read."""
+    """A replacement for the mapped memory of the DRAM tier. vLLM only reads the size of a row of its view."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self._row: Any = np.zeros((1, chunk_bytes), dtype=np.int8)
@@ -111,13 +111,13 @@ class ModelledSsd(SecondaryTierManager):
         super().__init__(offloading_spec=spec, primary_kv_view=primary_view, tier_type="modelled-ssd")
         self.capacity = chunks
         self.acted = False
-        """A transfer was started or ended since ``acted`` was set to False."""
+        """A transfer started or ended since ``acted`` was set to False."""
         self.read = Link(float("inf"), 0.0)
         self.write = Link(float("inf"), 0.0)
         self.in_flight = InFlight()
         self._clock: Clock = lambda: 0.0
         self._held: OrderedDict[OffloadKey, bool] = OrderedDict()
-        """The least recently used chunk is first. The value is False while the chunk is being written."""
+        """The chunks, the least recently used first. The value is False while the chunk is being written."""
         self._reading: dict[OffloadKey, int] = {}
         self._stores: dict[int, list[OffloadKey]] = {}
         self._loads: dict[int, list[OffloadKey]] = {}
@@ -136,12 +136,11 @@ class ModelledSsd(SecondaryTierManager):
         return LookupResult.HIT if ready else LookupResult.RETRY
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Write the chunks that are missing, as far as there is room. A chunk that is being read or written is not
-        evicted."""
+        """Write the missing chunks, as many as fit. A chunk that is being read or written is not evicted."""
         position = job_metadata.req_context.get_offload_key_position
         keys = sorted(job_metadata.keys, key=lambda key: (position(key) or 0, key))  # vLLM passes a set
         new = [key for key in keys if key not in self._held]
-        for key in reversed(keys):  # a prefix is evicted after its continuation
+        for key in reversed(keys):  # so that a prefix is evicted after its continuation
             if key in self._held:
                 self._held.move_to_end(key)
         kept = new[: self._make_room(len(new))]
@@ -151,7 +150,7 @@ class ModelledSsd(SecondaryTierManager):
         self._submit(job_metadata.job_id, self.write, len(kept))
 
     def _make_room(self, wanted: int) -> int:
-        """Evict chunks so that ``wanted`` more fit. Returns the number that fits."""
+        """Evict chunks until ``wanted`` more fit, if possible, and return the number that fits."""
         excess = len(self._held) + wanted - self.capacity
         if excess > 0:
             idle = [key for key, ready in self._held.items() if ready and key not in self._reading]
@@ -188,7 +187,7 @@ class ModelledSsd(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """vLLM calls this when caches are reset, which no replay does."""
+        """Not supported: vLLM calls this method when caches are reset, which no replay does."""
         raise NotImplementedError("the virtual engine resets no offload tier")
 
 
@@ -196,13 +195,13 @@ class ModelledSsd(SecondaryTierManager):
 
 
 class ModelledCopies(OffloadingWorker):
-    """The copies between GPU memory and DRAM: full duplex, one link in each direction."""
+    """The copies between GPU memory and DRAM, with one link in each direction."""
 
     def __init__(self, clock: Clock, block_bytes: int, read: Link, write: Link) -> None:
         self.read, self.write = read, write
         self.in_flight = InFlight()
         self.stall_until_s = 0.0
-        """The forward pass may not start earlier: it would overwrite blocks that are still being copied to DRAM."""
+        """When the forward pass may start. Earlier, it would overwrite blocks that are still being copied to DRAM."""
         self._clock = clock
         self._block_bytes = block_bytes
 
@@ -225,20 +224,20 @@ class ModelledCopies(OffloadingWorker):
 
 
 def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers | None:
-    """The transfers of a scheduler that was built for this shape; None: there are no tiers."""
+    """Return the transfers of a scheduler that was built for this shape; None: there are no tiers."""
     if shape.offload is None or scheduler.connector is None:
         return None
-    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # a line per store without room
+    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # it logs every store that finds no room
     return Transfers(scheduler, shape.offload, shape.gpus, clock)
 
 
 class Transfers:
-    """Does in virtual time what a server's workers do for the connector, in the order of vLLM's model runner.
+    """Replaces a server's workers: calls the connector in virtual time, in the order of vLLM's model runner.
 
     Args:
         scheduler: built with the result of ``transfer_config``.
-        offload: the same tiers.
-        gpus: number of GPUs of the replica. Each has its own links.
+        offload: the tiers of ``transfer_config``.
+        gpus: number of GPUs of the replica. Each GPU has its own links.
         clock: the clock of the loop.
     """
 
@@ -271,10 +270,10 @@ class Transfers:
         self._acted = False
 
     def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:
-        """Run a step's transfers. Returns the workers' report, and the instant at which the forward pass may start.
+        """Run a step's transfers. Return the workers' report, and the time at which the forward pass may start.
 
-        As on a GPU, completions are seen when a forward pass is launched: the next pass reports a transfer that ends
-        during a pass.
+        As on a GPU, completed transfers are reported when a forward pass is launched. A transfer that ends during a
+        pass is reported with the next pass.
         """
         worker = self._connector
         metadata: Any = output.kv_connector_metadata
@@ -296,28 +295,28 @@ class Transfers:
 
     @property
     def quiet(self) -> bool:
-        """Whether the last step started and reported no transfer: then nothing changes until a transfer ends."""
+        """Whether the last step started and reported no transfer, so that nothing changes until a transfer ends."""
         return not (self._acted or self._scheduler.finished_req_ids)
 
     @property
     def fenced(self) -> bool:
-        """Whether free blocks are still being copied to DRAM: a step that takes one of them waits."""
+        """Whether free blocks are still being copied to DRAM. A step that takes such a block waits."""
         return blocks_being_copied(self._scheduler)
 
     @property
     def pending(self) -> bool:
-        """Whether the engine has to step although no request is in it."""
+        """Whether the engine must step although it has no requests."""
         return bool(self._scheduler.has_requests())
 
     def next_s(self) -> float:
-        """The instant at which the next transfer ends; infinite if none is running."""
+        """Return the time at which the next transfer ends; infinite if none is running."""
         ends = [self.copies.in_flight.next_s()]
         if self.ssd is not None:
             ends.append(self.ssd.in_flight.next_s())
         return min(ends)
 
     def facts(self) -> dict[str, Any]:
-        """The bytes that were transferred, for engine.json."""
+        """Return the transferred bytes of each link, for engine.json."""
         links = {"gpu_to_dram": self.copies.write, "dram_to_gpu": self.copies.read}
         if self.ssd is not None:
             links |= {"dram_to_ssd": self.ssd.write, "ssd_to_dram": self.ssd.read}

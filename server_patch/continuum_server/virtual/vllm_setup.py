@@ -1,4 +1,4 @@
-"""Builds vLLM's scheduler without a model, a GPU or a worker."""
+"""Build vLLM's scheduler without a model, a GPU or a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from continuum_server.vllm_plugin.touch_points_pool import shorten_loops
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
-    """A scheduler as vLLM's engine core builds it, for synchronous scheduling."""
+    """Build a scheduler as vLLM's engine core does, for synchronous scheduling."""
     vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
     spec = FullAttentionSpec(
@@ -51,11 +51,11 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
 
 @lru_cache(maxsize=64)
 def _vllm_config(shape: EngineShape) -> VllmConfig:
-    """To make a configuration takes forty times as long as to copy it."""
+    """Create vLLM's configuration. It is cached, because creating it takes forty times as long as copying it."""
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
-    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=True)
+    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=shape.prefix_caching)
     cache.num_gpu_blocks = shape.num_blocks
     scheduler = SchedulerConfig(
         max_num_seqs=shape.max_num_seqs,
@@ -83,7 +83,7 @@ def _transfer_config(shape: EngineShape) -> Any:
 
 
 def _model_config(shape: EngineShape) -> dict[str, object]:
-    """The config.json of a Llama with this geometry. Its width is ``Model.llama_hidden``."""
+    """Return the config.json of a Llama with this geometry. Its width is ``Model.llama_hidden``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

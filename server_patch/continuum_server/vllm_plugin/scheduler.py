@@ -59,8 +59,8 @@ class ProgramSchedulerMixin(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        touch_points.refuse_what_cannot_work(self)
         self._settings = read_settings(self.vllm_config.additional_config)
+        touch_points.refuse_what_cannot_work(self, self._settings.policy)
         self.table = self._new_table()
         policy = self.table.policy
         load_statistics(policy)

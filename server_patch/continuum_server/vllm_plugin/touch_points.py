@@ -254,9 +254,9 @@ def kv_hints(request: Request) -> dict[str, Any] | None:
     return {"actions": [{"action_type": each.action_type, "payload": each.payload} for each in envelope.actions]}
 
 
-def refuse_what_cannot_work(scheduler: Scheduler) -> None:
-    """Refuse, at start, a configuration with which KV cannot be held."""
-    if not scheduler.cache_config.enable_prefix_caching:
+def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
+    """Refuse, at start, a configuration with which KV cannot be held. Policy ``vllm`` holds none."""
+    if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":
         raise PluginError("--scheduling-policy priority: the policy orders the queue; drop one of the two")

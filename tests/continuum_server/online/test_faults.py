@@ -15,7 +15,7 @@ import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.server_config import ServerError
-from continuum_traces.run_dir import read_events
+from continuum_traces.run_dir import PREVIEW_EVENTS, read_events
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 
 pytestmark = pytest.mark.slow
@@ -23,8 +23,9 @@ pytestmark = pytest.mark.slow
 CONFIG: dict[str, Any] = {"kv_blocks": 1200, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=20.0)}
 
 
-def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None:
-    statistics = tmp_path / "statistics.json"
+def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the preview's file is written at SIGTERM, into its own folder."""
+    statistics, preview = tmp_path / "statistics.json", tmp_path / "preview"
     config = {**CONFIG, "policy": "continuum", "statistics": statistics}
     prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(4)]  # each continues the one before
     with live(tmp_path, **config) as server:
@@ -35,14 +36,17 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None
         tools = server.state()["tools"]
         assert tools  # learned by the engine before
         server.complete(prompts[2], program_id="p", this_func_call="ls")
-        assert server.events("p")[-1].turn == 2
-        time.sleep(1.1)  # at most the last second may be missing
+        assert server.wait_for(lambda: server.events("p")[-1].turn == 2)  # a kill costs what is not recorded yet
         server.server.kill()
+    monkeypatch.setenv("RUN_OUTPUT_DIR", str(preview))
     with live(tmp_path, **config) as server:
         server.complete(prompts[3], program_id="p", is_last_step=1)
-        assert server.wait_for(lambda: server.events("p")[-1].turn == 3)
     arrivals = [event.turn for event in read_events(tmp_path / "record") if event.event == "arrive"]
     assert arrivals == [0, 1, 2, 3]
+    assert not (tmp_path / "record" / PREVIEW_EVENTS).exists()
+    turn = ["Request_arrival_time", "waiting_to_running", "Request_departure_time"]
+    entries = [next(iter(entry)) for entry in json.loads((preview / PREVIEW_EVENTS).read_text())["p"]]
+    assert [name for name in entries if name in turn] == turn * 4
 
 
 @pytest.mark.parametrize(
@@ -98,12 +102,16 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None
     url, name = first.split()[1].removesuffix("/v1,"), first.split("server ")[1].split()[0]
     assert httpx.get(f"{url}/continuum/engine").json()["server"] == name
     assert 'OpenAI(base_url="http://127.0.0.1:' in served.stdout.readline()
-    for _ in range(signals):  # the second does not wait for anything
+    served.send_signal(signal.SIGTERM)
+    assert served.stderr is not None
+    said: list[str] = []
+    while not any("requests have 30 s to finish" in line for line in said):
+        said.append(served.stderr.readline())
+        assert said[-1], said
+    if signals == 2:  # the second does not wait for anything
         served.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-    _, errors = served.communicate(timeout=60)
+    _, errors = served.communicate(timeout=300)
     assert served.returncode == 0, errors
-    assert "requests have 30 s to finish" in errors
     assert "seed=3" in (tmp_path / "log").read_text()  # an option of vLLM's, passed through
 
 
@@ -119,7 +127,7 @@ def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: in
         sessions = sessions_of(tmp_path)
         assert any("EngineCore" in line for line in processes_of(sessions).values())
         served.send_signal(number)
-        output, errors = served.communicate(timeout=30)
+        output, errors = served.communicate(timeout=300)  # vLLM would take twice as long
     finally:
         served.kill()
     assert (served.returncode, output, errors) == (130, "", "stopped\n")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces.run_dir import PREVIEW_EVENTS
 from live_server import Live, live, tokens
 from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.slow
 
 KEY = "secret-key"
+LONG = "first " * 6000
+"""A reply that takes two seconds: a client that leaves after its first token leaves long before its end."""
 SCRIPT = [
     {
         "program": "agent",
@@ -29,7 +29,7 @@ SCRIPT = [
             {"text": "Done."},
         ],
     },
-    {"program": "again", "replies": [{"text": "first " * 400}, {"text": "second"}]},
+    {"program": "again", "replies": [{"text": LONG}, {"text": "second"}]},
 ]
 TOOLS: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -76,8 +76,12 @@ def test_a_scripted_agent_is_a_real_conversation(agents: Live) -> None:
     for (_, before, _), (_, _, cached) in pairwise(seen):
         assert cached is not None
         assert cached >= before - 16  # the template repeats what was generated, token by token
-    events = agents.events("agent", until="unpin")
-    assert [event.tool for event in events if event.event == "finish"] == ["ls", "fetch+search", "pytest", None]
+    assert agents.wait_for(lambda: len(tools_of(agents)) == 4)
+    assert tools_of(agents) == ["ls", "fetch+search", "pytest", None]
+
+
+def tools_of(server: Live) -> list[str | None]:
+    return [event.tool for event in server.events("agent") if event.event == "finish"]
 
 
 def test_an_aborted_reply_is_given_again(agents: Live) -> None:
@@ -88,7 +92,7 @@ def test_an_aborted_reply_is_given_again(agents: Live) -> None:
     next(iter(stream))
     stream.close()
     answers = [client.chat.completions.create(**ask).choices[0].message.content for _ in range(2)]
-    assert answers == ["first " * 400, "second"]
+    assert answers == [LONG, "second"]
 
 
 @pytest.mark.parametrize(
@@ -174,16 +178,3 @@ def test_structured_output_and_logprobs(agents: Live) -> None:
     )
     assert isinstance(json.loads(done.choices[0].message.content or "")["a"], int)
     assert done.choices[0].logprobs is not None
-
-
-def test_the_preview_s_file_at_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUN_OUTPUT_DIR", str(tmp_path / "preview"))
-    with live(tmp_path, policy="continuum", record=tmp_path / "record", kv_blocks=2000, max_model_len=16_000) as server:
-        server.complete(tokens(100, 1), program_id="p")
-    assert not (tmp_path / "record" / PREVIEW_EVENTS).exists()
-    found = json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text())
-    assert [next(iter(entry)) for entry in found["p"]] == [
-        "Request_arrival_time",
-        "waiting_to_running",
-        "Request_departure_time",
-    ]

@@ -6,13 +6,13 @@ import importlib
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from continuum_traces.run_dir import EVENTS, write_rows
 from continuum_traces.schema import SchedulerEvent
+from live_server import MARK, ends_soon, sessions_of
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -71,25 +71,14 @@ def test_memory_that_only_warms_up_has_not_grown(soak: Any) -> None:
     assert memory.growth_mb("API server") == 0.0
 
 
-def processes_of(marker: str) -> list[str]:
-    """Commands of the processes whose environment has the marker."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if marker.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
-    return found
-
-
 @pytest.mark.slow
 def test_twenty_seconds_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    name, value = "CONTINUUM_TEST_MARKER", str(tmp_path)
     command = [sys.executable, str(REPO / "benchmarks" / "soak.py"), "--minutes", "0.33", "--policy", "continuum"]
-    environment = {**os.environ, name: value}
+    environment = {**os.environ, MARK: str(tmp_path)}
     done = subprocess.run(
         [*command, "--folder", str(tmp_path / "soak")], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| engine killed | 1 |" in done.stdout
     assert "| free blocks at rest | 1199 of 1199 |" in done.stdout
-    assert processes_of(f"{name}={value}") == []
+    assert ends_soon(sessions_of(tmp_path)) == []

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
+from continuum_server.policy.lru import Lru
 from continuum_server.policy.rules.continuum import Continuum
-from continuum_server.policy.tool_statistics import ByTool, ToolStatistics, merge_statistics
+from continuum_server.policy.tool_statistics import ToolStatistics, merge_statistics
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
@@ -226,7 +227,7 @@ def test_memory_is_bounded() -> None:
         tools.add(f"tool-{number % 300}", 1.0)
     assert len(tools.counts()) == 10
     assert len(tools.times_for("nobody")) == 4
-    by_tool = ByTool(list[int], limit=2)
+    by_tool = Lru[str, list[int]](list, limit=2)
     by_tool.of("a").append(1)
     by_tool.of("b")
     by_tool.of("a")

@@ -1,33 +1,27 @@
-"""BFCL result files (``BFCL_v4_*_result.json``, JSON lines): token counts and model latencies per step.
+"""Import BFCL result files (``BFCL_v4_*_result.json``, JSON lines): token counts and model latencies of each step.
 
-The files hold no tool durations; ``traces stats`` says how many are unknown. Tools are read from ``tools`` (a list per
-step) if it is present, otherwise from the function names in ``result``.
+The files hold no tool durations; ``traces stats`` says how many are unknown. Tools are read from the field ``tools``
+(one name per step) if it is present, otherwise from the function names in ``result``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.usage import RequestUsage, record, turns_from_usage
-from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.importers.usage import RequestUsage, json_lines, turns_from_usage
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
 
 def read_bfcl(path: Path) -> Iterator[Program]:
-    """The programs of a result file.
+    """A BFCL result file: one program per line.
 
     Raises:
-        TraceError: naming file, line and field.
+        TraceError: the file has a fault. The message names file, line and field.
     """
-    for line_number, line in text_lines(path):
-        try:
-            data = json.loads(line)
-        except ValueError as error:
-            raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
-        row = record(path, line_number, data, "id", "input_token_count", "output_token_count")
+    for line_number, row in json_lines(path, "id", "input_token_count", "output_token_count"):
         yield _program(f"{path}:{line_number}", row)
 
 
@@ -49,12 +43,12 @@ def _program(where: str, row: dict[str, Any]) -> Program:
         )
         for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
     )
-    turns = tuple(turns_from_usage(requests))
-    return Program(_identity(row), turns, "bfcl")
+    return Program(_program_id(row), tuple(turns_from_usage(requests)), "bfcl")
 
 
-def _identity(row: dict[str, Any]) -> str:
-    """The entry's id. If a collection names the entry's file, the file is part of the id: ids repeat between models."""
+def _program_id(row: dict[str, Any]) -> str:
+    """Return the entry's id. If a collection names the file of the entry, the file is part of the id, because the files
+    of two models have the same ids."""
     source = row.get("src")
     return f"{source}:{row['id']}" if isinstance(source, str) else str(row["id"])
 
@@ -62,14 +56,9 @@ def _identity(row: dict[str, Any]) -> str:
 def _tools(row: dict[str, Any]) -> list[tuple[str, ...]]:
     if isinstance(row.get("tools"), list):
         return [(name,) if isinstance(name, str) else () for name in row["tools"]]
-    return [tuple(_names(step)) for step in _steps(row.get("result"))]
-
-
-def _steps(result: Any) -> list[Any]:
-    """The steps of all turns: ``result`` is a list of turns, a turn is a list of steps."""
-    if not isinstance(result, list):
-        return []
-    return [step for turn in result for step in (turn if isinstance(turn, list) else [turn])]
+    result = row.get("result")  # a list of BFCL's turns; each is a list of steps
+    bfcl_turns = result if isinstance(result, list) else []
+    return [tuple(_names(step)) for turn in bfcl_turns for step in (turn if isinstance(turn, list) else [turn])]
 
 
 def _names(step: Any) -> Iterator[str]:

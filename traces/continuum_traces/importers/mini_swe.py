@@ -1,8 +1,8 @@
-"""mini-swe-agent trajectories (``*.traj.json``), tool-calling and fenced-block style: a file, folder or tar archive.
+"""Import mini-swe-agent trajectories (``*.traj.json``): a file, folder or tar archive.
 
-A turn is an assistant message; its token counts are the server's. The trajectory has the instants at which the answer
-was parsed and each observation was formatted: only the time of all tools of a turn together is known. Older files have
-no token counts; lengths are then estimated from characters, and ``source`` says so.
+A turn is an assistant message with the server's token counts. The trajectory says when the answer was parsed and when
+each observation was formatted, so that only the total time of a turn's tools is known. Older files have no token
+counts; lengths are then estimated from characters, and ``source`` says so.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from continuum_traces.importers.usage import (
     calls_sharing_a_time,
     digest,
     estimate_tokens,
+    json_object,
     turns_from_usage,
 )
 from continuum_traces.jsonl import TraceError
@@ -35,10 +36,10 @@ Message = dict[str, Any]
 
 
 def read_mini_swe(*paths: Path) -> Iterator[Program]:
-    """The programs of trajectories, of folders of trajectories, or of archives.
+    """mini-swe-agent's ``*.traj.json``: a trajectory, or a folder or tar archive of trajectories.
 
     Raises:
-        TraceError: the message names the file and what it lacks.
+        TraceError: a file has a fault. The message names the file and the fault.
     """
     opened = [_program(name, text) for path in paths for name, text in _texts(path)]
     if not opened:
@@ -68,11 +69,8 @@ def _members(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _program(name: str, text: str) -> Opened:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise TraceError(f"{name}: not JSON: {error}") from error
-    messages = data.get("messages") if isinstance(data, dict) else None
+    data = json_object(name, text)
+    messages = data.get("messages")
     if not isinstance(messages, list):
         raise TraceError(f"{name}: messages: missing")
     program_id = data.get("instance_id") or Path(name).name.removesuffix(".traj.json")
@@ -83,7 +81,7 @@ def _program(name: str, text: str) -> Opened:
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The messages before the model's first answer."""
+    """Return the messages before the model's first answer."""
     asked = takewhile(lambda message: message.get("role") != "assistant", messages)
     return tuple(map(_text, asked))
 
@@ -122,7 +120,8 @@ def _usage(message: Message) -> Message:
 
 
 def _commands(message: Message) -> list[str]:
-    """The commands of a message: parsed actions, tool calls, exactly one fenced block, or Terminal-Bench's commands."""
+    """Return the commands of a message: its parsed actions, else its tool calls, else its only fenced block, else the
+    commands of an answer in Terminal-Bench's form."""
     actions = (message.get("extra") or {}).get("actions") or []
     commands = [action.get("command", "") for action in actions if isinstance(action, dict)]
     if not commands:
@@ -143,7 +142,7 @@ def _argument(call: Message) -> str:
 
 
 def _tool_seconds(message: Message, later: Sequence[Message]) -> float | None:
-    """Seconds from the parsed answer to the last observation before the next answer; None: not recorded."""
+    """Return the seconds from the parsed answer to the last observation before the next answer; None: not recorded."""
     start = (message.get("extra") or {}).get("timestamp")
     ends = []
     for observation in later:

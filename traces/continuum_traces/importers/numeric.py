@@ -1,12 +1,11 @@
-"""The numeric form: one JSON line per turn, with token counts and seconds only.
+"""Import the numeric format: one JSON line per turn, with token counts and seconds only.
 
-Fields read: program_id, turn, prompt_tokens, new_input_tokens, output_tokens, tools_main or tools, tool_s, pack_s,
-cached_tokens, llm_s, model, src. Every prompt keeps its exact length.
+Fields that are read: program_id, turn, prompt_tokens, new_input_tokens, output_tokens, tools_main or tools, tool_s,
+pack_s, cached_tokens, llm_s, model, src. Every prompt keeps its exact length.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,44 +14,33 @@ from continuum_traces.importers.usage import (
     UNKNOWN,
     RequestUsage,
     calls_sharing_a_time,
+    json_lines,
     number,
-    record,
     turns_from_usage,
 )
-from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
 Row = dict[str, Any]
 
 
 def read_numeric(path: Path) -> Iterator[Program]:
-    """The programs of a numeric file.
+    """Token counts and seconds without text: one turn per line.
 
     Raises:
-        TraceError: with file, line and field.
+        TraceError: the file has a fault. The message names file, line and field.
     """
-    rows: dict[str, list[RequestUsage]] = {}
-    facts: dict[str, Row] = {}
-    for line_number, line in text_lines(path):
-        row = _row(path, line_number, line)
-        facts.setdefault(row["program_id"], row)
-        rows.setdefault(row["program_id"], []).append(_usage(f"{path}:{line_number}", row))
-    for program_id, requests in rows.items():
-        first = facts[program_id]
-        yield Program(
-            program_id, tuple(turns_from_usage(requests)), str(first.get("src", "numeric")), first.get("model")
-        )
-
-
-def _row(path: Path, line_number: int, line: str) -> Row:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
-    row = record(path, line_number, data, "program_id", "prompt_tokens", "output_tokens")
-    if not isinstance(row["program_id"], str):
-        raise TraceError(f"{path}:{line_number}: program_id: expected text")
-    return row
+    requests: dict[str, list[RequestUsage]] = {}
+    first_rows: dict[str, Row] = {}
+    for line_number, row in json_lines(path, "program_id", "prompt_tokens", "output_tokens"):
+        where, program_id = f"{path}:{line_number}", row["program_id"]
+        if not isinstance(program_id, str):
+            raise TraceError(f"{where}: program_id: expected text")
+        first_rows.setdefault(program_id, row)
+        requests.setdefault(program_id, []).append(_usage(where, row))
+    for program_id, first in first_rows.items():
+        turns = tuple(turns_from_usage(requests[program_id]))
+        yield Program(program_id, turns, str(first.get("src", "numeric")), first.get("model"))
 
 
 def _usage(where: str, row: Row) -> RequestUsage:

@@ -1,8 +1,9 @@
-"""OpenHands evaluation logs (``output.jsonl``): one JSON line per run, with its event history and token counts.
+"""Import OpenHands evaluation logs (``output.jsonl``): one JSON line per run, with its event history and token counts.
 
-A turn is one model response. Its actions are the actions in the history with the response's id. A tool's time is the
-instant of the observation minus the instant of its action. Events are those of OpenHands before 1.0 or of its SDK. In
-the SDK the actions of a response run one after the other, and all have timestamps from before the first one runs.
+A turn is one response of the model. Its actions are the actions in the history with the response's id. The time of a
+tool is the timestamp of the observation minus the timestamp of its action. Events are those of OpenHands before 1.0, or
+of its SDK. In the SDK the actions of a response run one after the other, and the timestamps of all these actions are
+earlier than the first run.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
-from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
-from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, json_lines, turns_from_usage
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -27,27 +28,23 @@ _SHELLS = ("terminal", "execute_bash", "bash")
 
 
 def read_openhands(*paths: Path) -> Iterator[Program]:
-    """The programs of logs.
+    """OpenHands' ``output.jsonl``: one program per line, with its event history.
 
     Raises:
-        TraceError: naming file, line and field.
+        TraceError: a file has a fault. The message names file, line and field.
     """
-    yield from with_shared_prefixes(one for path in paths for one in _opened(path))
+    yield from with_shared_prefixes(opened for path in paths for opened in _opened(path))
 
 
 def _opened(path: Path) -> Iterator[Opened]:
-    for line_number, line in text_lines(path):
-        try:
-            run = json.loads(line)
-        except ValueError as error:
-            raise TraceError(f"{path}:{line_number}: not JSON: {error}") from error
-        if not isinstance(run, dict) or not isinstance(run.get("history"), list):
+    for line_number, run in json_lines(path):
+        if not isinstance(run.get("history"), list):
             raise TraceError(f"{path}:{line_number}: history: missing")
-        yield Opened(_program(run), tuple(_opening([event for event in run["history"] if isinstance(event, dict)])))
+        events = [event for event in run["history"] if isinstance(event, dict)]
+        yield Opened(_program(run, events), tuple(_opening(events)))
 
 
-def _program(run: Mapping[str, Any]) -> Program:
-    events = [event for event in run["history"] if isinstance(event, dict)]
+def _program(run: Mapping[str, Any], events: Sequence[Event]) -> Program:
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     latencies = {row.get("response_id"): row.get("latency") for row in _metrics(run, "response_latencies")}
     usages = _metrics(run, "token_usages") or list(_usages(events))
@@ -68,8 +65,8 @@ def _program(run: Mapping[str, Any]) -> Program:
 
 
 def _usages(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-    """The token counts of older logs, in the form of the newer ones: each stands in the answer itself, which every
-    action of that answer repeats."""
+    """Yield the token counts of older logs, in the form of the newer logs. In older logs the counts are part of the
+    model's answer, which is repeated in every action of that answer."""
     answers = {str(answer["id"]): answer for event in events if (answer := _answer(event)).get("id")}
     for response_id, answer in answers.items():
         usage = answer.get("usage") or {}
@@ -84,21 +81,21 @@ def _usages(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
 
 
 def _opening(events: Sequence[Event]) -> Iterator[str]:
-    """The prompt of the first answer: system prompt, tools, task."""
+    """Yield the parts of the prompt of the first answer: system prompt with tools, task."""
     for event in events:
-        found = event.get("args")
-        given: Event = found if isinstance(found, dict) else {}
+        raw = event.get("args")
+        arguments: Event = raw if isinstance(raw, dict) else {}
         if event.get("kind") == "SystemPromptEvent" or event.get("action") == "system":
-            prompt, tools = event.get("system_prompt") or given, event.get("tools") or given.get("tools")
+            prompt, tools = event.get("system_prompt") or arguments, event.get("tools") or arguments.get("tools")
             yield _text(prompt) + (json.dumps(tools) if tools else "")
         elif event.get("source") == "agent":
             return
         elif event.get("kind") == "MessageEvent" or event.get("action") == "message":
-            yield _text(event.get("llm_message") or given)
+            yield _text(event.get("llm_message") or arguments)
 
 
 def _text(message: Any) -> str:
-    """The text of ``{"content": "..."}``, of ``{"text": "..."}``, or of a list of these."""
+    """Return the text of ``{"content": "..."}``, of ``{"text": "..."}``, or of a list of such objects."""
     if isinstance(message, list):
         return "".join(map(_text, message))
     if not isinstance(message, dict):
@@ -107,18 +104,19 @@ def _text(message: Any) -> str:
 
 
 def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
-    """The tool calls, by the response that asked for them."""
+    """Return the tool calls by the id of the response that asked for them."""
     observations = {event["cause"]: event for event in events if event.get("cause") is not None}
     calls: dict[str, list[ToolCall]] = {}
     for event in events:
-        response = _response_id(event)
-        if response and "action" in event:
-            calls.setdefault(response, []).append(_call(event, observations.get(event.get("id"))))
+        response_id = _answer(event).get("id")
+        if response_id and "action" in event:
+            calls.setdefault(str(response_id), []).append(_call(event, observations.get(event.get("id"))))
     return calls
 
 
 def _sdk_calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
-    """The same for the SDK's events. A call begins when the call before it in the same response has ended."""
+    """Do the same as ``_calls`` for the SDK's events. A call begins when the call before it in the same response has
+    ended."""
     answers = (event for event in events if event.get("tool_call_id") and event.get("kind") != _ACTION)
     observations = {event["tool_call_id"]: event for event in answers}
     calls: dict[str, list[ToolCall]] = {}
@@ -134,7 +132,7 @@ def _sdk_calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
 
 def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall:
     asked = event.get("tool_call") or {}
-    name, arguments = str(event.get("tool_name") or "unknown"), str(asked.get("arguments") or "")
+    name, arguments = str(event.get("tool_name") or UNKNOWN), str(asked.get("arguments") or "")
     try:
         command = str(json.loads(arguments)["command"]) if name in _SHELLS else ""
     except (ValueError, KeyError, TypeError):
@@ -147,20 +145,15 @@ def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)]
 
 
-def _response_id(event: Event) -> str | None:
-    found = _answer(event).get("id")
-    return str(found) if found else None
-
-
 def _answer(event: Event) -> dict[str, Any]:
-    """The model's answer that asked for this action; empty if there is none."""
-    found = (event.get("tool_call_metadata") or {}).get("model_response")
-    return found if isinstance(found, dict) else {}
+    """Return the model's answer that asked for this action; empty if there is none."""
+    answer = (event.get("tool_call_metadata") or {}).get("model_response")
+    return answer if isinstance(answer, dict) else {}
 
 
 def _call(event: Event, observation: Event | None) -> ToolCall:
     command = str((event.get("args") or {}).get("command") or "")
-    function = str((event.get("tool_call_metadata") or {}).get("function_name") or event.get("action") or "unknown")
+    function = str((event.get("tool_call_metadata") or {}).get("function_name") or event.get("action") or UNKNOWN)
     name = (first_program(command) if event.get("action") == "run" else None) or function
     return ToolCall(name, _seconds(event, observation), digest=digest(command) if command else None)
 

@@ -1,4 +1,4 @@
-"""Trace files of every known format. The format is named, or recognised from the file."""
+"""Read trace files of every known format. The caller names the format, or it is recognised from the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READERS: dict[str, Callable[..., Iterator[Program]]] = {
     "weka": read_weka,
     "mlperf-agentic": read_mlperf_agentic,
 }
-"""Format name to reader of a file; those of ``OF_MANY`` take several."""
+"""The reader of each format. A reader takes one file; the readers of ``OF_MANY`` take several files."""
 
 _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
@@ -50,18 +50,18 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("mini-swe-agent", frozenset({"messages", "trajectory_format"})),
     ("mini-swe-agent", frozenset({"messages", "info"})),
 )
-"""Fields by which a format is recognised, the most specific first."""
+"""Formats and the fields by which they are recognised, the most specific format first."""
 
 
 OF_FOLDERS = ("mini-swe-agent", "terminal-bench")
-"""Formats whose reader finds its files in a folder by their names."""
+"""Formats whose reader takes a folder and finds its files by their names."""
 OF_MANY = ("mini-swe-agent", "openhands", "terminal-bench")
-"""Formats whose reader takes many files and compares their first prompts."""
+"""Formats whose reader takes many files, to compare their first prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A program, or files of a folder, that a reader leaves out."""
+    """A program, or the files of a folder, that a reader left out."""
 
     where: str
     reason: str
@@ -74,20 +74,16 @@ class LeftOut:
 OnSkip = Callable[[LeftOut], None]
 
 
-def _ignore(left_out: LeftOut) -> None:
-    """Nobody asked what was left out."""
-
-
-def read_any(path: Path, form: str | None = None, on_skip: OnSkip = _ignore) -> Iterator[Program]:
-    """The programs of a file in any known format, or of all such files in a folder.
+def read_any(path: Path, form: str | None = None, on_skip: OnSkip = lambda left_out: None) -> Iterator[Program]:
+    """Read the programs of a file in any known format, or of all such files in a folder.
 
     Args:
         path: the file or folder.
-        form: a key of ``READERS``; None: recognise it, for each file of a folder.
-        on_skip: called with what is left out: each program, and the files that are no traces.
+        form: a key of ``READERS``; None: recognise the format, in a folder for each file.
+        on_skip: called for each program that is left out, and for the files that are no traces.
 
     Raises:
-        TraceError: unknown or unrecognised format, or a fault in a file.
+        TraceError: the format is unknown or not recognised, or a file has a fault.
     """
     if form is not None and form not in READERS:
         raise TraceError(f"{path}: unknown format {form!r}; {which(form, READERS)}")
@@ -105,7 +101,7 @@ def read_any(path: Path, form: str | None = None, on_skip: OnSkip = _ignore) -> 
 
 
 def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[str, list[Path]]]:
-    """The files that are read together, and their format."""
+    """Yield the format and the paths of files that are read together."""
     if not path.is_dir() or form in OF_FOLDERS:
         yield form or detect(path), [path]
         return
@@ -117,8 +113,8 @@ def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[st
         others = ", ".join(str(file.relative_to(path)) for file in files if file not in forms)
         on_skip(LeftOut(f"{path}: {len(files) - len(forms)} files", f"no traces: {shorten(others, 200)}"))
     for name in dict.fromkeys(forms.values()):
-        own = [file for file, each in forms.items() if each == name]
-        yield from [(name, own)] if name in OF_MANY else [(name, [file]) for file in own]
+        same = [file for file, other in forms.items() if other == name]
+        yield from [(name, same)] if name in OF_MANY else [(name, [file]) for file in same]
 
 
 def _recognised(file: Path) -> str | None:
@@ -129,10 +125,10 @@ def _recognised(file: Path) -> str | None:
 
 
 def detect(path: Path) -> str:
-    """The format of a file, from its kind and its first line.
+    """Recognise the format of a file from its kind and its first line.
 
     Raises:
-        TraceError: no format fits.
+        TraceError: the file has no known format.
     """
     if path.is_file() and _is_archive(path):
         return "mini-swe-agent"
@@ -150,7 +146,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def _first_object(path: Path) -> Any:
-    """The first line as JSON; the whole file if it is one object on several lines."""
+    """Parse the first line, or the whole file if it is one object on several lines."""
     for _, line in text_lines(path):
         if line.strip():
             try:

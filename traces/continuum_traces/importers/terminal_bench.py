@@ -1,8 +1,8 @@
-"""Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): a file, or a folder of runs.
+"""Import Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): a file or a folder of runs.
 
-A turn is a step of the agent with token counts. Its commands are keystrokes that are typed into one shell: they are one
-tool, whose key is the first program that they run. The tool's time is the wait that the agent asked for; the harness
-waits so long. The times of other tools are not recorded.
+A turn is a step of the agent with token counts. All its keystrokes are typed into one shell and count as one tool. The
+tool's key is the first program that the keystrokes run, and its time is the wait that the agent asked for, because the
+harness waits for that time. The times of other tools are not recorded.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
-from continuum_traces.importers.usage import RequestUsage, digest, turns_from_usage
+from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, json_object, turns_from_usage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
 SHELL = "bash"
 MAX_WAIT_S = 60.0
-"""The harness waits at most so long for one command."""
+"""The longest time for which the harness waits for one command."""
 
 Object = Mapping[str, Any]
 
 
 def read_terminal_bench(*paths: Path) -> Iterator[Program]:
-    """The programs of trajectories, or of folders of trajectories.
+    """Terminal-Bench's ``trajectory.json``: a trajectory, or a folder of trajectories.
 
     Raises:
-        TraceError: naming file and field.
+        TraceError: a file has a fault. The message names file and field.
     """
-    given = (sorted(path.rglob("trajectory.json")) if path.is_dir() else [path] for path in paths)
-    files = [file for each in given for file in each]
+    files = [f for path in paths for f in (sorted(path.rglob("trajectory.json")) if path.is_dir() else [path])]
     if not files:
         raise TraceError(f"{', '.join(map(str, paths))}: no trajectory.json in it")
     yield from with_shared_prefixes(map(_program, files))
@@ -41,12 +40,11 @@ def read_terminal_bench(*paths: Path) -> Iterator[Program]:
 
 def _program(file: Path) -> Opened:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{file}: cannot read: {error}") from error
-    except ValueError as error:
-        raise TraceError(f"{file}: not JSON: {error}") from error
-    steps = data.get("steps") if isinstance(data, dict) else None
+    data = json_object(str(file), text)
+    steps = data.get("steps")
     if not isinstance(steps, list):
         raise TraceError(f"{file}: steps: missing")
     turns = tuple(turns_from_usage(_requests(file, steps)))
@@ -56,7 +54,7 @@ def _program(file: Path) -> Opened:
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
-    """The messages before the model's first answer."""
+    """Return the messages before the model's first answer."""
     asked = takewhile(lambda step: step.get("source") != "agent", steps)
     return tuple(str(step.get("message") or "") for step in asked)
 
@@ -78,27 +76,30 @@ def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:
 def _calls(step: Object) -> Iterator[ToolCall]:
     asked = [call for call in step.get("tool_calls") or [] if isinstance(call, dict)]
     arguments = [call.get("arguments") for call in asked]
-    typed: list[Object] = [given for given in arguments if isinstance(given, dict) and "keystrokes" in given]
+    typed: list[Object] = [argument for argument in arguments if _is_typed(argument)]
     if not asked:
         typed = list(typed_commands(str(step.get("message") or "")))
     if typed:
         text = keystrokes(typed)
-        waits = [min(float(given.get("duration") or 0.0), MAX_WAIT_S) for given in typed]
+        waits = [min(float(command.get("duration") or 0.0), MAX_WAIT_S) for command in typed]
         yield ToolCall(first_program(text) or SHELL, sum(waits), digest=digest(text))
-    for call, given in zip(asked, arguments, strict=True):
-        if not (isinstance(given, dict) and "keystrokes" in given):
-            yield ToolCall(
-                str(call.get("function_name") or "unknown"), digest=digest(json.dumps(given, sort_keys=True))
-            )
+    for call, argument in zip(asked, arguments, strict=True):
+        if not _is_typed(argument):
+            name = str(call.get("function_name") or UNKNOWN)
+            yield ToolCall(name, digest=digest(json.dumps(argument, sort_keys=True)))
+
+
+def _is_typed(arguments: Any) -> TypeGuard[Object]:
+    return isinstance(arguments, dict) and "keystrokes" in arguments
 
 
 def keystrokes(commands: Sequence[Object]) -> str:
-    """The keystrokes, one line each."""
+    """Return the keystrokes of the commands, one line per command."""
     return "".join(f"{command['keystrokes']}\n" for command in commands)
 
 
 def typed_commands(text: str) -> Iterator[Object]:
-    """Commands of an answer ``{"commands": [{"keystrokes": ...}]}``, with text or a fence around it or none."""
+    """Yield the commands of an answer ``{"commands": [{"keystrokes": ...}]}``, which may stand between other text."""
     start, end = text.find("{"), text.rfind("}")
     try:
         answer = json.loads(text[start : end + 1], strict=False)

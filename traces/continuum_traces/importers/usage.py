@@ -1,22 +1,22 @@
-"""Turns from the token counts that a server reports per request. Shared by the importers."""
+"""Make turns of the token counts that a server reported for each request, and check the fields of a source. Used by all
+importers."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import ToolCall, Turn
 
 CHARS_PER_TOKEN = 4
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
-
-CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class RequestUsage:
 
 
 def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
-    """Turns with the exact length of every prompt. Requests without a prompt count are left out.
+    """Yield turns whose prompts have exactly the reported lengths. Requests without a prompt count are left out.
 
-    If a prompt is shorter than the context before it, the agent rewrote its history. The new part is then what the
-    source says (at least 1), and the rest is taken as the part that was kept.
+    If a prompt is shorter than the context before it, the agent rewrote its history. The new tokens are then the number
+    that the source reports (at least 1), and all other tokens of the prompt are taken as kept.
     """
     context = 0
     for request in requests:
@@ -67,7 +67,7 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
 def calls_sharing_a_time(
     names: Iterable[str], seconds: float | None, digests: Iterable[str] = ()
 ) -> tuple[ToolCall, ...]:
-    """Calls of which only the common duration is known: the first call gets it, the others get 0.
+    """Return calls that took ``seconds`` together: the first call gets all seconds, the others get 0.
 
     An empty name becomes ``UNKNOWN``.
     """
@@ -83,7 +83,7 @@ def calls_sharing_a_time(
 
 
 def digest(text: str) -> str:
-    """A digest of the arguments: equal arguments have equal digests."""
+    """Return a digest of the arguments of a call: equal arguments have equal digests."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -92,10 +92,10 @@ def estimate_tokens(text: str) -> int:
 
 
 def number(where: str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A non-negative number of a record.
+    """Return a field that must be a number of at least 0.
 
     Raises:
-        TraceError: naming the place and the field.
+        TraceError: the field is something else. The message begins with ``where``.
     """
     value = data.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
@@ -103,15 +103,30 @@ def number(where: str, data: Mapping[str, Any], name: str, default: float | None
     return value
 
 
-def record(path: Path, line: int, data: Any, *required: str) -> dict[str, Any]:
-    """A JSON object with these fields.
+def json_lines(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the numbered lines of a file, each as an object. Blank lines are skipped.
 
     Raises:
-        TraceError: naming file, line and field.
+        TraceError: a line is not a JSON object with the ``required`` fields.
     """
+    for line_number, line in text_lines(path):
+        if line.strip():
+            yield line_number, json_object(f"{path}:{line_number}", line, *required)
+
+
+def json_object(where: str, text: str, *required: str) -> dict[str, Any]:
+    """Parse a JSON object that must have the ``required`` fields.
+
+    Raises:
+        TraceError: the text is something else. The message begins with ``where``.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise TraceError(f"{where}: not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise TraceError(f"{path}:{line}: expected an object")
+        raise TraceError(f"{where}: expected an object")
     for name in required:
         if name not in data:
-            raise TraceError(f"{path}:{line}: {name}: missing")
+            raise TraceError(f"{where}: {name}: missing")
     return data

@@ -1,4 +1,4 @@
-"""``autellix``: programs that were served least run first (PLAS; ATLAS for families of programs)."""
+"""``autellix``: the program that was served least runs first (PLAS; ATLAS for families of programs)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, Turn
 from continuum_server.policy.limits import Factor, Range, Seconds
 
 _EARLY_S = 1e-6
-"""``next_event_s`` is this much too early: more than any rounding error."""
+"""``next_event_s`` is too early by this much, which is more than any rounding error."""
 _FEW = 64
-"""With at most this many watched calls, the list is never cleared of calls that left."""
+"""Number of watched calls up to which calls that left are not removed from the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class AutellixOptions(Options):
 
 @dataclass(slots=True)
 class _Call:
-    """Policy state of a turn: what the paper's process table says of one call."""
+    """Policy state of a turn: the call's row in the paper's process table."""
 
     queue: int
     entered: int
@@ -45,8 +45,9 @@ class _Call:
     entered_served_s: float = 0.0
     """Model time of the call when it entered its queue."""
     forgiven_wait_s: float = 0.0
+    """Waiting time before the call was last promoted, which no longer counts in W_c."""
     forgiven_served_s: float = 0.0
-    """Waiting time and model time before the call was last promoted: no longer part of W_c and T_c."""
+    """Model time before the call was last promoted, which no longer counts in T_c."""
 
 
 def _call(turn: TurnState) -> _Call:
@@ -79,11 +80,11 @@ class Autellix(Policy):
         self._range_ends = [sum(widths[: i + 1]) for i in range(last)]
         self._places = count()
         self._starving: list[tuple[float, int, TurnState]] = []
-        """The instant at which each waiting call will have waited too long, and its place when this was noted."""
+        """A heap of (time at which the call will have waited too long, its place when it was added, the call)."""
         self._tidy_at = _FEW
         self._next_demotion_s: float | None = None
         self._refused: TurnState | None = None
-        """The last asker for which no call could be preempted; true until a demotion or a start."""
+        """The last asker for which no call could be preempted. Valid until a demotion or a start."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         queue = sum(end <= turn.chain_s for end in self._range_ends)
@@ -101,7 +102,7 @@ class Autellix(Policy):
     # ------------------------------------------------------------------------------------ quanta
 
     def _demote(self, turn: TurnState, now_s: float) -> float:
-        """Move the call one queue down for each quantum it used up; returns the seconds left of its quantum."""
+        """Move the call one queue down for each quantum that it used up, and return the seconds left of its quantum."""
         call = _call(turn)
         used_s = turn.served(now_s) - call.entered_served_s
         while call.queue < len(self._quanta) and used_s > self._quanta[call.queue]:
@@ -125,14 +126,14 @@ class Autellix(Policy):
         return sorted(lower, key=self.rank, reverse=True)
 
     def _until_below(self, turn: TurnState, queue: int, left_s: float) -> float:
-        """Seconds in the batch until the call is in a lower queue than ``queue``."""
+        """Return the seconds in the batch until the call is in a lower queue than ``queue``."""
         own = _call(turn).queue
         return left_s + sum(self._quanta[own + 1 : queue + 1]) if own <= queue < len(self._quanta) else float("inf")
 
     # -------------------------------------------------------------------------------- starvation
 
     def _watch(self, turn: TurnState) -> None:
-        """Note the instant at which this waiting call will have waited too long for its program's model time."""
+        """Watch a waiting call, until it will have waited too long for its program's model time."""
         if _call(turn).queue > 0 and self.options.starvation_ratio > 0.0:
             missing_s = self.options.starvation_ratio * self._total_served(turn) - self._total_waited(
                 turn, turn.since_s
@@ -141,14 +142,14 @@ class Autellix(Policy):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Forget watched calls that left or run, once they may be half of all: their instants may be far off."""
+        """Remove calls that left or run, once they may be half of all watched calls."""
         if len(self._starving) > self._tidy_at:
             self._starving = [entry for entry in self._starving if self._waits(entry)]
             heapq.heapify(self._starving)
             self._tidy_at = max(_FEW, 2 * len(self._starving))
 
     def _waits(self, entry: tuple[float, int, TurnState]) -> bool:
-        """Whether the call still waits in the place in which it was watched."""
+        """Whether the call still waits in the place that it had when it was added."""
         _, place, turn = entry
         return not turn.running and not turn.gone and _call(turn).entered == place
 
@@ -160,7 +161,7 @@ class Autellix(Policy):
 
     def step(self, step: Step) -> Orders:
         if self._next_demotion_s is not None and self._next_demotion_s < step.now_s:
-            self._next_demotion_s = None  # ``preemption_victims`` is asked again if a request still waits for room
+            self._next_demotion_s = None  # ``preemption_victims`` is called again if a request still waits for room
         promoted = []
         while self._starving and self._starving[0][0] < step.now_s:
             entry = heapq.heappop(self._starving)

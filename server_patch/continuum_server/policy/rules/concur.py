@@ -43,7 +43,7 @@ class ConcurOptions(Options):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A living program."""
+    """A program that is inside or outside."""
 
     program: ProgramState
     held: list[TurnState] = field(default_factory=list)
@@ -70,13 +70,13 @@ class Concur(Policy):
         super().__init__(machine, options)
         self._window = self.options.add
         self._alive: dict[str, _Entry] = {}
-        """In order of arrival; the first ``_window`` of them are inside."""
+        """The programs in order of arrival. The first ``_window`` of them are inside."""
         self._changed = False
         """A program arrived or left, or the window grew, since programs were last admitted."""
         self._check_s: float | None = None
         """The next check; None: no check can change the window."""
         self._hit_tokens = self._prompt_tokens = 0
-        """Of turns that started since the last check."""
+        """Sums over the turns that started since the last check."""
         self._places = count()
 
     # --------------------------------------------------------------------------------- the window
@@ -94,7 +94,7 @@ class Concur(Policy):
         self._plan_check(now_s)
 
     def _entry(self, program: ProgramState) -> _Entry | None:
-        """The entry of this very program, not of an earlier one with the same id."""
+        """Return the program's entry, but not that of an earlier program with the same id."""
         entry = self._alive.get(program.program_id)
         return entry if entry is not None and entry.program is program else None
 
@@ -108,14 +108,14 @@ class Concur(Policy):
         self._plan_check(start.now_s)
 
     def _release(self, turn: TurnState) -> None:
-        """The turn is no longer held back: it was started although the window was full, or it was aborted."""
+        """No longer hold the turn back: it was started although the window was full, or it was aborted."""
         entry = self._entry(turn.program)
         if entry is not None and turn in entry.held:
             entry.held.remove(turn)
             turn.policy_state = next(self._places)
 
     def turn_lost(self, turn: TurnState) -> None:
-        """A program without any request in the engine leaves; its next turn counts as a new program's."""
+        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
         self._release(turn)
         if not turn.program.requests_in_engine:
             self._drop(turn.program)
@@ -143,23 +143,23 @@ class Concur(Policy):
         return Orders(rank_again=self._let_in()) if self._changed else NO_ORDERS
 
     def _plan_check(self, now_s: float) -> None:
-        """At the next multiple of the interval, if the window may change then."""
+        """Plan a check at the next multiple of the interval, if the window may change then."""
         if self._check_s is None and (self._prompt_tokens or len(self._alive) > self._window):
             interval_s = self.options.interval_s
             self._check_s = math.floor(now_s / interval_s + 1.0) * interval_s
 
     def _check(self, usage: float) -> None:
-        given, found, prompts = self.options, self._hit_tokens, self._prompt_tokens
+        options, hits, prompts = self.options, self._hit_tokens, self._prompt_tokens
         self._hit_tokens = self._prompt_tokens = 0
-        if usage < given.low:
+        if usage < options.low:
             if len(self._alive) > self._window:  # the window grows only while a program is outside
-                self._window += given.add
+                self._window += options.add
                 self._changed = True
-        elif usage > given.high and prompts and found < given.hit_low * prompts:
-            self._window = max(1, int(self._window * given.cut))
+        elif usage > options.high and prompts and hits < options.hit_low * prompts:
+            self._window = max(1, int(self._window * options.cut))
 
     def _let_in(self) -> list[TurnState]:
-        """The held requests of programs that are inside now."""
+        """Return the requests that were held back of programs that are inside now."""
         self._changed = False
         turns: list[TurnState] = []
         for entry in islice(self._alive.values(), self._window):

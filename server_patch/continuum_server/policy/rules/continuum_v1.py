@@ -57,7 +57,7 @@ class ContinuumV1(ProgramFcfs):
         return Hold(options.default_ttl_s**2 / bound_s * scale)
 
     def bound_s(self, tool: str) -> float:
-        """B(r, f): with probability 1 - delta the mean time of ``tool`` is not above it."""
+        """Return B(r, f). With probability 1 - delta the mean time of ``tool`` is not above it."""
         options, own = self.options, self.tools.of(tool)
         if self.tools.all.count < options.min_samples:
             return options.default_ttl_s
@@ -70,7 +70,10 @@ class ContinuumV1(ProgramFcfs):
 
 
 def bernstein_bound(samples: Moments, delta: float, longest: float) -> float:
-    """Empirical Bernstein: with probability 1 - delta the mean of values up to ``longest`` is not above this."""
+    """Return the empirical Bernstein bound of samples that are at most ``longest``.
+
+    With probability 1 - delta, the mean of their distribution is below the bound.
+    """
     if samples.count == 0:
         return 0.0
     log = math.log(3.0 / delta)

@@ -34,7 +34,7 @@ class InferCeptOptions(Options):
 
 @dataclass(slots=True)
 class _Interception:
-    """A program whose tool runs and whose KV is preserved."""
+    """A program that is away and whose KV is preserved."""
 
     program: ProgramState
     since_s: float
@@ -59,7 +59,7 @@ class InferCept(ProgramFcfs):
         self._chunk_tokens = machine.max_num_batched_tokens if given is None else given
         self._preserved: dict[str, _Interception] = {}
         self._others = 0
-        """Context of the requests that ran at the last step: they would wait for a recomputation."""
+        """Context tokens of the requests that ran at the last step, which would wait for a recomputation."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self._preserved.pop(turn.program.program_id, None)
@@ -68,7 +68,7 @@ class InferCept(ProgramFcfs):
         self._preserved.pop(program.program_id, None)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """Preserve at first: an interception is estimated to last as long as it has lasted so far, now 0."""
+        """Preserve the KV at first: an interception is assumed to last as long as it has lasted so far, which is 0."""
         program = finish.turn.program
         self._preserved[program.program_id] = _Interception(program, finish.now_s, finish.context_tokens, finish.stored)
         return Hold(math.inf)
@@ -76,7 +76,7 @@ class InferCept(ProgramFcfs):
     # ------------------------------------------------------------------- wastes, in token seconds
 
     def discard_waste(self, context: int, others: int) -> float:
-        """Memory that the recomputation fills once more, and the others' memory that idles during it."""
+        """Return the waste of a recomputation: the memory that it fills, and the memory of others that idles."""
         whole_s = self.machine.prefill.seconds(context)
         if not 0 < self._chunk_tokens < context:
             return whole_s * (context + others)
@@ -85,9 +85,9 @@ class InferCept(ProgramFcfs):
         return whole_s * context / 2.0 + chunks * chunk_s * others
 
     def swap_waste(self, context: int, batch: int, stored: Stored | None) -> float:
-        """Memory that idles during the reload, plus the recomputation of what no tier holds.
+        """Return the memory that idles during the reload, plus the recomputation of tokens that no tier has.
 
-        Infinite if no tier holds anything. With ``swap_stalls``, the paper's: the batch idles on the way out and in.
+        Infinite if no tier has any token. With ``swap_stalls``, the batch idles while KV is moved out and in.
         """
         load_s = self.machine.reload_s(stored)
         if stored is None or math.isinf(load_s):
@@ -96,7 +96,7 @@ class InferCept(ProgramFcfs):
         return moved + self.machine.rest_s(context, stored) * (context + batch)
 
     def _worth_s(self, context: int, stored: Stored | None) -> float:
-        """Seconds for which preserving wastes no more than the better of discarding and swapping."""
+        """Return the seconds for which preserving wastes no more than the better of discarding and swapping."""
         if context <= 0:
             return 0.0
         swap = self.swap_waste(context, self._others, stored)
@@ -118,6 +118,6 @@ class InferCept(ProgramFcfs):
         return Orders(release=[kept.program for kept in over])
 
     def next_event_s(self) -> float | None:
-        """The first end of a preservation with today's batch; while the batch only decodes, ends move later."""
+        """Return the first end of a preservation with this batch. Ends move later while the batch only decodes."""
         ends = [kept.since_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
         return min(ends) - 1e-6 if ends else None

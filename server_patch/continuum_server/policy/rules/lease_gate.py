@@ -1,4 +1,4 @@
-"""``lease-gate``: programs count at their full context; the program idle for longest is paused when room is needed.
+"""``lease-gate``: programs count at their full context. When room is needed, the program idle for longest is paused.
 
 After the ``thunder-agent`` plugin of llm-d-router (pull request 3076), with one pod.
 """
@@ -45,18 +45,18 @@ class _Session:
 
     program: ProgramState
     committed: int = 0
-    """Prompt and output of the last finished turn, in tokens."""
+    """Prompt plus output of the last finished turn, in tokens."""
     flying: dict[str, int] = field(default_factory=dict)
-    """Prompt tokens of its admitted requests in the engine."""
+    """Prompt tokens of the program's admitted requests, by request id."""
     inside: bool = False
     paused: bool = False
-    """It was inside and gave up its room."""
+    """The program was inside and gave up its room."""
     idle_since_s: float = math.inf
     held: list[TurnState] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """Tokens for which the program counts. A prompt repeats the turn before it, so the larger of the two counts."""
+        """Tokens for which the program counts: the larger of the two, because a prompt repeats the turn before it."""
         return max(self.committed, sum(self.flying.values()))
 
     @property
@@ -90,7 +90,7 @@ class LeaseGate(Policy):
         """Requests that were held back and may run now."""
         self._changed = False
         self._event_s = math.inf
-        """When time alone may admit another program."""
+        """When a lease ends or a request becomes impatient, so that another program may be admitted."""
         self._places = count()
 
     # ------------------------------------------------------------------------------- what happens
@@ -139,7 +139,7 @@ class LeaseGate(Policy):
         return NO_HOLD
 
     def turn_lost(self, turn: TurnState) -> None:
-        """A program without any request in the engine no longer counts; its next turn counts as a new program's."""
+        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
         self._changed = True
         session = cast("_Session | None", turn.program.policy_state)
         if session is None:
@@ -166,9 +166,9 @@ class LeaseGate(Policy):
         return self._capacity - sum(session.size for session in self._inside.values())
 
     def _idle(self, now_s: float) -> list[_Session]:
-        """Programs inside whose lease is over, the longest idle first."""
-        over = [each for each in self._inside.values() if each.idle_since_s + self.options.lease_s < now_s]
-        return sorted(over, key=lambda each: (each.idle_since_s, each.program.sequence))
+        """Return the programs inside whose lease is over, the longest idle first."""
+        over = [session for session in self._inside.values() if session.idle_since_s + self.options.lease_s < now_s]
+        return sorted(over, key=lambda session: (session.idle_since_s, session.program.sequence))
 
     def _make_room(self, tokens: float, now_s: float) -> None:
         """Pause idle programs whose lease is over until there is room for ``tokens`` more tokens."""
@@ -194,8 +194,10 @@ class LeaseGate(Policy):
         return Orders(rank_again=turns) if turns else NO_ORDERS
 
     def _next(self, now_s: float) -> _Session | None:
-        """The program to admit next: one that has waited for ``patience_s``, or else one that fits. Of those that fit,
-        paused programs come before new ones, then the smallest, then the one that has waited for longest."""
+        """Return the program to admit next: one that has waited for ``patience_s``, or else one that fits.
+
+        Of programs that fit, a paused one is preferred to a new one, then a smaller one, then the longest waiting one.
+        """
         room = self._room() + sum(session.size for session in self._idle(now_s))
         starving = [each for each in self._waiting.values() if self._since_s(each) + self.options.patience_s < now_s]
         if starving:
@@ -216,7 +218,7 @@ class LeaseGate(Policy):
         session.held = []
 
     def _instants(self, now_s: float) -> Iterator[float]:
-        """When a lease ends or a request becomes impatient."""
+        """Yield the times at which a lease ends or a request becomes impatient."""
         lease_s, patience_s = self.options.lease_s, self.options.patience_s
         ends = (each.idle_since_s + lease_s for each in self._inside.values() if each.idle_since_s < math.inf)
         yield from (end for end in ends if end >= now_s)

@@ -15,7 +15,7 @@ class _Remaining:
     """Policy state of a program."""
 
     model_s: float
-    """Model seconds that its turns still took when the last one arrived."""
+    """The program's remaining modelled seconds when its last turn arrived."""
 
 
 class OracleSrpt(OracleTtl):

@@ -22,7 +22,7 @@ class OracleWorkingSet(WorkingSet):
         super().__init__(machine, options)
         self.forecasts = Forecasts(self.machine, 0, "mean", 0.0)
         self._left_s: dict[str, float] = {}
-        """Engine seconds each program still took when its last turn arrived."""
+        """Each program's remaining engine seconds when its last turn arrived."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         before = len(self._outside)
@@ -36,7 +36,7 @@ class OracleWorkingSet(WorkingSet):
         return self.future.work_s(held[0].request_id) if held else 0.0
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """The program loses its place at once if one outside has less work left, even after recomputing this one."""
+        """End the program's place at once if a program outside has less work left, including a rebuild of this one."""
         hold = super().turn_finished(finish)
         program = finish.turn.program
         if not self._outside or program.requests_in_engine > 0:

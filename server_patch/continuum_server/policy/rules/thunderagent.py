@@ -39,7 +39,7 @@ class ThunderAgentOptions(Options):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One program and whether it is active, paused, or about to be paused."""
+    """A program that is active, paused, or about to be paused."""
 
     program: ProgramState
     tokens: int = 0
@@ -51,12 +51,12 @@ class _Entry:
 
     @property
     def reasoning(self) -> bool:
-        """A request of the program waits or runs; otherwise the program is acting: its tool runs."""
+        """Whether a request of the program waits or runs. Otherwise the program is acting: its tool runs."""
         return self.program.requests_in_engine > 0
 
     @property
     def active(self) -> bool:
-        """The program's context counts as in memory."""
+        """Whether the program's context counts as in memory."""
         return not self.paused and not self.marked
 
 
@@ -83,10 +83,11 @@ class ThunderAgent(Policy):
         super().__init__(machine, options)
         self._entries: dict[str, _Entry] = {}
         self._admitted: list[TurnState] = []
-        """Requests that are no longer held back: they take their place at the next step."""
+        """Requests that are no longer held back. They get a place in the queue at the next step."""
         self._paused = 0
+        """Number of paused programs."""
         self._full_tokens = 0
-        """Tokens of all active programs, buffers included, without any decay."""
+        """Tokens of all active programs, with buffers and without decay."""
         self._places = 0
         self._next_check_s = self.options.interval_s
 
@@ -107,7 +108,7 @@ class ThunderAgent(Policy):
         self._place(turn)
 
     def _entry(self, program: ProgramState) -> _Entry | None:
-        """The entry of this very program, not of an earlier or later one with the same id."""
+        """Return the program's entry, but not that of an earlier or later program with the same id."""
         entry = self._entries.get(program.program_id)
         return entry if entry is not None and entry.program is program else None
 
@@ -126,7 +127,7 @@ class ThunderAgent(Policy):
         return NO_HOLD
 
     def turn_lost(self, turn: TurnState) -> None:
-        """A program without any request in the engine no longer counts; its next turn counts as a new program's."""
+        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
         entry = self._entry(turn.program)
         if entry is None:
             return
@@ -145,7 +146,7 @@ class ThunderAgent(Policy):
             self._admitted += entry.held
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
-        """Set fields of an entry, and bring the sums up to date. No other code changes an entry's fields."""
+        """Set fields of an entry, and update the sums. No other code may set these fields."""
         self._count(entry, -1)
         for name, value in facts.items():
             setattr(entry, name, value)
@@ -159,7 +160,7 @@ class ThunderAgent(Policy):
     # ------------------------------------------------------------------------------------ memory
 
     def _weight(self, entry: _Entry, now_s: float) -> float:
-        """Tokens for which the program counts: all while it reasons, ever fewer while it acts."""
+        """Return the tokens for which the program counts: all while it reasons, ever fewer while it acts."""
         tokens = float(entry.tokens)
         since_s = entry.program.last_finish_s
         if not entry.reasoning and since_s is not None and self.options.half_life_s > 0.0:
@@ -194,9 +195,9 @@ class ThunderAgent(Policy):
             entry.held = []
 
     def _resume(self, now_s: float) -> list[_Entry]:
-        """Resume paused programs that fit, the smallest of each group first.
+        """Resume paused programs that fit: first those with a waiting turn, then new ones, then acting ones.
 
-        First programs with a waiting turn, then new programs, then acting ones.
+        The smallest of each group comes first.
         """
         room, out = self._room(now_s), list[_Entry]()
         for entry in sorted((entry for entry in self._entries.values() if entry.paused), key=self._resume_order):
@@ -215,7 +216,7 @@ class ThunderAgent(Policy):
         return any(now_s - turn.arrival_s > self.options.patience_s for turn in entry.held)
 
     def _pause(self, now_s: float) -> None:
-        """Pause acting programs, the smallest first; then mark reasoning ones, which pause when their turn ends."""
+        """Pause acting programs, the smallest first, then mark reasoning programs, which pause when their turn ends."""
         excess = -self._room(now_s)
         for entry in sorted(self._active(), key=lambda entry: (entry.reasoning, entry.tokens, entry.program.sequence)):
             if excess <= 0.0:
@@ -224,6 +225,6 @@ class ThunderAgent(Policy):
             self._change(entry, paused=not entry.reasoning, marked=entry.reasoning)
 
     def next_event_s(self) -> float | None:
-        """The next check, unless no check can find anything to do."""
+        """Return the time of the next check; None: no check would change anything."""
         idle = self._paused == 0 and self._full_tokens <= self.machine.kv_tokens
         return None if idle else self._next_check_s

@@ -1,15 +1,15 @@
-"""``working-set``: admit a program if it adds more throughput than recomputation; hold KV until that costs as much.
+"""``working-set``: admit a program if it adds more throughput than recomputation; hold KV up to its break-even time.
 
 A program is *inside* once it is admitted. Until then it is *outside*: its requests are held back. A program inside
-keeps its *place* while a request of it is in the engine, and after a turn for as long as its KV is held. A program that
-returns later than that has no place, but its request is not held back again.
+keeps its *place* while one of its requests is in the engine, and after a turn for as long as its KV is held. A program
+that returns later has no place, but its request is not held back again.
 
 Admission and holds compare seconds of engine time. Memory has a *worth*: the relative gain in the engine's speed per
-relative gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds; recomputing costs a
-prefill. If a tier below GPU memory has the KV, losing it costs the memory of the reload, and the program's wait.
+relative gain in memory. Holding a share s of the KV pool for t seconds costs s * worth * t seconds. Recomputing the KV
+costs a prefill. If a tier has the KV, losing it from the GPU costs the memory of the reload, and the program's wait.
 
-Predicted tool times enter the length of a hold (``hints.Predictions``). Programs whose task was run before move in line
-by their expected work (``forecasts.Forecasts``). docs/policies/working-set.md has the rules in order.
+Predicted tool times change the length of a hold (``hints.Predictions``). Programs whose task was run before move in
+line by their expected work (``forecasts.Forecasts``). docs/policies/working-set.md lists the rules in order.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ USUAL_WORTH = 0.27
 USUAL_PREFILL = PrefillCurve(1.5e-9, 5.5e-5, 0.0, "Llama-3.1-8B on an A100")
 """Prefill times if no profile was measured. Recomputation is never free, and learned tool times shorten long holds."""
 RECENT = 256
-"""Turns over which times are averaged."""
+"""Number of turns over which times are averaged."""
 
 
 def _worth_of(machine: Machine) -> float:
-    """What memory is worth on this machine, above 0."""
+    """Return the worth of memory on this machine, which is above 0."""
     worth = machine.decode.memory_worth(machine.kv_tokens) if machine.decode is not None else 0.0
     return worth or USUAL_WORTH
 
@@ -94,24 +94,24 @@ class Member:
     """Policy state of a program, inside or outside."""
 
     tokens: int
-    """Context in tokens: the last prompt, plus its output once the turn ended."""
+    """Context in tokens: the last prompt, and after the turn also its output."""
     progress: Progress
-    """What the program did so far, and where it stands in line."""
+    """The program's work so far, and its place in line."""
     blocks: Sequence[Hashable] | None = None
-    """Block hashes of the prompt in the engine; None: unknown, or no request is there because a tool runs."""
+    """Block hashes of the prompt in the engine; None: unknown, or no request is in the engine."""
     held: list[TurnState] | None = field(default_factory=list)
-    """Requests held back while the program is outside; None: the program was admitted."""
+    """Requests that are held back while the program is outside; None: the program was admitted."""
     since_s: float = math.inf
-    """When the program's last turn ended; inf while a request of it is in the engine."""
+    """When the program's last turn ended; inf while one of its requests is in the engine."""
     until_s: float = math.inf
     """When the program loses its place unless it returns."""
     gave_way: bool = False
-    """The program lost its place to a program outside; when it returns, it waits to be admitted again."""
+    """The program lost its place to a program outside. When it returns, it waits to be admitted again."""
     gone_s: float = math.inf
     """When the program counts as finished unless it returns; -inf: it counts as finished now."""
     unhinted_s: float = math.inf
-    """What the hold after its last turn would be without its client's hints; inf: the client sent none. After a hint
-    this much of the time away is recorded at the return, so that no hint changes the worth of memory for others."""
+    """The hold after the last turn if the client had sent no hints; inf: it sent none. After a hint, at most this much
+    of the time away is recorded, so that no hint changes the worth of memory for other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,12 @@ class _Arrival:
 
 
 def _member(program: ProgramState) -> Member | None:
-    """None: the program is new, or was forgotten."""
+    """Return the program's state; None: the program is new, or was forgotten."""
     return cast("Member | None", program.policy_state)
 
 
 def _place(program: ProgramState) -> Rank:
-    """Where the program stands in line: the smallest comes first. Without a forecast this is the order of arrival."""
+    """Return the program's place in line: the smallest comes first. Without a forecast it is the order of arrival."""
     member = _member(program)
     return (program.arrival_s if member is None else member.progress.place_s, program.sequence)
 
@@ -160,24 +160,24 @@ class WorkingSet(ProgramFcfs):
         given = self.options
         self.forecasts = Forecasts(self.machine, given.tasks, given.objective, given.overtaking, self._turn_s)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
-        """Seconds a program kept its place after a turn, and seconds a turn was in the batch."""
+        """Means: seconds for which a program keeps its place after a turn, and seconds of a turn in the batch."""
         self._limit_tokens = self.options.share * machine.kv_tokens
-        """More context than this cannot be in the batch, even if tiers keep what leaves the GPU."""
+        """Most context tokens in the batch. Tiers do not change this limit."""
         self._back_s, self._kept = RecentMean(RECENT), RecentMean(RECENT)
-        """Of turns whose KV had left the GPU: seconds until the turn started, and the share whose KV a tier had."""
+        """Means over turns whose KV had left the GPU: seconds until the turn started, and share with KV in a tier."""
         self._worth = self.options.memory_worth or _worth_of(machine)
         self._inside: dict[str, Member] = {}
         self._contexts = Contexts()
-        """Of programs inside."""
+        """The contexts of the programs inside."""
         self._outside: deque[ProgramState] = deque()
-        """In the order of their places."""
+        """The programs outside, in the order of their places."""
         self._ends: list[tuple[float, int, ProgramState]] = []
-        """Instants at which programs lose their places, as a heap; entries of programs that returned are skipped."""
+        """A heap of the times at which programs lose their places. Entries of programs that returned are skipped."""
         self._ties = count()
         self._first_since_s = 0.0
         """When the first program outside became the first."""
         self._changed = False
-        """Something happened since admission was last decided."""
+        """An event happened since admission was last decided."""
         self._lost_s = -math.inf
         """When a program inside last lost KV to other programs."""
 
@@ -211,7 +211,7 @@ class WorkingSet(ProgramFcfs):
             self._enter(program, member)
 
     def _newcomer(self, turn: TurnState, before: Member | None, now_s: float) -> Member:
-        """A program that is new, or that is back after it gave way."""
+        """Return the state of a program that is new, or that returns after it gave way."""
         if before is None:
             return Member(turn.prompt_tokens, self.forecasts.begin(turn), turn.blocks)
         self.away_times.add(now_s - before.since_s)
@@ -219,9 +219,9 @@ class WorkingSet(ProgramFcfs):
         return Member(turn.prompt_tokens, before.progress, turn.blocks)
 
     def _passes(self, turn: TurnState) -> bool:
-        """Whether the turn is never held back: it names no program, or a program inside waits for it (a sub-agent).
+        """Whether the turn is never held back: it has no program id, or a program inside waits for it (a sub-agent).
 
-        One request of a family at a time passes like this; its other requests are admitted as any new program's.
+        Only one request of a family at a time passes. The others must be admitted as those of any new program.
         """
         root = turn.program.root
         called = root is not turn.program and root.program_id in self._inside and root.family_requests == 1
@@ -273,9 +273,9 @@ class WorkingSet(ProgramFcfs):
         return NO_HOLD if self._gives_way(finish) else Hold(ttl_s, worth_s=even_s)
 
     def _gives_way(self, finish: TurnFinish) -> bool:
-        """Whether the program loses its place: the first program outside stands so far before it that a rebuild pays.
+        """Whether the program loses its place, because the first program outside is so far ahead that a rebuild pays.
 
-        Only programs that forecasts have moved back in line lose their places like this.
+        Only a program that a forecast has moved back in line can lose its place in this way.
         """
         program = finish.turn.program
         member = cast(Member, program.policy_state)
@@ -299,7 +299,7 @@ class WorkingSet(ProgramFcfs):
             heapq.heappush(self._ends, (member.until_s, next(self._ties), turn.program))
 
     def _shared_tokens(self, program_id: str) -> int:
-        """Leading tokens of a program's context that another program inside has too."""
+        """Return the number of leading tokens of a program's context that another program inside has too."""
         return self._contexts.shared(program_id) * self.machine.block_size
 
     def _hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
@@ -309,18 +309,18 @@ class WorkingSet(ProgramFcfs):
         return self.predictions.hold_s(finish.turn, finish.now_s, even_s, learned_s, cost)
 
     def _break_even_s(self, tokens: int, shared_tokens: int = 0, stored: Stored | None = None) -> float:
-        """When holding has cost as much engine time as losing the KV would.
+        """Return the time after which a hold has cost as much engine time as losing the KV would.
 
-        Tokens that other programs inside share count for neither: those programs keep them in memory anyway.
+        Tokens that other programs inside share do not count, because those programs keep them in memory anyway.
         """
         own = max(tokens - shared_tokens, self.machine.block_size)
         return self._loss_s(tokens, own, stored) / (own / self.machine.kv_tokens * self._worth_now())
 
     def _loss_s(self, tokens: int, own: int, stored: Stored | None) -> float:
-        """Engine seconds that it costs to lose the last ``own`` tokens of a context.
+        """Return the engine seconds that it costs to lose the last ``own`` tokens of a context.
 
-        Tokens that no tier has at the return are computed again. A reload takes memory, but not the engine. The program
-        waits until there is room and its KV is back; with n programs inside, its wait costs 1/n of the engine.
+        Tokens that no tier has at the return are computed again. A reload takes memory, but not engine time. The
+        program waits until there is room and its KV is loaded. With n programs inside, this costs 1/n of the engine.
         """
         prefill = self.machine.prefill
         rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
@@ -334,16 +334,16 @@ class WorkingSet(ProgramFcfs):
         return rebuild_s - self._kept.value * max(0.0, rebuild_s - reload_s - wait_s)
 
     def _worth_now(self) -> float:
-        """Worth of memory: faster decoding, plus room for programs that run while others wait for their tools.
+        """Return the worth of memory: faster decoding, plus room for programs that run while the tools of others run.
 
-        The second part is the time a place is kept idle after a turn, per time that the turn was in the batch.
+        The second part is the time for which a place is idle after a turn, per time that the turn was in the batch.
         """
         served_s = self._served_s.value
         learned = self.options.tool_times > 0 and served_s > 0.0
         return self._worth + (self._held_s.value / served_s if learned else 0.0)
 
     def _turn_s(self) -> float:
-        """Mean time from the start of a turn until its program's place ends or its next turn comes."""
+        """Return the mean time from the start of a turn until its program loses its place or its next turn arrives."""
         return self._served_s.value + self._held_s.value
 
     def turn_lost(self, turn: TurnState) -> None:
@@ -370,7 +370,7 @@ class WorkingSet(ProgramFcfs):
         self._changed = True
 
     def _learn(self, program: ProgramState) -> None:
-        """The program ended: add its size to its task's, with its last turn, which has no ``turn_finished``."""
+        """Add the size of a program that ended to its task's. Its last turn had no ``turn_finished``."""
         member = _member(program)
         if member is None:
             return
@@ -380,7 +380,7 @@ class WorkingSet(ProgramFcfs):
         self._place_again(member.progress.task)
 
     def _place_again(self, task: str | None) -> None:
-        """Another run of the task ended: programs outside with the same task move to their new places in line."""
+        """Update the places of programs outside with this task, because another run of the task ended."""
         again = [program for program in self._outside if cast(Member, program.policy_state).progress.task == task]
         if task is None or not again:
             return
@@ -406,9 +406,9 @@ class WorkingSet(ProgramFcfs):
         return Orders(rank_again=self._admit(step.now_s))
 
     def _end_place(self, program: ProgramState, now_s: float) -> None:
-        """Take the place of a program that did not return in time.
+        """End the place of a program that did not return in time.
 
-        If it stays away even longer, it counts as finished: many clients never say which turn is the last. After
+        If the program is away even longer, it counts as finished, because many clients never mark the last turn. After
         ``patience_s`` without a return, its size is added to its task's.
         """
         member = _member(program)
@@ -433,7 +433,7 @@ class WorkingSet(ProgramFcfs):
         heapq.heappush(self._ends, (instant_s, next(self._ties), program))
 
     def _admit(self, now_s: float) -> list[TurnState]:
-        """Admit programs in the order of their places while they fit; returns their requests."""
+        """Admit programs in the order of their places while they fit, and return their requests."""
         turns: list[TurnState] = []
         while self._outside:
             program = self._outside[0]
@@ -446,7 +446,7 @@ class WorkingSet(ProgramFcfs):
             if waiting:
                 self._enter(program, member)
                 turns += waiting
-            else:  # its requests were aborted; if it comes back, it is new
+            else:  # its requests were aborted; if it returns, it is a new program
                 self.forecasts.program_left(member.progress)
                 program.policy_state = None
         return turns
@@ -455,12 +455,13 @@ class WorkingSet(ProgramFcfs):
         return self._first_since_s + self.options.patience_s < now_s
 
     def _fits(self, newcomer: Member, now_s: float) -> bool:
-        """Admit a program if the throughput it adds per turn is at least the recomputation it is expected to cause.
+        """Whether the throughput that a program adds per turn is at least the recomputation that it may cause.
 
-        With n programs inside, one more adds 1/n of what memory is worth to each turn. While the pool overflows, each
-        turn of the newcomer is expected to cost one more prefill; ``Footprints.overflow_share`` forecasts for how much
-        of its growth that is so. As long as no program has lost KV, nothing is forecast: it is enough that all contexts
-        fit now. Tokens that several programs share count once. A program alone is always admitted.
+        With n programs inside, another program adds 1/n of the worth of memory to each turn. While the pool overflows,
+        each turn of the newcomer is expected to cost one more prefill. ``Footprints.overflow_share`` forecasts during
+        which share of its growth the pool overflows. As long as no program has lost KV, nothing is forecast, and it is
+        enough that all contexts fit now. Tokens that several programs share count once. A program always fits if no
+        other program is inside.
         """
         if not self._inside:
             return True
@@ -482,7 +483,7 @@ class WorkingSet(ProgramFcfs):
         return over * rebuild_s <= gain_s
 
     def _final_tokens(self, member: Member) -> float:
-        """Expected final context of a program: by its task, or else by the contexts of all finished programs."""
+        """Return the expected final context of a program: from its task, or else from all finished programs."""
         known = self.forecasts.final_tokens(member.progress, member.tokens)
         return self.footprints.final_tokens(member.tokens) if known is None else known
 

@@ -1,0 +1,126 @@
+"""Fields of request logs. A wrong one is named with its file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from continuum_bench.errors import BenchError
+from continuum_bench.validate.served import Served
+
+SPACES = re.compile(r"\s*")
+UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+"""Seconds."""
+
+
+def served(
+    where: str,
+    instants: Sequence[float],
+    prompt_tokens: float,
+    output_tokens: float,
+    names: Sequence[str],
+    program_id: str | None = None,
+) -> Served:
+    """Checked: instants in order, whole numbers of at least one token.
+
+    Args:
+        instants: of arrival, first token and end.
+        names: the log's names of the three.
+    """
+    arrival_s, first_token_s, finish_s = instants
+    if first_token_s < arrival_s:
+        raise BenchError(f"{where}: {names[1]}: the first token comes {arrival_s - first_token_s:.3f} s before arrival")
+    if finish_s < first_token_s:
+        raise BenchError(f"{where}: {names[2]}: the end comes {first_token_s - finish_s:.3f} s before the first token")
+    for name, tokens in (("prompt", prompt_tokens), ("output", output_tokens)):
+        if tokens < 1 or tokens != int(tokens):
+            raise BenchError(f"{where}: {name} tokens: {tokens:g}; expected a whole number of at least 1")
+    return Served(arrival_s, first_token_s, finish_s, int(prompt_tokens), int(output_tokens), program_id)
+
+
+def load_of(arrival_s: Any, prompt_tokens: Any, output_tokens: Any) -> Served | None:
+    """A request that is played beside the others; None: it is not known how large it was, or when it came."""
+    known = all(isinstance(each, (int, float)) and isfinite(each) for each in (arrival_s, prompt_tokens))
+    if not known or prompt_tokens < 1:
+        return None
+    output = output_tokens if isinstance(output_tokens, int) else 0
+    return Served(arrival_s, arrival_s, arrival_s, int(prompt_tokens), max(output, 1))
+
+
+def number(where: str, row: Any, name: str) -> float:
+    return as_number(f"{where}: {name}", row.get(name) if isinstance(row, dict) else None)
+
+
+def as_number(where: str, value: Any) -> float:
+    if value is None:
+        raise BenchError(f"{where}: missing")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise BenchError(f"{where}: expected a number, found {value!r}")
+    return value
+
+
+def quantity(where: str, metrics: Any, name: str) -> float:
+    """A number of aiperf's ``{"value": ..., "unit": ...}``; a time in seconds."""
+    found = an_object(where, metrics, name)
+    return number(f"{where}: {name}", found, "value") * UNITS.get(str(found.get("unit")), 1.0)
+
+
+def an_object(where: str, row: Any, name: str) -> dict[str, Any]:
+    value = row.get(name) if isinstance(row, dict) else None
+    if not isinstance(value, dict):
+        raise BenchError(f"{where}: {name}: missing")
+    return value
+
+
+def within(row: Any, *names: str) -> Any:
+    """The value at a path of names; None: it is not there."""
+    for name in names:
+        row = row.get(name) if isinstance(row, dict) else None
+    return row
+
+
+def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Raises:
+    BenchError: a document is no JSON object.
+    """
+    for where, value in documents:
+        if not isinstance(value, dict):
+            raise BenchError(f"{where}: expected an object")
+        yield where, value
+
+
+def documents(path: Path) -> Iterator[tuple[str, Any]]:
+    """The JSON documents of a file, one or several, each with the file and the line where it begins.
+
+    Raises:
+        BenchError: the file cannot be read, or holds something else.
+    """
+    text, decoder, at, line = _text(path), json.JSONDecoder(), 0, 1
+    while (start := _after_spaces(text, at)) < len(text):
+        line += text.count("\n", at, start)
+        try:
+            value, at = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            raise BenchError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+        yield f"{path}:{line}", value
+        line += text.count("\n", start, at)
+
+
+def _after_spaces(text: str, at: int) -> int:
+    found = SPACES.match(text, at)
+    return found.end() if found else at
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path}: cannot read: {error}") from error

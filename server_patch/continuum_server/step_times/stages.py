@@ -1,0 +1,85 @@
+"""Pipeline stages: the layers of a model in several groups of GPUs, one after the other (vLLM's
+``--pipeline-parallel-size``).
+
+vLLM keeps as many batches in flight as there are stages. One step here is one token of every request: the requests are
+dealt evenly to the batches, and a batch takes its time through all stages, or longer where the busiest stage must pass
+all batches in that time. Not modelled: sending activations from stage to stage, batches of uneven size, and the first
+pass of a prompt of several chunks, in which the later stages still wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance, StepTimes
+
+
+def layers_of_stages(layers: int, stages: int) -> list[int]:
+    """Layers of each stage, as vLLM divides them (``vllm/distributed/utils.py``, ``get_pp_indices``): the rest goes to
+    the stages before the last.
+
+    Raises:
+        OutOfRange: fewer layers than stages.
+    """
+    if not 1 <= stages <= layers:
+        raise OutOfRange(f"{stages} pipeline stages: the model's {layers} layers make 1 to {layers} stages")
+    found = [layers // stages] * stages
+    for number in range(2, layers % stages + 2):
+        found[-number] += 1
+    return found
+
+
+def staged(times: StepTimes, layers: int, stages: int, chunk_tokens: int) -> StepTimes:
+    """The times of a model of so many layers in so many stages; ``times`` itself for a single stage.
+
+    Raises:
+        OutOfRange: fewer layers than stages.
+    """
+    busiest = max(layers_of_stages(layers, stages)) / layers
+    return times if stages == 1 else StagedStepTimes(times, stages, busiest, chunk_tokens)
+
+
+class StagedStepTimes:
+    """``StepTimes`` of an engine with pipeline stages.
+
+    Args:
+        times: of a batch that passes all layers.
+        stages: number of stages, two or more.
+        busiest: the busiest stage's share of a batch's time.
+        chunk_tokens: most tokens of one batch; a longer chunk is that of several batches.
+    """
+
+    def __init__(self, times: StepTimes, stages: int, busiest: float, chunk_tokens: int) -> None:
+        self._times, self._stages, self._busiest, self._most = times, stages, busiest, chunk_tokens
+        said = times.provenance
+        note = f"{stages} pipeline stages, the busiest with {busiest:.0%} of a batch's time; even batches, no transfers"
+        self._provenance = replace(said, notes="; ".join(filter(None, (said.notes, note))))
+
+    @property
+    def provenance(self) -> Provenance:
+        return self._provenance
+
+    def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        pieces = [piece for chunk in chunks for piece in self._pieces(chunk)]
+        batches = min(self._stages, len(pieces) + decodes)
+        if batches == 1:
+            return self._times.step_s(pieces, decodes, decode_context_tokens)
+        mean = decode_context_tokens / decodes if decodes else 0.0
+        # a batch without a chunk takes the decodes that do not divide evenly
+        shares = [(decodes + batches - 1 - number) // batches for number in reversed(range(batches))]
+        seconds = [
+            self._times.step_s(pieces[number::batches], share, round(share * mean))
+            for number, share in enumerate(shares)
+        ]
+        return max(*seconds, self._busiest * sum(seconds))
+
+    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
+        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
+
+    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
+        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
+
+    def _pieces(self, chunk: PrefillChunk) -> list[PrefillChunk]:
+        starts = range(0, chunk.tokens, self._most)
+        return [PrefillChunk(min(self._most, chunk.tokens - at), chunk.prefix_tokens + at) for at in starts]

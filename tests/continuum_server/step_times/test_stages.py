@@ -1,0 +1,101 @@
+"""Pipeline stages: how layers are divided, how long a step takes, how much KV fits, and an engine with stages."""
+
+from __future__ import annotations
+
+import pytest
+from continuum_server.step_times.catalog import GIB, kv_capacity, load_step_times
+from continuum_server.step_times.model import OutOfRange, PrefillChunk
+from continuum_server.step_times.specs import MODELS
+from continuum_server.step_times.stages import StagedStepTimes, layers_of_stages, staged
+from continuum_server.virtual.config import EngineConfig, describe, shape_of, times_of
+from continuum_server.virtual.engine import build_engine, settings_of
+from continuum_traces.conversation import Job
+from continuum_traces.schema import Program, Turn, TurnRecord
+from vllm.distributed.utils import get_pp_indices
+
+TIMES = load_step_times("h100", "llama-3.1-70b", 4, 0.0)
+
+
+@pytest.mark.parametrize("layers", sorted({model.layers for model in MODELS}))
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 8])
+def test_layers_are_divided_as_vllm_does(layers: int, stages: int) -> None:
+    bounds = [get_pp_indices(layers, rank, stages) for rank in range(stages)]
+    assert layers_of_stages(layers, stages) == [end - start for start, end in bounds]
+
+
+@pytest.mark.parametrize("stages", [0, 81])
+def test_more_stages_than_layers_are_refused(stages: int) -> None:
+    with pytest.raises(OutOfRange, match=f"{stages} pipeline stages: the model's 80 layers make 1 to 80 stages"):
+        staged(TIMES, 80, stages, 2048)
+
+
+def test_one_stage_changes_nothing() -> None:
+    assert staged(TIMES, 80, 1, 2048) is TIMES
+
+
+def test_a_request_alone_passes_all_stages() -> None:
+    two = staged(TIMES, 80, 2, 2048)
+    assert two.step_s((), 1, 1000) == TIMES.step_s((), 1, 1000)
+    assert two.prefill_s(1500, 100) == TIMES.prefill_s(1500, 100)
+
+
+def test_requests_are_dealt_to_as_many_batches_as_stages() -> None:
+    two = staged(TIMES, 80, 2, 2048)
+    assert two.step_s((), 64, 64_000) == TIMES.step_s((), 32, 32_000)
+    chunk = PrefillChunk(1024, 0)
+    assert two.step_s([chunk], 3, 3000) == TIMES.step_s([chunk], 1, 1000)
+    assert two.decode_stretch_s(7, 7000, 5) == [two.step_s((), 7, 7000 + 7 * n) for n in range(5)]
+
+
+def test_a_busier_stage_must_pass_all_batches() -> None:
+    uneven = StagedStepTimes(TIMES, 2, 0.75, 2048)
+    assert uneven.step_s((), 64, 64_000) == pytest.approx(1.5 * TIMES.step_s((), 32, 32_000))
+
+
+def test_a_chunk_for_several_batches_is_cut() -> None:
+    """In one pass the stages compute two chunks of one prompt."""
+    two = staged(TIMES, 80, 2, 2048)
+    pieces = [TIMES.prefill_s(2048), TIMES.prefill_s(2048, 2048)]
+    assert two.prefill_s(4096) == max(pieces)
+    assert two.prefill_s(16 * 2048) > 7 * max(pieces)
+
+
+def test_the_notes_say_what_is_assumed() -> None:
+    assert "3 pipeline stages, the busiest with 34% of a batch's time" in staged(TIMES, 80, 3, 512).provenance.notes
+
+
+def test_memory_is_that_of_the_stage_with_least_room() -> None:
+    one = kv_capacity("h100", "llama-3.1-70b", 4)
+    two = kv_capacity("h100", "llama-3.1-70b", 2, stages=2)
+    assert two.num_blocks == pytest.approx(one.num_blocks, rel=0.01)
+    uneven = kv_capacity("h100", "glm-4.5-air", 2, stages=4)  # 11, 12, 12, 11 layers
+    room = (uneven.memory_bytes * 0.9 - uneven.reserved_bytes) * 2 - (uneven.weight_bytes - 2.5 * GIB) * 12 / 46
+    assert uneven.num_blocks == pytest.approx(room / (uneven.bytes_per_token * 12 / 46 * 16), rel=0.01)
+    tied = kv_capacity("h100", "gemma-3-12b", 1, stages=2)
+    assert tied.num_blocks > 2 * kv_capacity("h100", "gemma-3-12b").num_blocks
+
+
+def test_an_engine_with_stages_and_without_prefix_caching() -> None:
+    """Stages raise throughput, not the speed of one request. Without prefix caching a second turn computes all."""
+    jobs = [Job(Program(f"p{n}", (Turn(3000, 40), Turn(200, 40, carried_tokens=3040))), 0.0) for n in range(24)]
+
+    def played(**changed: object) -> list[TurnRecord]:
+        config = EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=4, **changed)  # type: ignore[arg-type]
+        found: list[TurnRecord] = []
+        engine = build_engine(shape_of(config), times_of(config), settings_of(config, "vllm", {}), jobs, found.append)
+        engine.loop.run()
+        assert engine.close() == 0
+        return found
+
+    def end_s(records: list[TurnRecord]) -> float:
+        return max(record.finish_s or 0.0 for record in records)
+
+    one, two = played(), played(pipeline_parallel=2)
+    assert 0.45 * end_s(one) < end_s(two) < 0.75 * end_s(one)
+    again = played(prefix_caching=False)
+    assert end_s(again) > 1.5 * end_s(one)
+
+
+def test_the_manifest_says_the_stages() -> None:
+    found = describe(EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=2, pipeline_parallel=2))
+    assert (found.hardware["pipeline_parallel"], found.engine_options["prefix_caching"]) == (2, True)
