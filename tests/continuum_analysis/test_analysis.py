@@ -217,7 +217,7 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
     assert row["ratio_to_vllm_within_one_arrival_sequence"] is None
     assert written["policies"]["vllm"]["ratio_to_vllm"] == 1.0
-    assert json.loads((tmp_path / "summary.json").read_text()) == written
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(written))
     assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
     by_seed = (tmp_path / "summary_by_seed.csv").read_text().splitlines()
     assert [line.split(",")[:3] for line in by_seed[4:]] == [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +188,7 @@ def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None
         arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
         runner_up=_runner_up(by_arm),
         warnings=tuple(_warnings(by_arm)),
-        manifest=read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest),
+        manifest=read_json(file) if file is not None and file.exists() else dataclasses.asdict(runs[0].manifest),
     )
 
 
@@ -216,10 +215,6 @@ def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int,
         asked.index(run.manifest.policy) if run.manifest.policy in asked else len(asked),
         run.manifest.seed,
     )
-
-
-def _as_json(manifest: Any) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(dataclasses.asdict(manifest))))
 
 
 def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | None:

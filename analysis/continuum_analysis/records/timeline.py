@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from continuum_traces.schema import TurnRecord
@@ -220,6 +220,12 @@ class ProgramTimes:
     @property
     def requeue_s(self) -> float:
         return sum(turn.requeue_s for turn in self.turns)
+
+    def gaps(self) -> Iterator[tuple[TurnTimes, float]]:
+        """Yield each turn with the seconds from its finish to the next arrival, unless the two requests overlap."""
+        for turn, after in pairwise(self.turns):
+            if turn.finish_s is not None and after.arrive_s >= turn.finish_s:
+                yield turn, after.arrive_s - turn.finish_s
 
     @property
     def worst_ttft_s(self) -> float | None:

@@ -159,9 +159,8 @@ def tails_figure(groups: Groups) -> Figure:
 def _gaps_by_tool(run: Run) -> dict[str, list[float]]:
     by_tool: dict[str, list[float]] = {}
     for program in run.metrics.facts.everyone:
-        for before, after in zip(program.turns, program.turns[1:], strict=False):
-            if before.finish_s is not None and after.arrive_s >= before.finish_s:
-                by_tool.setdefault(before.tool or "(none named)", []).append(after.arrive_s - before.finish_s)
+        for turn, gap_s in program.gaps():
+            by_tool.setdefault(turn.tool or "(none named)", []).append(gap_s)
     return by_tool
 
 
