@@ -64,13 +64,13 @@ def _spread(seeds: int) -> str:
 def _head_bar(
     groups: Groups, summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]
 ) -> Bar | None:
-    found = summary.arms[name].metrics[metric]
-    if found is None:
+    value = summary.arms[name].metrics[metric]
+    if value is None:
         return None
     seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
-    few, shown = len(seeds) < ENOUGH_SEEDS, found.within(0.0, float("inf"))
-    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (found.mean, found.mean)
-    return Bar("", name, found.mean, low, high, look, interval_text(shown, form, seeds))
+    few, shown = len(seeds) < ENOUGH_SEEDS, value.within(0.0, float("inf"))
+    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (value.mean, value.mean)
+    return Bar("", name, value.mean, low, high, look, interval_text(shown, form, seeds))
 
 
 def jct_figure(groups: Groups) -> Figure:

@@ -172,7 +172,7 @@ def _trust(page: Page, capacity: int | None) -> str:
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
     said = [f"{seeds} seeds" if seeds > 1 else "one seed", f"{len(page.runs[0].metrics.facts.everyone):,} programs"]
     if capacity:
-        mean, side = knee(page.groups, capacity, baseline)[::2]
+        mean, _, side = knee(page.groups, capacity, baseline)
         said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
@@ -205,16 +205,18 @@ def _comparisons(summary: Summary) -> TextTable:
     return TextTable((*headings, "programs compared"), rows)
 
 
-def _comparison(found: Comparison) -> tuple[str, ...]:
-    kind = "over seeds" if found.ratio.bounds else "one arrival sequence only"
-    known = [each for each in (found.ratio, found.ratio_resampled, found.ratio_within) if each and each.bounds]
-    used, all_programs = found.programs
+def _comparison(comparison: Comparison) -> tuple[str, ...]:
+    kind = "over seeds" if comparison.ratio.bounds else "one arrival sequence only"
+    known = [
+        each for each in (comparison.ratio, comparison.ratio_resampled, comparison.ratio_within) if each and each.bounds
+    ]
+    used, all_programs = comparison.programs
     return (
-        f"{found.ratio.mean:.2f}",
+        f"{comparison.ratio.mean:.2f}",
         f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
-        found.difference_s.text("{:.1f}".format),
-        found.sooner.text("{:.0%}".format),
-        NO_VALUE if found.effect is None else f"{found.effect:.1f}",
+        comparison.difference_s.text("{:.1f}".format),
+        comparison.sooner.text("{:.0%}".format),
+        NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
         f"{used:,} of {all_programs:,}",
     )
 
