@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -169,18 +170,11 @@ def measure(
     if kind == "in process":
         options = {**options, "http_client": in_process()}
     plain = Plain(base_url=url, api_key="k", http_client=options.get("http_client"))
-    ours, opens = made(openai.OpenAI, OpenAI, url, options)
     send = drain if "stream" in kind else lambda client, request: client.chat.completions.create(**request)
-    p = opens("benchmark") if program else None
-    if p is not None:
-        p.__enter__()
-    pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
-    gc.collect()
-    found = pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count)
-    if p is not None:
-        p._leave()
-    uninstrument()
-    return summary(found)
+    with client_to_measure(openai.OpenAI, OpenAI, url, options, program) as ours:
+        pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
+        gc.collect()
+        return summary(pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count))
 
 
 def in_process() -> httpx.Client:
@@ -190,39 +184,40 @@ def in_process() -> httpx.Client:
     return httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, **reply)))
 
 
-def made(theirs: Any, ours: Any, url: str, options: dict[str, Any]) -> tuple[Any, Callable[[str], Any]]:
-    """Return the client to measure, and the function that opens its programs."""
+@contextmanager
+def client_to_measure(theirs: Any, ours: Any, url: str, options: dict[str, Any], program: bool) -> Iterator[Any]:
+    """Make the client of an arm, and enter a program if the arm has one."""
     if options.get("instrument"):
-        agents = instrument(dialect=options["dialect"], record=options.get("record"))
-        return theirs(base_url=url, api_key="k", http_client=options.get("http_client")), agents.program
-    client = ours(base_url=url, api_key="k", **options)
-    return client, client.program
+        opens = instrument(dialect=options["dialect"], record=options.get("record")).program
+        client = theirs(base_url=url, api_key="k", http_client=options.get("http_client"))
+    else:
+        client = ours(base_url=url, api_key="k", **options)
+        opens = client.program
+    p = opens("benchmark") if program else None
+    if p is not None:
+        p.__enter__()
+    yield client
+    if p is not None:
+        p._leave()
+    uninstrument()
 
 
 async def measure_async(
     url: str, options: dict[str, Any], kind: str, request: dict[str, Any], count: int, program: bool
 ) -> dict[str, float]:
-    plain = AsyncPlain(base_url=url, api_key="k")
-    ours, opens = made(openai.AsyncOpenAI, AsyncOpenAI, url, options)
-
     async def send(client: Any) -> None:
         if "stream" in kind:
             await drain_async(client, request)
         else:
             await client.chat.completions.create(**request)
 
-    p = opens("benchmark") if program else None
-    if p is not None:
-        p.__enter__()
-    await pairs_async(lambda: send(plain), lambda: send(ours), 100)
-    gc.collect()
-    found = await pairs_async(lambda: send(plain), lambda: send(ours), count)
-    if p is not None:
-        p._leave()
-    uninstrument()
-    await plain.close()
-    await ours.close()
-    return summary(found)
+    async with AsyncPlain(base_url=url, api_key="k") as plain:
+        with client_to_measure(openai.AsyncOpenAI, AsyncOpenAI, url, options, program) as ours:
+            await pairs_async(lambda: send(plain), lambda: send(ours), 100)
+            gc.collect()
+            pairs = await pairs_async(lambda: send(plain), lambda: send(ours), count)
+        await ours.close()
+    return summary(pairs)
 
 
 def import_ms(repeats: int) -> dict[str, float]:
