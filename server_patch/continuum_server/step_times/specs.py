@@ -271,7 +271,8 @@ _LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
 # Numbers are those of each model's config.json on Hugging Face. They were read in the copies that aiconfigurator-core
 # 0.12.0 bundles in model_configs; where it has none, in THUDM/slime's scripts/models (Qwen3-14B, GLM-4.5 and its Air),
 # transformers' Glm4MoeConfig (Air), LLMServingSim's model_config (Phi-mini-MoE), copies of config.json in public
-# repositories (Qwen2.5, phi-4), the model card (Qwen3-Coder-30B-A3B), xinference's list (the context of GLM-4.6).
+# repositories (Qwen2.5, phi-4, Llama-3.2-3B, Qwen3-4B), the model card (Qwen3-Coder-30B-A3B), xinference's list (the
+# context of GLM-4.6). Of Mistral-7B only the number of parameters was compared.
 MODELS = (
     Model(
         name="llama-3.1-8b",
@@ -283,6 +284,7 @@ MODELS = (
         head_dim=128,
         vocab=128256,
         max_context_tokens=131072,
+        aliases=("llama-3-8b", "deepseek-r1-distill-llama-8b"),
     ),
     Model(
         name="llama-3.1-70b",
@@ -294,7 +296,7 @@ MODELS = (
         head_dim=128,
         vocab=128256,
         max_context_tokens=131072,
-        aliases=("llama-3.3-70b",),
+        aliases=("llama-3.3-70b", "llama-3-70b", "deepseek-r1-distill-llama-70b"),
     ),
     Model(
         name="qwen3-8b",
@@ -348,6 +350,44 @@ MODELS = (
         window_tokens=1024,
         architecture="Gemma3ForConditionalGeneration",
         notes="40 of 48 layers attend to a window of 1,024 tokens",
+    ),
+    Model(
+        name="llama-3.2-3b",
+        layers=28,
+        hidden=3072,
+        intermediate=8192,
+        query_heads=24,
+        kv_heads=8,
+        head_dim=128,
+        vocab=128256,
+        max_context_tokens=131072,
+        tied_embeddings=True,
+    ),
+    Model(
+        name="qwen3-4b",
+        layers=36,
+        hidden=2560,
+        intermediate=9728,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+        tied_embeddings=True,
+        architecture="Qwen3ForCausalLM",
+    ),
+    Model(
+        name="mistral-7b",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=32768,
+        max_context_tokens=32768,
+        architecture="MistralForCausalLM",
+        aliases=("mistral-7b-v0.3", "mistral-7b-instruct-v0.3", "mistral-7b-instruct-v0.2"),
     ),
     _QWEN25_7B,
     _QWEN25_14B,

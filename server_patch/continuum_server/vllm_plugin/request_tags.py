@@ -70,6 +70,8 @@ class Tagged:
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
     """Read the sender of a request from its ``vllm_xargs``. Only digests are accepted."""
     sent = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
+    if not sent:
+        return ANYBODY
     read = {key: value for key, value in sent.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
     return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in sent if key not in read))
 

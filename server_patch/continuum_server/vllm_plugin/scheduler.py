@@ -346,8 +346,8 @@ class ProgramSchedulerMixin(Scheduler):
     # ------------------------------------------------------------------------------------- events
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        ids = turn.program.name, turn.index, turn.request_id
-        self.tell(SchedulerEvent(now_s, kind, *ids, turn_id=turn.turn_id, **facts))
+        name, index = turn.program.name, turn.index
+        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)

@@ -29,10 +29,13 @@ class TagReader:
         self._logged: set[str] = set()
 
     def read(self, request: Request) -> tuple[Tags, Caller]:
-        xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
+        xargs, hints = touch_points.extra_args(request), touch_points.kv_hints(request)
+        if hints is not None:
+            xargs = {**hints_to_xargs(hints), **xargs}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
         caller = read_caller(xargs)
-        self.note_rejected((*read.rejected, *caller.rejected))
+        if read.rejected or caller.rejected:
+            self.note_rejected((*read.rejected, *caller.rejected))
         return read.tags, caller
 
     def note_rejected(self, names: Sequence[str], count: int | None = None) -> None:
