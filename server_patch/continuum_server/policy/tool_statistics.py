@@ -31,8 +31,8 @@ class ToolSamples(Generic[Samples]):
     """
 
     def __init__(self, make: Callable[[], Samples], max_tools: int = MAX_TOOLS) -> None:
-        self.all = make()
-        self.by_tool = Lru[str, Samples](make, max_tools)
+        self.all: Samples = make()
+        self.by_tool: Lru[str, Samples] = Lru(make, max_tools)
 
     def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
         """Add a tool time. ``own_s``: the time in this tool's own samples; None: ``seconds``."""
