@@ -122,7 +122,7 @@ def _check(config: ServerConfig) -> None:
 
 
 def _check_model_folder(model: str) -> None:
-    """Check that a model's folder can be one. A relative path that does not exist is a name, which vLLM looks up."""
+    """Check a model's folder. A relative path that does not exist is taken for a name, which vLLM looks up."""
     folder = Path(model).expanduser()
     if folder.is_absolute() and not folder.exists():
         raise ServerError(f"model {model}: no such folder")

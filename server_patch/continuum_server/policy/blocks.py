@@ -13,7 +13,7 @@ class DistinctBlocks:
     def __init__(self) -> None:
         self._held: set[Hashable] = set()
         self._further: Counter[Hashable] = Counter()
-        """Of blocks with at least two holders: the holders but one."""
+        """Number of holders minus one, of the blocks that have at least two holders."""
         self.repeats = 0
         """Sum of the blocks of all holders, minus the number of distinct blocks."""
 

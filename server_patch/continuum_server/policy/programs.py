@@ -200,7 +200,7 @@ def continues(program: ProgramState, prompt: Prompt) -> bool:
 
 
 def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int, Hashable] | None:
-    """Return the block that a prompt must contain to continue this prompt: the middle one of those not shared."""
+    """Return the block that a prompt must contain to continue this one: the middle of the blocks not shared."""
     if not blocks:
         return None
     last = len(blocks) - 1

@@ -70,7 +70,7 @@ largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.
 largest 17%. Communication is in none of them: see ``links`` for the RTX PRO 6000.
 """
 SIMILAR = {"rtx-3090": "rtx-4090", "rtx-a5000": "l40s", "a10g": "l40s", "l4": "l40s"}
-"""Cards that nobody measured, and the measured card whose shares they are given: a consumer card, or one with error
+"""The measured card whose shares are used for a card without measurements. One is a consumer card, the other has error
 correction in its GDDR6 memory."""
 
 

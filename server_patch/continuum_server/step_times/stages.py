@@ -1,10 +1,10 @@
-"""Pipeline stages: the layers of a model in several groups of GPUs, one after the other (vLLM's
+"""Step times with pipeline stages, which are groups of GPUs with a part of the model's layers each (vLLM's
 ``--pipeline-parallel-size``).
 
-vLLM keeps as many batches in flight as there are stages. One step here is one token of every request: the requests are
-dealt evenly to the batches, and a batch takes its time through all stages, or longer where the busiest stage must pass
-all batches in that time. Not modelled: sending activations from stage to stage, batches of uneven size, and the first
-pass of a prompt of several chunks, in which the later stages still wait for it.
+vLLM runs as many batches at the same time as there are stages. A step in this module generates one token of every
+request. The requests are divided evenly into batches. A step takes as long as a batch needs for all stages, or as long
+as the busiest stage needs for all batches, whichever is longer. Not modelled are sending activations from stage to
+stage, batches of uneven size, and the first pass of a prompt with several chunks, during which later stages are idle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenan
 
 
 def layers_of_stages(layers: int, stages: int) -> list[int]:
-    """Layers of each stage, as vLLM divides them (``vllm/distributed/utils.py``, ``get_pp_indices``): the rest goes to
-    the stages before the last.
+    """Return the number of layers of each stage, as in vLLM (``vllm/distributed/utils.py``, ``get_pp_indices``).
+
+    The remainder of the division goes to the stages before the last.
 
     Raises:
-        OutOfRange: fewer layers than stages.
+        OutOfRange: there are fewer layers than stages.
     """
     if not 1 <= stages <= layers:
         raise OutOfRange(f"{stages} pipeline stages: the model's {layers} layers make 1 to {layers} stages")
@@ -31,10 +32,10 @@ def layers_of_stages(layers: int, stages: int) -> list[int]:
 
 
 def staged(times: StepTimes, layers: int, stages: int, chunk_tokens: int) -> StepTimes:
-    """The times of a model of so many layers in so many stages; ``times`` itself for a single stage.
+    """Return the step times of a model with ``layers`` layers in ``stages`` stages; ``times`` for a single stage.
 
     Raises:
-        OutOfRange: fewer layers than stages.
+        OutOfRange: there are fewer layers than stages.
     """
     busiest = max(layers_of_stages(layers, stages)) / layers
     return times if stages == 1 else StagedStepTimes(times, stages, busiest, chunk_tokens)
@@ -44,10 +45,10 @@ class StagedStepTimes:
     """``StepTimes`` of an engine with pipeline stages.
 
     Args:
-        times: of a batch that passes all layers.
+        times: times of a batch that passes all layers.
         stages: number of stages, two or more.
         busiest: the busiest stage's share of a batch's time.
-        chunk_tokens: most tokens of one batch; a longer chunk is that of several batches.
+        chunk_tokens: largest number of tokens in a batch. A longer chunk is divided into several batches.
     """
 
     def __init__(self, times: StepTimes, stages: int, busiest: float, chunk_tokens: int) -> None:

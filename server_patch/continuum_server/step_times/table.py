@@ -182,7 +182,7 @@ class TableStepTimes:
         return pairs_ms
 
     def _decode_line(self, batch: int) -> _Line:
-        """Attention of one batch size by mean context; made at its first use."""
+        """Return the attention time of a batch size by the mean context. The function is created at its first use."""
         line = self._decode.get(batch)
         if line is None:
             table = self._table
