@@ -10,16 +10,23 @@ import threading
 from pathlib import Path
 
 import pytest
-from continuum_bench.virtual.pool import Outcome, play_here
+from continuum_bench.virtual.pool import Outcome, Report, play_here
 from pool_tasks import Ends, Lingers, Presses
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done_and_starts_no_more() -> None:
+def test_ctrl_c_keeps_what_is_done_and_starts_no_more(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
-    tasks = [Ends("first"), Presses("second", os.getpid()), Ends("third")]
+    second_began = tmp_path / "began"
+
+    def tell(report: Report) -> None:
+        told.append((report.cell, report.state))
+        if told[-1] == ("second", "loading"):
+            second_began.touch()
+
+    tasks = [Ends("first"), Presses("second", os.getpid(), after=second_began), Ends("third")]
     before = signal.getsignal(signal.SIGINT)
-    outcome = play_here(tasks, 1, lambda report: told.append((report.cell, report.state)))
+    outcome = play_here(tasks, 1, tell)
     assert outcome == Outcome(done=["first"], interrupted=True)
     assert told == [("first", "loading"), ("first", "done"), ("second", "loading")]
     assert signal.getsignal(signal.SIGINT) is before

@@ -74,7 +74,7 @@ def test_the_reference_is_written_from_the_code(site: Path) -> None:
 def opened(page: Path) -> tuple[str, list[str]]:
     """A page's document after its scripts ran, and the browser's complaints."""
     flags = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
-    command = ["chromium", *flags.split(), "--enable-logging=stderr", "--virtual-time-budget=9000", "--dump-dom"]
+    command = ["chromium", *flags.split(), "--enable-logging=stderr", "--virtual-time-budget=120000", "--dump-dom"]
     done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=300, check=False)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line]
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 from continuum_bench.cli import main
 
@@ -39,8 +40,9 @@ def run(folder: str, arguments: list[str]) -> tuple[str, int]:
 
 if __name__ == "__main__":
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(sys.argv[1])
+    listener.bind(f"{sys.argv[1]}.new")
     listener.listen()
+    Path(f"{sys.argv[1]}.new").rename(sys.argv[1])  # who finds it can connect
     while True:
         connection, _ = listener.accept()
         with connection:

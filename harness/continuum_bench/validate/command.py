@@ -21,14 +21,14 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.memory import blocks_of_a_full_pool
+from continuum_bench.validate.memory import refined_blocks
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
-LEAST_SHARE = 0.7
-"""Of the KV blocks that are computed: requests that wait while fewer are held wait for something else."""
+LEAST_UTILIZATION = 0.7
+"""Of the GPU's memory: requests that wait while less KV is held than would fit then wait for something else."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
@@ -159,11 +159,19 @@ def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
     """From the log, where it shows a full pool and its requests share nothing."""
     if any(each.program_id is not None for each in run.served):
         return None
-    found = blocks_of_a_full_pool(run.served, config.max_num_seqs, config.block_size)
+
+    def play_with(blocks: int) -> list[Served] | None:
+        try:
+            return play(run, replace(config, kv_blocks=blocks), times_of(config), is_asynchronous(config.vllm))
+        except BenchError:
+            return None
+
+    found = refined_blocks(run.served, config.max_num_seqs, config.block_size, play_with)
     if found is None:
         return None
+    least = min(LEAST_UTILIZATION, config.gpu_memory_utilization)
     try:
-        return found if found >= LEAST_SHARE * shape_of(config).num_blocks else None
+        return found if found >= shape_of(replace(config, gpu_memory_utilization=least)).num_blocks else None
     except DoesNotFit:
         return found
 

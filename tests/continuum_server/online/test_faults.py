@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,10 +121,7 @@ def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: in
     """vLLM itself, asked to end while its engine starts, waits for that engine for ten minutes."""
     served = serve_command(tmp_path)
     try:
-        for _ in range(1200):
-            if (tmp_path / "log").exists() and "(EngineCore pid=" in (tmp_path / "log").read_text():
-                break
-            time.sleep(0.1)
+        os.kill(engine_that_starts(tmp_path / "log"), signal.SIGSTOP)  # it never gets ready
         sessions = sessions_of(tmp_path)
         assert any("EngineCore" in line for line in processes_of(sessions).values())
         served.send_signal(number)
@@ -132,3 +130,13 @@ def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: in
         served.kill()
     assert (served.returncode, output, errors) == (130, "", "stopped\n")
     assert ends_soon(sessions) == []
+
+
+def engine_that_starts(log: Path) -> int:
+    """The process of the engine core, from the first line that it writes."""
+    for _ in range(3000):
+        found = re.search(r"\(EngineCore pid=(\d+)\)", log.read_text()) if log.exists() else None
+        if found:
+            return int(found[1])
+        time.sleep(0.1)
+    raise AssertionError("no engine core has started")
