@@ -1,4 +1,4 @@
-"""``validate``: a real server's request log beside the same requests on the virtual engine."""
+"""``validate``: compares a real server's request log with the same requests on the virtual engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fi
 from continuum_bench.validate.served import LoggedRun, Served
 
 LEAST_UTILIZATION = 0.7
-"""Of the GPU's memory: requests that wait while less KV is held than would fit then wait for something else."""
+"""Share of the GPU's memory with which the smallest believable number of KV blocks is computed. If requests wait while
+fewer blocks are held, they wait for something else than memory."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
@@ -36,7 +37,7 @@ SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run: the requests that are reported, as measured and as modelled."""
+    """The reported requests of one run, as measured and as modelled."""
 
     run: LoggedRun
     config: EngineConfig
@@ -45,7 +46,7 @@ class Compared:
     modelled: tuple[Served, ...]
     calibration: Calibration | None
     blocks_from: str
-    """Where the number of KV blocks comes from."""
+    """The source of the number of KV blocks, in words."""
 
     def to_json(self) -> dict[str, Any]:
         measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
@@ -106,11 +107,13 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
 
 
 def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
-    """The server as the options say, else as the log says, else as vLLM starts it on that GPU.
+    """Return the configuration of the logged server.
+
+    Each setting comes from the options, else from the log, else from vLLM's defaults for the GPU.
 
     Raises:
-        BenchError: no GPU or no model is known.
-        StepTimesError, EngineError: they do not exist, or do not go together.
+        BenchError: neither the options nor the log name the GPU or the model.
+        StepTimesError, EngineError: the GPU or the model is unknown, or settings conflict.
     """
     said = run.server
     model, card = options.model or said.model, options.gpu or said.gpu
@@ -156,7 +159,7 @@ def _blocks_from(run: LoggedRun, options: ValidateOptions, config: EngineConfig)
 
 
 def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
-    """From the log, where it shows a full pool and its requests share nothing."""
+    """Estimate the number of KV blocks, if the log shows a full pool and its requests share no prefixes."""
     if any(each.program_id is not None for each in run.served):
         return None
 
@@ -177,8 +180,10 @@ def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
-    """max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py), as far as step times reach:
-    vLLM says 1,024 requests for the large GPUs."""
+    """Return the default max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py).
+
+    On large GPUs vLLM allows 1,024 requests; the tables of step times end at ``MAX_BATCH``.
+    """
     if memory_gib >= LARGEST_GPU_GIB:
         return MAX_BATCH, 16384
     if memory_gib >= LARGE_GPU_GIB and not gpu.startswith("a100"):
