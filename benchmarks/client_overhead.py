@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,14 @@ LARGE = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 6
 
 
 def pairs_sync(plain: Callable[[], Any], ours: Callable[[], Any], count: int) -> list[tuple[float, float]]:
-    """Seconds of each, in pairs; which goes first alternates."""
+    """Time both calls ``count`` times, and return the seconds in pairs. The call that goes first alternates."""
     result = []
     for number in range(count):
         times = {}
-        for which in (plain, ours) if number % 2 else (ours, plain):
+        for call in (plain, ours) if number % 2 else (ours, plain):
             start = clock()
-            which()
-            times[which] = clock() - start
+            call()
+            times[call] = clock() - start
         result.append((times[plain], times[ours]))
     return result
 
@@ -120,10 +121,10 @@ async def pairs_async(
     result = []
     for number in range(count):
         times = {}
-        for which in (plain, ours) if number % 2 else (ours, plain):
+        for call in (plain, ours) if number % 2 else (ours, plain):
             start = clock()
-            await which()
-            times[which] = clock() - start
+            await call()
+            times[call] = clock() - start
         result.append((times[plain], times[ours]))
     return result
 
@@ -134,7 +135,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """Microseconds."""
+    """Summarise pairs of seconds (plain, ours), in microseconds."""
     added = [(ours - plain) * 1e6 for plain, ours in pairs]
     chance = random.Random(1)
     medians = [quantile(chance.choices(added, k=len(added)), 0.5) for _ in range(400)]
@@ -169,64 +170,58 @@ def measure(
     if kind == "in process":
         options = {**options, "http_client": in_process()}
     plain = Plain(base_url=url, api_key="k", http_client=options.get("http_client"))
-    ours, opens = made(openai.OpenAI, OpenAI, url, options)
     send = drain if "stream" in kind else lambda client, request: client.chat.completions.create(**request)
-    p = opens("benchmark") if program else None
-    if p is not None:
-        p.__enter__()
-    pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
-    gc.collect()
-    found = pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count)
-    if p is not None:
-        p._leave()
-    uninstrument()
-    return summary(found)
+    with client_to_measure(openai.OpenAI, OpenAI, url, options, program) as ours:
+        pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
+        gc.collect()
+        return summary(pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count))
 
 
 def in_process() -> httpx.Client:
-    """Answers each call in this process, so that other jobs and the network do not count."""
+    """Return an HTTP client that answers each call in this process, without a network."""
     body = answer().split(b"\r\n\r\n", 1)[1]
     reply = {"content": body, "headers": {"content-type": "application/json"}}
     return httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, **reply)))
 
 
-def made(theirs: Any, ours: Any, url: str, options: dict[str, Any]) -> tuple[Any, Callable[[str], Any]]:
-    """The client to measure, and what opens its programs."""
+@contextmanager
+def client_to_measure(theirs: Any, ours: Any, url: str, options: dict[str, Any], program: bool) -> Iterator[Any]:
+    """Make the client of an arm, and enter a program if the arm has one."""
     if options.get("instrument"):
-        agents = instrument(dialect=options["dialect"], record=options.get("record"))
-        return theirs(base_url=url, api_key="k", http_client=options.get("http_client")), agents.program
-    client = ours(base_url=url, api_key="k", **options)
-    return client, client.program
+        opens = instrument(dialect=options["dialect"], record=options.get("record")).program
+        client = theirs(base_url=url, api_key="k", http_client=options.get("http_client"))
+    else:
+        client = ours(base_url=url, api_key="k", **options)
+        opens = client.program
+    p = opens("benchmark") if program else None
+    if p is not None:
+        p.__enter__()
+    yield client
+    if p is not None:
+        p._leave()
+    uninstrument()
 
 
 async def measure_async(
     url: str, options: dict[str, Any], kind: str, request: dict[str, Any], count: int, program: bool
 ) -> dict[str, float]:
-    plain = AsyncPlain(base_url=url, api_key="k")
-    ours, opens = made(openai.AsyncOpenAI, AsyncOpenAI, url, options)
-
     async def send(client: Any) -> None:
         if "stream" in kind:
             await drain_async(client, request)
         else:
             await client.chat.completions.create(**request)
 
-    p = opens("benchmark") if program else None
-    if p is not None:
-        p.__enter__()
-    await pairs_async(lambda: send(plain), lambda: send(ours), 100)
-    gc.collect()
-    found = await pairs_async(lambda: send(plain), lambda: send(ours), count)
-    if p is not None:
-        p._leave()
-    uninstrument()
-    await plain.close()
-    await ours.close()
-    return summary(found)
+    async with AsyncPlain(base_url=url, api_key="k") as plain:
+        with client_to_measure(openai.AsyncOpenAI, AsyncOpenAI, url, options, program) as ours:
+            await pairs_async(lambda: send(plain), lambda: send(ours), 100)
+            gc.collect()
+            pairs = await pairs_async(lambda: send(plain), lambda: send(ours), count)
+        await ours.close()
+    return summary(pairs)
 
 
 def import_ms(repeats: int) -> dict[str, float]:
-    """Milliseconds of a fresh process's import, in alternation."""
+    """Return the milliseconds of the imports, each in fresh processes that alternate."""
     timed = "import time; s = time.perf_counter(); {}; print((time.perf_counter() - s) * 1e3)"
     code = {
         "openai": timed.format("from openai import OpenAI"),

@@ -38,7 +38,7 @@ GPU, MODEL, BLOCK, CHUNK = "a100-80gb", "llama-3.1-8b", 16, 2048
 
 @dataclass(frozen=True)
 class Result:
-    """Means over programs of JCT and queueing time in seconds; the hit ratio over all prompts."""
+    """Means over programs of JCT and queue wait in seconds, and the hit ratio over all prompts."""
 
     jct_s: float
     bubble_s: float
@@ -52,7 +52,7 @@ def theirs(trace: Path, jps: float, seed: int, binary: str, folder: Path) -> Res
 
 
 def play_theirs(programs: Iterable[Program], binary: str, folder: Path) -> list[dict[str, Any]]:
-    """aisimulate's record of every request."""
+    """Run aisimulate, and return its record of every request."""
     folder.mkdir()
     rows = folder / "trace.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in mooncake_rows(programs, BLOCK)))

@@ -33,9 +33,9 @@ from continuum_server.server_config import ServerConfig
 
 DOCS = Path(__file__).parents[1] / "docs" / "server"
 LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times constant:0.01 --no-report --seed 1 --quiet"
-"""Tools so quick that every policy that pins does so."""
+"""The tools are so quick that every policy that pins at all pins here."""
 HOLDING = "Only under policies that hold KV"
-"""The row of panels that are empty, and rightly so, where no pin was ever made."""
+"""The title of the row of panels that have no data until a pin is made."""
 OPTIONS: dict[str, dict[str, Any]] = {"continuum": {"cold_samples": 0}, "static-ttl": {"ttl_s": 2.0}}
 DEADLINE_S = 60.0
 RATE_INTERVAL = "5m"
@@ -85,7 +85,7 @@ def _scraped(client: httpx.Client) -> bool:
 
 
 def values(client: httpx.Client, query: str) -> list[float]:
-    """What Prometheus answers now, without what is not a number."""
+    """Ask Prometheus, and return the values that are numbers."""
     answer = client.get("/api/v1/query", params={"query": query})
     if answer.status_code != 200:
         raise ValueError(f"{query}: {answer.text}")
@@ -103,7 +103,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
 
 
 def queries(policy: str, holds: bool) -> dict[str, str]:
-    """The queries of the dashboard panels that apply to this policy, by panel title."""
+    """Return the queries of the dashboard panels that apply to this policy, by panel title."""
     found: dict[str, str] = {}
     shown = True
     for panel in json.loads((DOCS / "grafana.json").read_text())["panels"]:

@@ -9,13 +9,11 @@ Prints the table of docs/results/engines.md.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from commands import bench, policies
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_config import ServerConfig
@@ -23,19 +21,9 @@ from continuum_server.server_config import ServerConfig
 POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum")
 
 
-def bench(*arguments: object) -> None:
-    command = [sys.executable, "-m", "continuum_bench", *map(str, arguments)]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def summary(folder: Path, policy: str) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads((folder / "summary.json").read_text())["policies"][policy]
-    return row
-
-
 def emulated(trace: Path, policy: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Mean results over seeds. Each seed gets a new server, so that no policy keeps what it learned from an earlier
-    seed."""
+    """Return mean results over seeds. Each seed has a new server, so that the policy has learned nothing from other
+    seeds."""
     rows = []
     for seed in range(options.seeds):
         out = folder / f"emulated-{policy}-{seed}"
@@ -50,7 +38,7 @@ def emulated(trace: Path, policy: str, options: argparse.Namespace, folder: Path
         with Server(config, out.with_suffix(".log")) as server:
             load = ["replay", trace, "--jps", options.jps, "--seed", seed, "--base-url", f"{server.url}/v1"]
             bench(*load, "--scheduler-records", config.record, "--label", policy, "--no-report", "--out", out)
-        rows.append(summary(out, policy))
+        rows.append(policies(out)[policy])
     return {name: sum(row[name] for row in rows) / len(rows) for name in FIGURES}
 
 
@@ -71,19 +59,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         virtual = folder / "virtual"
-        load = [
-            "replay",
-            options.trace,
-            "--jps",
-            options.jps,
-            "--seeds",
-            options.seeds,
-            "--kv-blocks",
-            options.kv_blocks,
-        ]
-        bench(*load, "--gpu", options.gpu, "--policy", options.policy, "--no-report", "--out", virtual)
+        load = ["replay", options.trace, "--jps", options.jps, "--seeds", options.seeds]
+        engine = ["--kv-blocks", options.kv_blocks, "--gpu", options.gpu, "--policy", options.policy]
+        bench(*load, *engine, "--no-report", "--out", virtual)
         for policy in options.policy.split(","):
-            modelled, lived = summary(virtual, policy), emulated(options.trace, policy, options, folder)
+            modelled, lived = policies(virtual)[policy], emulated(options.trace, policy, options, folder)
             print(line(policy, "virtual", modelled, ""))  # noqa: T201
             ratio = lived["jct_mean_s"] / modelled["jct_mean_s"]
             print(line("", "emulated", lived, f"{ratio:.3f}"), flush=True)  # noqa: T201

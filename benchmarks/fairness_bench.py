@@ -73,7 +73,7 @@ class Engine:
         self.scheduler.add_request(request)
 
     def run(self, over: Callable[[], bool], limit_s: float) -> None:
-        """Run until ``done``, until the clock reaches the limit, or until nothing is left to do."""
+        """Run until ``over`` returns true, until the clock reaches the limit, or until nothing is left to do."""
         while not over() and self.now_s < limit_s:
             while self._due and self._due[0][0] <= self.now_s:
                 heapq.heappop(self._due)[2]()
@@ -81,7 +81,7 @@ class Engine:
                 return
 
     def _wait(self) -> bool:
-        """Nothing can be scheduled: advance the clock to the next event. False if there is none."""
+        """Advance the clock to the next event, because nothing can be scheduled. Return False if there is none."""
         deadline_s = self.scheduler.table.next_deadline_s()
         instants = [self._due[0][0]] if self._due else []
         if deadline_s is not None:
@@ -90,7 +90,7 @@ class Engine:
         return bool(instants)
 
     def _step(self) -> bool:
-        """Run one step of the engine. False if nothing could be scheduled."""
+        """Run one step of the engine. Return False if nothing could be scheduled."""
         output = self.scheduler.schedule()
         order, batch, sampled = list(output.num_scheduled_tokens), Batch(), []
         for request_id, tokens in output.num_scheduled_tokens.items():

@@ -47,13 +47,13 @@ Row = Callable[[int, int], list[Ask]]
 
 
 def ids(name: str, count: int) -> list[int]:
-    """Arbitrary token ids. Texts with different names share no block; a shorter text is a prefix of a longer one of
-    its name."""
+    """Return arbitrary token ids. Texts with different names share no block; of two texts with one name, the shorter is
+    a prefix of the longer."""
     return random.Random(name).choices(range(300, 8000), k=count)
 
 
 def honest(program: int, turn: int, before: Sequence[int]) -> Ask:
-    """A turn of an honest program; ``before`` is the prompt and the answer of the first turn."""
+    """Return a turn of an honest program; ``before`` is the prompt and the answer of the first turn."""
     prompt = [*before, *ids(f"tool {program}", HONEST_MORE)] if turn else ids(f"task {program}", HONEST_PROMPT)
     return Ask(prompt, HONEST_OUTPUT, Tags(program_id=f"honest-{program}", is_last_step=bool(turn)))
 
@@ -146,11 +146,11 @@ ROWS: dict[str, tuple[Row, str]] = {
     "untagged": (untagged, "untagged requests"),
     FRESH: (fresh_id, "a fresh id for each request"),
     "shared-old-id": (shared_old_id, "one old id, the same for all"),
-    "child-of-old": (child_of_old, "fresh ids, the parent an old program"),
+    "child-of-old": (child_of_old, "fresh ids whose parent is an old program"),
     "own-old-id": (own_old_id, "an old id per client, unrelated prompts"),
     "own-old-id-continued": (own_old_id_continued, "an old id per client, prompts that continue"),
-    "last-step": (last_step, "a fresh id for each request, said to be its last step"),
-    "chain": (chain, "fresh ids, each the child of the one before"),
+    "last-step": (last_step, "a fresh id for each request, tagged as its last step"),
+    "chain": (chain, "fresh ids, each a child of the id before"),
     "one-prompt": (one_prompt, "one old id, the same prompt each time"),
     "fresh-id-hints": (fresh_id_hints, "a fresh id for each request, with hints"),
     "own-old-id-hints": (own_old_id_hints, "an old id per client, with hints"),

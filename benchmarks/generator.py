@@ -54,7 +54,7 @@ CONCURRENCY, CLOSED_REQUESTS, RATE, RATE_S = 64, 3000, 100, 20
 
 @contextmanager
 def light_server(ttft_ms: float, tpot_ms: float) -> Iterator[str]:
-    """The server's address, up to the port."""
+    """Start the server, and yield its URL without a path."""
     last_core = str(max(os.sched_getaffinity(0)))
     command = [sys.executable, HERE / "light_server.py", "--ttft-ms", ttft_ms, "--tpot-ms", tpot_ms, "--cpu", last_core]
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
@@ -102,7 +102,7 @@ def agent_programs(count: int, tokens: int) -> list[Program]:
 
 
 def most_at_once(folder: Path) -> int:
-    """The largest number of programs that ran at the same time, from the records."""
+    """Return the largest number of programs that ran at the same time, from the records."""
     starts = [(arrival.due_s, 1) for arrival in read_arrivals(folder)]
     ends = [(record.finish_s or 0.0, -1) for record in read_turns(folder) if record.is_last]
     steps = sorted([*starts, *ends], key=lambda step: (step[0], step[1]))

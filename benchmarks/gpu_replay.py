@@ -13,23 +13,25 @@ beside the live runs in --out. Prints the tables of docs/results/gpu.md.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from commands import bench, markdown, policies
+from continuum_analysis.compare.intervals import number_text
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.local_model import ensure_model
 from continuum_server.server_config import ServerConfig
 from continuum_server.step_times.catalog import find_model
 
-HEADER = "| policy | where | JCT mean, s | P95 | bubble | prefix hit | pin hit |\n" + "|---" * 7 + "|"
-
-
-def bench(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "continuum_bench", *map(str, arguments)], check=True)
+HEADINGS = ("policy", "where", "JCT mean, s", "P95", "bubble", "prefix hit", "pin hit")
+METRICS = {
+    "jct_mean_s": "{:.1f}",
+    "jct_p95_s": "{:.1f}",
+    "bubble_mean_s": "{:.1f}",
+    "prefix_hit_ratio": "{:.1%}",
+    "pin_hit_ratio": "{:.0%}",
+}
 
 
 def config_of(options: argparse.Namespace, policy: str, profile: Path | None) -> ServerConfig:
@@ -44,22 +46,17 @@ def config_of(options: argparse.Namespace, policy: str, profile: Path | None) ->
     }
     if options.engine == "gpu":
         folder = ensure_model(find_model("llama-3.1-8b"))
-        arguments = ("--load-format", "dummy", *more_of(options, "server_argument"))
+        arguments = ("--load-format", "dummy", *options.server_argument)
         return ServerConfig(engine="gpu", model=str(folder), vllm_arguments=arguments, **common)
-    common["vllm_arguments"] = tuple(more_of(options, "server_argument"))
+    common["vllm_arguments"] = tuple(options.server_argument)
     if options.engine == "cpu":
         return ServerConfig(engine="cpu", **{**common, "block_size": 32, "kv_blocks": options.kv_blocks // 2})
     return ServerConfig(engine="emulated", emulated=EmulatedSettings(gpu=options.gpu), **common)
 
 
-def more_of(options: argparse.Namespace, name: str) -> list[Any]:
-    """A list of options that a caller of ``play`` need not know."""
-    return list(getattr(options, name, []))
-
-
 def workload(options: argparse.Namespace) -> list[Any]:
     load = ["replay", options.trace, "--jps", options.jps, "--num-programs", options.num_programs]
-    return load + more_of(options, "workload")
+    return [*load, "--length-scale", options.length_scale, "--seed", options.seed]
 
 
 def play(options: argparse.Namespace, policy: str, profile: Path | None) -> dict[str, Any]:
@@ -67,12 +64,12 @@ def play(options: argparse.Namespace, policy: str, profile: Path | None) -> dict
     with Server(config, options.out / f"{policy}.log") as server:
         load = workload(options)
         load += ["--base-url", f"{server.url}/v1", "--label", policy, "--no-report", "--skip-invalid", "--out", out]
-        if getattr(options, "time_limit_s", None) is not None:
+        if options.time_limit_s is not None:
             load += ["--time-limit-s", options.time_limit_s]
         if config.record is not None:
             load += ["--scheduler-records", config.record]
         bench(*load)
-    return summary(out, policy)
+    return policies(out)[policy]
 
 
 def play_virtually(options: argparse.Namespace, policy: str, profile: Path) -> dict[str, Any]:
@@ -80,12 +77,7 @@ def play_virtually(options: argparse.Namespace, policy: str, profile: Path) -> d
     out = options.out / f"virtual-{name}"
     load = [*workload(options), "--profile", profile, "--kv-blocks", options.kv_blocks, "--policy", name]
     bench(*load, "--skip-invalid", "--no-report", "--out", out)
-    return summary(out, name)
-
-
-def summary(folder: Path, policy: str) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads((folder / "summary.json").read_text())["policies"][policy]
-    return row
+    return policies(out)[name]
 
 
 def main() -> None:
@@ -112,7 +104,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.live and options.virtual:
         parser.error("--live and --virtual exclude each other")
-    options.workload = ["--length-scale", options.length_scale, "--seed", options.seed]
     profile = options.out / "profile.json"
     if not options.virtual:
         options.out.mkdir(parents=True)
@@ -120,21 +111,16 @@ def main() -> None:
             bench("profile", "--base-url", f"{server.url}/v1", "--out", profile)
     rows = []
     for policy in options.policy.split(","):
-        live = summary(options.out / f"live-{policy}", policy) if options.virtual else play(options, policy, profile)
-        rows.append(line(policy, f"live ({options.engine})", live))
+        folder = options.out / f"live-{policy}"
+        live = policies(folder)[policy] if options.virtual else play(options, policy, profile)
+        rows.append([policy, f"live ({options.engine})", *cells(live)])
         if not options.live:
-            rows.append(line("", "virtual, with the profile", play_virtually(options, policy, profile)))
-    print(HEADER + "\n" + "\n".join(rows))  # noqa: T201
+            rows.append(["", "virtual, with the profile", *cells(play_virtually(options, policy, profile))])
+    print(markdown(HEADINGS, rows))  # noqa: T201
 
 
-def line(policy: str, where: str, row: dict[str, Any]) -> str:
-    def show(name: str, form: str) -> str:
-        return "-" if row.get(name) is None else format(row[name], form)
-
-    figures = [("jct_mean_s", ".1f"), ("jct_p95_s", ".1f"), ("bubble_mean_s", ".1f"), ("prefix_hit_ratio", ".1%")]
-    return (
-        f"| {policy} | {where} | " + " | ".join(show(*figure) for figure in [*figures, ("pin_hit_ratio", ".0%")]) + " |"
-    )
+def cells(row: dict[str, Any]) -> list[str]:
+    return [number_text(row.get(name), form) for name, form in METRICS.items()]
 
 
 if __name__ == "__main__":

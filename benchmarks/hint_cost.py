@@ -1,9 +1,9 @@
-"""What a predicted tool time costs the scheduler per turn, beside the choice of a hold without it.
+"""Measures how much processor time a predicted tool time costs the scheduler for each turn.
 
     python benchmarks/hint_cost.py [--turns 20000]
 
-One program plays turns under ``working-set`` and ``continuum`` with 1,000 recorded gaps; the time is that of the policy
-for a turn's arrival, start and finish: a tenth of the turns take less.
+One program plays turns under ``working-set`` and ``continuum`` with 1,000 recorded gaps. The time is that of the policy
+for a turn's arrival, start and finish; the first decile over turns is printed.
 """
 
 from __future__ import annotations

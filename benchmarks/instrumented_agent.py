@@ -1,4 +1,4 @@
-"""Runs a LangGraph agent that does not know us on an emulated server, as it is and under continuum-instrument.
+"""Runs a LangGraph agent without Continuum's client on an emulated server, unchanged and under continuum-instrument.
 
     make frameworks; python benchmarks/instrumented_agent.py [--programs 20] [--turns 5] [--kv-blocks 6000]
 
@@ -75,7 +75,7 @@ def counted(metrics: str, name: str) -> float:
 
 
 def play(arm: str, config: ServerConfig, programs: int, turns: int) -> str:
-    """One arm, as a row of the table."""
+    """Play one arm, and return its row of the table."""
     variables = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}"}
     with tempfile.TemporaryDirectory() as folder, Server(config, Path(folder) / "log") as server:
         (Path(folder) / "agent.py").write_text(AGENT)

@@ -1,4 +1,4 @@
-"""How near a policy is to the limit: lower bounds on mean JCT and wall time, from step times and pool size alone.
+"""Computes lower bounds on mean JCT and wall time from step times and pool size, and how near a policy comes to them.
 
     python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--slowed] [--unlimited F] [--runs F ...]
 
@@ -40,7 +40,7 @@ from continuum_traces.conversation import Job
 from own_policy import engine_of, jobs_of, play, read_cells
 
 Piece = tuple[float, float]
-"""Part of a program: seconds that it takes at least, and seconds of the engine's work in it (0 between turns)."""
+"""A part of a program: the seconds that it takes at least, and its seconds of engine work (0 between turns)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Line:
 
 
 class Machine:
-    """Lower bounds on what a GPU and its pool need for a turn.
+    """Computes lower bounds on the time that a GPU with its pool needs for a turn.
 
     Args:
         times: step times from a table.
@@ -70,7 +70,7 @@ class Machine:
         overhead_s, request_s = times.provenance.step_overhead_ms / 1e3, times.provenance.request_overhead_ms / 1e3
         batches, means = np.array(table.decode_batch), np.array(table.decode_context_tokens)
         decode_s = np.array(table.decode_attention_ms) / 1e3
-        # bilinear between grid points, as batch * mean is: what holds at the grid's points holds between them
+        # Step times and batch * mean are bilinear between grid points, so a bound at the points holds between them.
         context_s = float((decode_s / (batches[:, None] * means)).min())
         pair_s = 0.0  # FlashAttention-2 overlaps prompts with the reading of decodes, which may hide either
         if mixed is None:
@@ -86,7 +86,7 @@ class Machine:
         self._least_attention_s = _least_attention(batches, means, decode_s, self._grid, shape.max_num_seqs)
 
     def pieces(self, job: Job, line: Line) -> Iterator[Piece]:
-        """The program as pieces: for each turn its prefill, its decode steps, and the gap after it."""
+        """Yield the pieces of a program: for each turn its prefill, its decode steps, and the gap after it."""
         program = job.program
         turns = zip(program.turns, program.prompt_tokens(), program.reusable_tokens(), strict=True)
         for index, (turn, prompt, reusable) in enumerate(turns):
@@ -99,7 +99,7 @@ class Machine:
                 yield turn.gap_s, 0.0
 
     def step_s(self, decodes: Sequence[int], left: Sequence[list[_Turn]], tokens: int, prefix: float) -> float:
-        """Least seconds of a step with these decodes and a chunk of so many tokens behind so many."""
+        """Return the least seconds of a step with these decodes and a chunk of ``tokens`` behind ``prefix`` tokens."""
         together = len(decodes) + tokens
         context = sum(left[number][-1].context for number in decodes)
         line = self.lines[0]
@@ -113,7 +113,8 @@ class Machine:
         return seconds, tokens * line.token_s + pairs * line.pair_s
 
     def _decodes(self, contexts: np.ndarray[Any, Any], shared: int, line: Line) -> Piece:
-        """The fixed part of a step is charged to its requests by the memory that each has for itself."""
+        """Return the piece of a turn's decode steps. The fixed part of a step is charged to its requests by the memory
+        that each of them does not share."""
         number, total = len(contexts), float(contexts.sum())
         fixed_s = line.step_s * (total - number * shared) / self.pool_tokens
         work_s = fixed_s + number * (line.token_s + line.request_s) + total * line.context_s
@@ -122,13 +123,14 @@ class Machine:
 
 
 def _steps_up_to(table: Any, tokens: int) -> tuple[list[int], list[float]]:
-    """The grid of a step's tokens up to the point that follows ``tokens``, and its seconds without attention."""
+    """Return the grid of tokens up to the point after ``tokens``, and the seconds of a step without attention."""
     end = min(bisect_right(table.shared_tokens, tokens), len(table.shared_tokens) - 1) + 1
     return list(table.shared_tokens[:end]), [ms / 1e3 for ms in table.shared_ms[:end]]
 
 
 def _lines_below(tokens: Sequence[int], seconds: Sequence[float]) -> list[tuple[float, float]]:
-    """(at 0 tokens, per token) of lines below all points: edges of the lower convex hull, and one through 0."""
+    """Return lines below all points, as (seconds at 0 tokens, seconds per token): the edges of the lower convex hull,
+    and a line through 0."""
     hull: list[tuple[float, float]] = []
     for x, y in zip(tokens, seconds, strict=True):
         while len(hull) > 1 and _turns_down(hull[-2], hull[-1], (x, y)):
@@ -150,7 +152,8 @@ def _least_attention(
     contexts: np.ndarray[Any, Any],
     most: int,
 ) -> np.ndarray[Any, Any]:
-    """Least seconds of decode attention in a step whose decodes have at least so many tokens of context together."""
+    """Return for each number of tokens in ``contexts`` the least seconds of decode attention in a step whose decodes
+    together have at least that many tokens of context."""
     least = np.full(len(contexts), np.inf)
     for batch in range(1, most + 1):
         rows = [np.interp(batch, batches, column) for column in decode_s.T]
@@ -175,14 +178,14 @@ class Limits:
     alone: float
     """Mean JCT if nobody waited."""
     busy: float
-    """Of the ideal engine."""
+    """Busy time of the ideal engine."""
     end: float
-    """When the ideal engine's last program ends."""
+    """Time until the ideal engine's last program ends."""
     jobs: Sequence[Job]
     machine: Machine
 
     def again(self, run: dict[str, Any]) -> float:
-        """Share of the additional busy time that prompt tokens took when they were computed again."""
+        """Return the share of the additional busy time in which prompt tokens were computed again."""
         prompts = [prompt for job in self.jobs for prompt in job.program.prompt_tokens()]
         known = [reusable for job in self.jobs for reusable in job.program.reusable_tokens()]
         fresh = sum(prompt - min(reusable, prompt - 1) for prompt, reusable in zip(prompts, known, strict=True))
@@ -191,13 +194,13 @@ class Limits:
         return (run["prefill_M"] * 1e6 - fresh) * token_s / (run["busy"] - self.busy)
 
     def slowed(self, busy_s: float) -> float:
-        """Mean JCT of the ideal engine with steps that take as much longer."""
+        """Return the mean JCT of the ideal engine if each of its steps takes ``busy_s / busy`` times as long."""
         ends, _ = in_order(self.jobs, self.machine, busy_s / self.busy)
         return float(np.mean(ends)) - float(np.mean([job.arrival_s for job in self.jobs]))
 
 
 def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
-    """The limits of one arrival sequence; ``jobs`` in order of arrival."""
+    """Compute the limits of one arrival sequence; ``jobs`` must be in order of arrival."""
     line = max(machine.lines, key=lambda each: sum(work for job in jobs for _, work in machine.pieces(job, each)))
     programs = [(job.arrival_s, list(machine.pieces(job, line))) for job in jobs]
     alone = [(arrival_s, sum(seconds for seconds, _ in pieces)) for arrival_s, pieces in programs]
@@ -220,7 +223,7 @@ def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
 
 
 def shortest_first(work: Sequence[tuple[float, float]]) -> list[float]:
-    """When programs of (arrival, work) end on one machine that always does the shortest remaining work; in order."""
+    """Return the ends, in order, of programs of (arrival, work) on a machine that does the shortest remaining work."""
     arrivals, now_s = sorted(work), 0.0
     waiting: list[float] = []
     ends: list[float] = []
@@ -241,7 +244,7 @@ def shortest_first(work: Sequence[tuple[float, float]]) -> list[float]:
 
 @dataclass(slots=True)
 class _Turn:
-    """What is left of a turn."""
+    """The remaining work of a turn."""
 
     prefill: float
     """Prompt tokens to compute, behind ``context`` tokens."""
@@ -252,7 +255,7 @@ class _Turn:
 
 
 def in_order(jobs: Sequence[Job], machine: Machine, slower: float = 1.0) -> tuple[list[float], float]:
-    """When programs end on an ideal engine that serves the earliest first, and how long it is busy.
+    """Return when programs end on an ideal engine that serves the earliest first, and how long it is busy.
 
     All programs whose contexts fit the pool together run in one batch, the earliest first, at the least time of such a
     step. The tokens of one chunk are computed beside them. KV is never lost, and takes memory only while its program
@@ -300,7 +303,7 @@ def in_order(jobs: Sequence[Job], machine: Machine, slower: float = 1.0) -> tupl
 
 
 def _turns(job: Job) -> list[_Turn]:
-    """The last one first."""
+    """Return the turns of a program, the last turn first."""
     program = job.program
     found = []
     for turn, prompt, reusable in zip(program.turns, program.prompt_tokens(), program.reusable_tokens(), strict=True):
@@ -320,7 +323,7 @@ def _leave_turns(number: int, turns: list[_Turn], ends: list[float], now_s: floa
 
 
 def _batch(inside: Sequence[int], left: Sequence[list[_Turn]], jobs: Sequence[Job], machine: Machine) -> list[int]:
-    """The earliest programs that have work and fit the pool together; at least one."""
+    """Return the earliest programs that have work and together fit the pool; at least one program."""
     batch: list[int] = []
     free = float(machine.pool_tokens)
     for number in inside:
@@ -350,7 +353,7 @@ def machine_of(cell: dict[str, Any]) -> Machine:
 
 
 def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[str, Any]:
-    """A run of stock vLLM in which every context that ever was fits the pool, or its row in the file."""
+    """Play stock vLLM with a pool for all contexts of the run, or return its row if the file has it."""
     lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     known: dict[str, Any] | None = next(
         (row for row in map(json.loads, lines) if (row["cell"], row["seed"]) == (name, seed)), None
@@ -369,7 +372,7 @@ UNLIMITED = "unlimited pool"
 
 
 def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]], slowed: bool) -> Iterator[str]:
-    """For each cell its limits, and the distance of each arm: means over the seeds that both have."""
+    """Write for each cell its limits, and the distance of each arm: means over the seeds that both have."""
     head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again", "slowed alike")
     yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
     for name, limits in found.items():
@@ -405,7 +408,7 @@ def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], sl
 
 
 def _far(pairs: Sequence[tuple[float, float]]) -> str:
-    """How much longer the first is than the second: geometric mean over seeds."""
+    """Return how much longer the first time is than the second: geometric mean over seeds."""
     return f"{math.exp(float(np.mean([math.log(time / limit) for time, limit in pairs]))) - 1:+.0%}"
 
 

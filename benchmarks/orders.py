@@ -1,4 +1,4 @@
-"""What the order of programs alone can gain, if all programs are present from the start on one server.
+"""Computes what the order of programs alone can gain, if all programs are present from the start on one server.
 
     python benchmarks/orders.py benchmarks/own_policy/cells_pressure.json --traces DIR [--only syn]
 
@@ -46,7 +46,7 @@ def sizes_of(jobs: list[Job], config: EngineConfig) -> Sizes:
 
 
 def gittins(sizes: Sizes, done: int) -> float:
-    """The index of a program with so many turns done: the highest chance of finishing per second of further service."""
+    """Return the Gittins index of a program with ``done`` turns done: the highest chance of ending per second."""
     alive = [turns[done:] for turns in sizes if len(turns) > done]
     further = range(1, max(map(len, alive)) + 1)
     return max(
@@ -55,7 +55,7 @@ def gittins(sizes: Sizes, done: int) -> float:
 
 
 def mean_completion_s(sizes: Sizes, index: list[float], order: np.ndarray) -> float:
-    """Runs the program with the highest ``index`` of its turns done, one turn at a time; equal ones in ``order``."""
+    """Serve one turn at a time of the program with the highest ``index`` for its turns done; ties in ``order``."""
     waiting = [(-index[0], place, int(program), 0) for place, program in enumerate(order)]
     heapq.heapify(waiting)
     now_s, total_s = 0.0, 0.0

@@ -59,7 +59,7 @@ OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
 OF_THE_ARRIVALS = ("jps", "arrivals", "tool_times")
 HINTS = ("hints", "hint_error")
 A_THIRD = hint_error("adversarial:0.3334")
-"""The programs that do not lie then are compared in every arm: ``honest``."""
+"""The programs that tell the truth under this setting are compared in every arm, in the column ``honest``."""
 BESIDE = ("jct", "p95", "honest", "wall")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
 OF_THE_REPEATS = ("history", "repeats")
@@ -68,7 +68,7 @@ OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_T
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
-    """The programs of a cell and their arrivals, which are equal for every arm."""
+    """Return the programs of a cell with their arrivals, which are equal for every arm."""
     programs = TraceOptions(
         traces=Path(cell["traces"]) if cell.get("traces") else None,
         skip_invalid=True,
@@ -92,7 +92,7 @@ def has_repeats(cell: dict[str, Any]) -> bool:
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
-    """The program as the cell changes it; ``later``: it arrives in the second half."""
+    """Apply the cell's changes to a program. ``later``: the program arrives in the second half."""
     lengths = cell.get("lengths_later", 1.0) if later else 1.0
     changed = program if lengths == 1 else scale_lengths(program, lengths)
     if "turns" not in cell:
@@ -103,7 +103,7 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
 
 
 def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
-    """The cell's engine, which has tiers for a policy that is named ``NAME+offload``."""
+    """Return the cell's engine, which has tiers if the policy is named ``NAME+offload``."""
     gpu = cell.get("gpu", "a100-80gb")
     config = EngineConfig(**{"gpu": gpu, **{name: cell[name] for name in OF_THE_ENGINE if name in cell}})
     if not policy.endswith("+offload"):
@@ -113,7 +113,7 @@ def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
 
 
 def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any]:
-    """One run of an arm. Times are in seconds."""
+    """Play one run of an arm and summarise it. Times are in seconds."""
     cell_name, cell, label, (policy, options, *rest), seed = task
     guards, hints = (*rest, {}, {})[:2]
     config = engine_of(cell, policy)
@@ -179,7 +179,7 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
 
 
 def _tails(jobs: list[Job], turns: list[TurnRecord], jct: dict[str, float]) -> tuple[Floats, Floats]:
-    """Of each program the longest TTFT, and JCT / JCT alone on an empty engine."""
+    """Return for each program its longest TTFT, and its JCT / its JCT alone on an empty engine."""
     worst: dict[str, float] = defaultdict(float)
     alone = {job.program_id: sum(turn.gap_s for turn in job.program.turns[:-1]) for job in jobs}
     for turn in turns:
@@ -203,8 +203,8 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Runs]]:
 
 
 def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
-    """For each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean JCT of the
-    programs that tell the truth where a third lies; ``wall``: when the last program ends."""
+    """Write a row for each cell and arm: mean JCT and P95, and their ratios to those of the base arm. ``honest``: mean
+    JCT of the programs that tell the truth if a third lies; ``wall``: the time until the last program ends."""
     yield "| cell | arm | seeds | JCT mean | P95 | longest | hit | preempted | to base: JCT | P95 | honest | wall |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
@@ -225,7 +225,7 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
 
 
 def tails(cells: dict[str, dict[str, Runs]]) -> Iterator[str]:
-    """For each cell and arm, means over seeds of what the worst-off programs see."""
+    """Write a row for each cell and arm: means over seeds of the worst TTFTs and of the slowdowns."""
     yield "| cell | arm | seeds | JCT mean | JCT P95 | worst TTFT, mean | P95 | slowdown, mean | P95 |"
     yield "|---|---|---|---|---|---|---|---|---|"
     keys = ("jct", "p95", "worst_ttft", "worst_ttft_p95", "slowdown", "slowdown_p95")
@@ -237,8 +237,8 @@ def tails(cells: dict[str, dict[str, Runs]]) -> Iterator[str]:
 
 
 def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
-    """Of one arm against each other arm: in how many cells it is faster or slower by more than the interval, and the
-    extremes."""
+    """Compare one arm with each other arm: the numbers of cells in which it is faster or slower, and in which its
+    interval shows this, and the cell in which it is the slowest."""
     yield f"| {arm} to | of | cells | geometric mean | faster, beyond interval | slower, beyond interval | slowest |"
     yield "|---|---|---|---|---|---|---|"
     for other in dict.fromkeys(other for arms in cells.values() for other in arms if other != arm):
@@ -260,7 +260,7 @@ def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Geometric mean over seeds, with its 95% t interval; the interval of one seed is infinite."""
+    """The geometric mean of ratios over seeds, with its 95% t interval; the interval of one seed is infinite."""
 
     mean: float
     low: float = 0.0
@@ -271,7 +271,7 @@ class Ratio:
 
 
 def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
-    """The ratio over the seeds that both arms have; None: there are none."""
+    """Return the ratio over the seeds that both arms have; None if there are none."""
     seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]:
-    """The cells whose name contains ``only``, with the paths of their trace files.
+    """Read the cells whose name contains ``only``, and complete the paths of their trace files.
 
     Raises:
         BenchError: a cell has an unknown field, or its trace file is missing.
@@ -334,7 +334,7 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
 
 
 def run(given: argparse.Namespace) -> None:
-    """The runs to do, by seed first, so that after an interruption the finished seeds have all arms."""
+    """Play the runs that are not in the file yet, all arms of a seed before the next seed."""
     arms = json.loads(given.arms.read_text())
     arms = {label: arm for label, arm in arms.items() if given.arm is None or label in given.arm.split(",")}
     chosen = read_cells(given.cells, given.only, given.traces)

@@ -5,27 +5,28 @@ python benchmarks/policies_table.py "name of the workload=runs/experiment" ...
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-HEADER = "| workload | policy | JCT mean | P95 | bubble | prefix hit | pin hit | preemptions | ratio to vllm |"
+from commands import markdown, policies
+
+HEADINGS = (
+    *("workload", "policy", "JCT mean", "P95", "bubble", "prefix hit", "pin hit", "preemptions", "ratio to vllm"),
+)
 
 
 def main() -> None:
-    print(HEADER + "\n" + "|---" * (HEADER.count("|") - 1) + "|")  # noqa: T201
+    rows = []
     for argument in sys.argv[1:]:
         name, _, folder = argument.rpartition("=")
-        policies = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))["policies"]
-        for number, (policy, row) in enumerate(policies.items()):
-            print(line(name if number == 0 else "", policy, row))  # noqa: T201
+        for number, (policy, row) in enumerate(policies(Path(folder)).items()):
+            rows.append([name if number == 0 else "", policy, *cells(row)])
+    print(markdown(HEADINGS, rows))  # noqa: T201
 
 
-def line(workload: str, policy: str, row: dict[str, Any]) -> str:
-    cells = [
-        workload,
-        policy,
+def cells(row: dict[str, Any]) -> list[str]:
+    return [
         f"{row['jct_mean_s']:.0f}{interval(row.get('jct_mean_interval_s'), 0)}",
         f"{row['jct_p95_s']:.0f}",
         f"{row['bubble_mean_s']:.0f}",
@@ -34,7 +35,6 @@ def line(workload: str, policy: str, row: dict[str, Any]) -> str:
         f"{row['preemptions']:.1f}",
         ratio(row),
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
 def ratio(row: dict[str, Any]) -> str:

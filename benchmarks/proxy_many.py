@@ -45,7 +45,7 @@ async def turn(session: aiohttp.ClientSession, url: str, body: dict[str, Any], h
 
 
 async def program(number: int, upstream: str, model: str, settings: Any, turns: Counter[str]) -> int:
-    """Play one program. Returns the number of its requests that are still under way at its proxy."""
+    """Play one program, and return the number of its requests that have not ended at its proxy."""
     name = f"many-{number}"
     async with Proxy(upstream, settings, name) as proxy, aiohttp.ClientSession() as session:
         url = proxy.environment({})["OPENAI_BASE_URL"]
@@ -68,7 +68,7 @@ async def program(number: int, upstream: str, model: str, settings: Any, turns: 
 
 
 async def play(upstream: str, programs: int, folder: str) -> list[str]:
-    """Play all programs. Returns the faults."""
+    """Play all programs, and return the faults."""
     recorder = Recorder(folder, source="proxy_many")
     async with aiohttp.ClientSession(root_of(upstream)) as session:
         async with session.get("/v1/models") as answer:

@@ -29,7 +29,7 @@ INSIDE = "--inside"
 
 
 def caller(url: str, body: bytes) -> Callable[[], None]:
-    """A function that sends one request over a connection that stays open."""
+    """Return a function that sends one request over a connection that stays open."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
 
     def call() -> None:
@@ -42,7 +42,7 @@ def caller(url: str, body: bytes) -> Callable[[], None]:
 
 
 def inside(direct: str, arm: str, pairs: int) -> None:
-    """The part that runs behind the proxy: measures, and prints a row for each kind of call."""
+    """Measure, and print a row for each kind of call. This runs as the program behind the proxy."""
     proxied = os.environ["OPENAI_BASE_URL"]
     for kind, messages, stream in (("whole", SMALL, False), ("stream", SMALL, True), ("whole, 200 KB", LARGE, False)):
         request = {"model": "m", "messages": messages, **({"stream": True} if stream else {})}

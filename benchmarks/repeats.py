@@ -1,9 +1,9 @@
 """Tasks that are run repeatedly, for ``own_policy.py``: a cell's programs, and what a policy learned from earlier runs.
 
-A cell with "history": FILE plays the programs of "traces"; FILE holds an earlier run of each of them, with an id that
-ends alike behind the last slash. A cell with "repeats": {"tasks": 8, "runs": 8, "history": 1, "correlation": 0.75}
-plays "runs" runs of each of so many synthetic tasks of its workload, drawn with the cell's seed; "history" runs of each
-were before.
+A cell with "history": FILE plays the programs of "traces". FILE contains an earlier run of each of them, whose id has
+the same part behind the last slash. A cell with "repeats": {"tasks": 8, "runs": 8, "history": 1, "correlation": 0.75}
+plays eight runs of each of eight synthetic tasks of its workload, drawn with the cell's seed; the policy knows one
+earlier run of each task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST = 131072
 
 
 def programs_of(cell: dict[str, Any], seed: int) -> tuple[list[Program], list[Program]]:
-    """The earlier runs, and the programs that are played."""
+    """Return the earlier runs, and the programs that are played."""
     if "repeats" in cell:
         given = cell["repeats"]
         tasks, before, runs = given["tasks"], given.get("history", 0), given["runs"]
@@ -48,13 +48,13 @@ def _fitting(programs: Sequence[Program]) -> list[Program]:
 
 
 def _as_run(program: Program) -> Program:
-    """The program as a run of the task that its id names: runs of a task begin with the same prompt."""
+    """Mark the program as a run of the task that its id names: runs of a task begin with the same prompt."""
     task = program.program_id.rpartition("/")[2]
     return replace(program, shared_prefix_id=f"task {task}", shared_prefix_tokens=program.turns[0].new_input_tokens)
 
 
 def learn(forecasts: Forecasts, programs: Sequence[Program], block_size: int) -> None:
-    """What a policy learns if these programs run to their ends on an engine with blocks of so many tokens."""
+    """Teach the forecasts as if these programs had run to their ends on an engine with this block size."""
     for number, program in enumerate(programs):
         progress = forecasts.progress(task_name(None, _prompt_mark(program, number, block_size), None), 0.0)
         for turn, prompt in zip(program.turns, program.prompt_tokens(), strict=True):
@@ -63,7 +63,7 @@ def learn(forecasts: Forecasts, programs: Sequence[Program], block_size: int) ->
 
 
 def _prompt_mark(program: Program, number: int, block_size: int) -> tuple[int, bytes | None]:
-    """As ``touch_points.prompt_mark`` of the program's first request."""
+    """Return what ``touch_points.prompt_mark`` returns for the program's first request."""
     context = TokenContext(
         number, block_size, shared_token(program.shared_prefix_id or ""), program.shared_prefix_tokens
     )

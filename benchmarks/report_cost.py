@@ -1,9 +1,9 @@
-"""Measures the seconds and megabytes of a report.
+"""Measures how long a report takes and how large it is.
 
     python benchmarks/report_cost.py [--programs 1000] [--turns 11] [--policies 4]
 
-The records are generated without an engine: as many events for each turn as a real run writes, waits, pins, hits and
-expiries. Prints one line for reading and measuring, and one for the whole report as the command line makes it.
+The records are generated without an engine. They have as many events for each turn as a real run, with waits, pins,
+hits and expiries. Prints the time to read the records and compute the metrics, and the time and size of the report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ E = SchedulerEvent
 
 
 def write_run(path: Path, policy: str, programs: int, turns: int) -> None:
-    """Records as a run of the virtual engine leaves them."""
+    """Write records like those of a run of the virtual engine."""
     path.mkdir()
     hardware = {"gpu": "made up", "tensor_parallel": 1, "kv_capacity": {"tokens": POOL_TOKENS}}
     options = {"block_size": 16, "max_pinned_share": 0.95}

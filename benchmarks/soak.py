@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from commands import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.policy.catalog import PolicyError, find_policy
@@ -66,7 +67,7 @@ def say(text: str) -> None:
 
 
 def engine_core(server: Server) -> int | None:
-    """The process id of the server's engine core."""
+    """Return the process id of the server's engine core; None if it is not found."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError, KeyError):
             facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
@@ -94,10 +95,10 @@ class Memory:
             self.samples.setdefault((name, pid), []).append(mb)
 
     def growth_mb(self, name: str) -> float:
-        """The largest growth of one process with that name after the first quarter of its time."""
+        """Return the largest growth of a process with that name after the first quarter of its life."""
         grown = [0.0]
-        for (found, _), values in self.samples.items():
-            if found == name and len(values) > 4:
+        for (process, _), values in self.samples.items():
+            if process == name and len(values) > 4:
                 grown.append(statistics.median(values[-3:]) - max(values[: len(values) // 4 + 1]))
         return max(grown)
 
@@ -138,7 +139,7 @@ class Soak:
         self.site.up(self.server.port)
 
     def stop(self) -> None:
-        """Stop the server, if there is one, in whatever state it is."""
+        """Stop the server if it was started, whatever its state is."""
         if self.server is not None:
             self.server.stop()
             self.server = None
@@ -180,7 +181,7 @@ class Soak:
     # -------------------------------------------------------------------------------- its clients
 
     async def run(self, seconds: float, agents: int, hostile: int, seed: int) -> dict[str, Any]:
-        """Run the whole soak. Returns the engine's state at rest."""
+        """Run the whole soak, and return the engine's state at rest."""
         await self.start()
         watching = asyncio.ensure_future(self.watch())
         honest = [Agent(self.site, self.seen, f"{n}", seed + n).run() for n in range(agents)]
@@ -223,7 +224,7 @@ class Soak:
                 raise SoakError(f"a client of the soak failed: {each.exception()!r}") from each.exception()
 
     async def at_rest(self) -> dict[str, Any]:
-        """The engine's state when nothing runs, waits or is pinned, or after ``REST_S`` seconds."""
+        """Wait until nothing runs, waits or is pinned, or for ``REST_S`` seconds, and return the engine's state."""
         clock = asyncio.get_running_loop().time
         until_s = clock() + REST_S
         while True:
@@ -249,7 +250,7 @@ async def ended(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """What the server's record contains of the whole run, including the kill."""
+    """Counts of events in the server's record of the whole run, including the kill."""
 
     events: int = 0
     unended: int = 0
@@ -285,7 +286,7 @@ EXPECTED = ("could not be read and is ignored", "statistics from")
 
 
 def plugin_errors(log: str) -> list[str]:
-    """Warnings and errors of the plugin, and tracebacks that end in its code."""
+    """Return warnings and errors of the plugin, and tracebacks that end in its code."""
     found, frame, in_traceback = [], "", False
     for raw in log.splitlines():
         line = re.sub(r"^\([^)]*\) (?:[A-Z]+ \S+ \S+ \[[^\]]*\] ?)?", "", raw)
@@ -369,12 +370,6 @@ def fairness(soak: Soak) -> Rows:
     return {"honest program: median, slowest, s": Cell(f"{median:.1f}, {slowest:.1f} ({slowest / median:.1f} x)")}
 
 
-def markdown(columns: Sequence[str], rows: Sequence[Rows]) -> str:
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    lines += ["| " + " | ".join((name, *(str(each[name]) for each in rows))) + " |" for name in rows[0]]
-    return "\n".join(lines)
-
-
 # ------------------------------------------------------------------------------------------------------ command
 
 
@@ -407,7 +402,7 @@ def config_of(policy: str, options: argparse.Namespace, folder: Path) -> ServerC
 
 
 def soak_policy(policy: str, options: argparse.Namespace, folder: Path) -> tuple[Rows, Rows]:
-    """Run one policy. Returns the tables of what was tried and of what was lost."""
+    """Run one policy, and return the tables of what was tried and of what was lost."""
     if (folder / "record" / EVENTS).exists():
         raise SoakError(f"{folder}: holds a record already")
     say(f"{policy}: {options.minutes:g} minutes of traffic; log {folder / 'server.log'}")
@@ -441,7 +436,9 @@ def main() -> int:
 
 def report(runs: dict[str, tuple[Rows, Rows]]) -> None:
     for number, title in enumerate(("Tried", "Lost") if runs else ()):
-        print(f"{title}:\n\n{markdown(list(runs), [run[number] for run in runs.values()])}\n")  # noqa: T201
+        columns = [run[number] for run in runs.values()]
+        rows = [[name, *(str(column[name]) for column in columns)] for name in columns[0]]
+        print(f"{title}:\n\n{markdown(['', *runs], rows)}\n")  # noqa: T201
 
 
 if __name__ == "__main__":

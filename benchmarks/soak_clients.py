@@ -32,10 +32,10 @@ class Site:
     host: str = "127.0.0.1"
     port: int = 0
     lives: int = 0
-    """How often the server went down."""
+    """Number of times that the server went down."""
     is_up: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
-    """No new program is begun."""
+    """If true, no new program is begun."""
 
     def down(self) -> None:
         if self.is_up.is_set():
@@ -49,11 +49,11 @@ class Site:
 
 @dataclass
 class Seen:
-    """Counts what the clients did and what came of it."""
+    """Counts of what the clients did, and of the outcomes."""
 
     acts: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    """Answers to hostile requests by class of status, without those that the death of the server cut off."""
+    """Answers to hostile requests by class of status, without answers that the death of the server cut off."""
     turns: int = 0
     failures: list[str] = field(default_factory=list)
     """Honest requests that failed while the server should have been up."""
@@ -62,7 +62,7 @@ class Seen:
     programs: int = 0
     """Honest programs that ended."""
     programs_s: list[float] = field(default_factory=list)
-    """Seconds of honest programs from the first arrival to the last answer, without those that lived through the
+    """Seconds of honest programs from the first arrival to the last answer, without programs that were running at the
     kill."""
 
 
@@ -97,7 +97,7 @@ async def sent(
 
 
 async def ask(site: Site, path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body of a whole answer.
+    """Send a request, and return the status and the body of its answer.
 
     Raises:
         OSError: there was no answer.
@@ -153,7 +153,7 @@ class Agent:
             self.seen.programs_s.append(clock() - began_s)
 
     async def turn(self, program_id: str, prompt: list[int], is_last: bool) -> list[int] | None:
-        """The tokens of the answer; None if the request failed and the server was up."""
+        """Play a turn, and return the tokens of the answer; None if the request failed while the server was up."""
         xargs = {"program_id": program_id, "is_last_step": int(is_last), "last_func_call": "ls"}
         body = completion(self.site, prompt, OUTPUT_TOKENS, xargs, return_token_ids=True)
         while True:
@@ -224,7 +224,7 @@ class Hostile:
         return name
 
     def old(self) -> str:
-        """A used id of this client or of an honest agent, whose program may have ended or not."""
+        """Return a used id of this client or of an honest agent; its program may have ended or not."""
         number = self.chance.randrange(20)
         return self.chance.choice([*self.ids, self.fresh(), f"honest-{number % 6}-{number}"])
 

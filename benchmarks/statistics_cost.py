@@ -22,7 +22,7 @@ SIZES = ((10, 4096), (256, 4096), (10, 100_000))
 
 
 def learned(tools: int, window: int) -> Continuum:
-    """A policy whose statistics hold so many times for each of so many tools."""
+    """Return a policy with a full window of times for each of ``tools`` tools."""
     chance = random.Random(1)
     policy = Continuum(Machine(PrefillCurve(0.0, 1e-4, 0.0), 100_000), ContinuumOptions(sample_window=window))
     for number in range(tools * window):

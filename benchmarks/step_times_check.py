@@ -45,9 +45,10 @@ OVERHEADS_MS = (0.0, 1.0, 2.0, 3.0)
 
 
 def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int, seed: int) -> dict[str, Errors]:
-    """Relative errors against the package at random batches between grid points, without the step overhead.
+    """Return relative errors against the package at random batches between grid points, without the step overhead.
 
-    Chunks are those that take longer than reading their prefix's KV: ours takes no less, the package's does.
+    Chunks have at least 128 tokens. Shorter chunks behind a long prefix take less than reading the prefix's KV by the
+    package's times, but not by ours.
     """
     rng = np.random.default_rng(seed)
     source = open_pair(find_model(model), find_gpu(gpu).name, tensor_parallel)
@@ -66,7 +67,7 @@ def interpolation_errors(model: str, gpu: str, tensor_parallel: int, points: int
 
 
 def sums_of_table(gpu: str, model: str, tensor_parallel: int) -> TableStepTimes:
-    """Step times as the committed table alone gives them: no overhead, and mixed steps are sums."""
+    """Return the step times of the committed table alone: without overhead, and with mixed steps as sums."""
     provenance = load_step_times(gpu, model, tensor_parallel, 0.0).provenance
     table = files("continuum_server.step_times") / "tables" / table_name(gpu, find_model(model), tensor_parallel)
     return TableStepTimes(table_from_json(json.loads(table.read_text(encoding="utf-8"))), provenance)
@@ -97,7 +98,7 @@ def _error_cells(name: str, errors: dict[str, Errors]) -> str:
 
 
 def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares | None) -> dict[str, Errors]:
-    """Relative errors of the roofline against the table: of ``PROMPTS`` and ``BATCHES`` x ``DECODE_CONTEXTS``."""
+    """Return the roofline's relative errors against the table for ``PROMPTS`` and ``BATCHES`` x ``DECODE_CONTEXTS``."""
     measured = load_step_times(gpu, model, tensor_parallel, 0.0)
     modelled = RooflineStepTimes(find_gpu(gpu), find_model(model), tensor_parallel, 0.0, shares)
 
@@ -111,7 +112,7 @@ def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares |
 
 
 def fit_shares() -> Shares:
-    """The constants with the least squared logarithms of errors over the fitted GPUs' tables; tables weigh equally."""
+    """Fit the constants to the fitted GPUs' tables: least squared logarithms of errors, with equal weights."""
     cases = [(gpu, model, degree) for gpu in FITTED for model in MODELS for degree in TENSOR_PARALLEL]
 
     def residuals(values: Floats) -> Floats:

@@ -44,7 +44,7 @@ class Group:
     backend: str
     model_path: str
     precision: str
-    """As in the rows; empty: the rows name none."""
+    """The precision in the rows; empty if the rows name none."""
     source_path: str
     """The package's name of the model."""
     quantisation: Mapping[str, str]
@@ -91,7 +91,7 @@ GROUPS = (
 
 
 def silicon_rows(group: Group) -> list[Row]:
-    """The aggregated (not disaggregated) rows of a group."""
+    """Return the aggregated (not disaggregated) rows of a group."""
     sheet = files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
     lines = sheet.read_text(encoding="utf-8").splitlines()
     return [_row(cells) for cells in csv.DictReader(lines) if _belongs(cells, group)]

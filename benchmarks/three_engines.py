@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, read_run
+from commands import bench, markdown
+from continuum_analysis.records.reading import read_run
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_config import EngineName, ServerConfig
@@ -35,15 +34,8 @@ OPTIONS = {"static-ttl": {"ttl_s": 4.0}}
 Key = tuple[str, int]
 
 
-def bench(*arguments: object) -> None:
-    command = [sys.executable, "-m", "continuum_bench", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
-
-
 def small_programs(count: int) -> list[Program]:
-    """Programs with four to seven turns: 300 to 900 tokens at first, 50 to 200 more in each turn, tools of 1 s on
+    """Make programs with four to seven turns: 300 to 900 tokens at first, 50 to 200 more in each turn, tools of 1 s on
     average."""
     chance = random.Random(3)
     programs = []
@@ -88,7 +80,7 @@ class Played:
 
 
 def same_order(ours: Played, theirs: Played) -> float:
-    """The share of pairs of turns of different programs that both engines started in the same order."""
+    """Return the share of pairs of turns, of different programs, that both engines started in the same order."""
     at, other = ({key: turn.start_s or 0.0 for key, turn in played.turns.items()} for played in (ours, theirs))
     pairs = [(a, b) for a, b in combinations(at, 2) if a[0] != b[0]]
     return statistics.mean((at[a] < at[b]) == (other[a] < other[b]) for a, b in pairs)
@@ -135,9 +127,9 @@ def live(trace: Path, out: Path, options: argparse.Namespace, engine: EngineName
     return played(out)
 
 
-def table(runs: dict[str, Played], base: str) -> list[str]:
+def table(runs: dict[str, Played], base: str) -> str:
     first = runs[base]
-    rows = [
+    rows: list[tuple[str, list[str]]] = [
         ("turns", [f"{len(run.turns)}" for run in runs.values()]),
         ("prompt tokens", [f"{run.total('prompt_tokens')}" for run in runs.values()]),
         ("output tokens", [f"{run.total('output_tokens')}" for run in runs.values()]),
@@ -153,15 +145,11 @@ def table(runs: dict[str, Played], base: str) -> list[str]:
         ("TPOT mean, ms", [f"{run.tpot_s() * 1e3:.1f}" for run in runs.values()]),
         ("bubble mean, s", [f"{run.bubble_s():.3f}" for run in runs.values()]),
     ]
-    return [markdown("", list(runs)), "|---" * (len(runs) + 1) + "|", *(markdown(name, cells) for name, cells in rows)]
+    return markdown(["", *runs], [[name, *cells] for name, cells in rows])
 
 
 def pins_of(run: Played) -> list[object]:
     return [pin for program in run.programs for pin in program.pins]
-
-
-def markdown(name: str, cells: Sequence[str]) -> str:
-    return f"| {name} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -182,7 +170,7 @@ def main() -> None:
             "cpu": live(trace, folder / "cpu", options, "cpu", profile),
             "virtual, profile of cpu": virtual(trace, folder / "profiled", options, "--profile", profile),
         }
-        print("\n".join(table(runs, "virtual, H100")))  # noqa: T201
+        print(table(runs, "virtual, H100"))  # noqa: T201
 
 
 if __name__ == "__main__":

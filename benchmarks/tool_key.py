@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from bisect import insort
@@ -26,6 +25,7 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
+from commands import bench, markdown
 from continuum_server.policy.tool_statistics import ToolStatistics
 from continuum_traces.jsonl import text_lines
 from continuum_traces.run_dir import read_turns
@@ -46,7 +46,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 class Medians:
-    """Sorted times, by key and pooled, for a median; the same cold start as the policy's."""
+    """Predicts the median of the times of a key, or of all keys while the key has few times (as the policy does)."""
 
     def __init__(self) -> None:
         self._all: list[float] = []
@@ -95,14 +95,6 @@ def log_ratio(seconds: float, guess: float) -> float:
     return log10(max(seconds, 1e-3) / max(guess, 1e-3))
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    heads = list(head)
-    sys.stdout.write(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n")
-    for row in rows:
-        sys.stdout.write(f"| {' | '.join(row)} |\n")
-    sys.stdout.write("\n")
-
-
 def prediction(rows: list[Row]) -> None:
     timed = [row for row in rows if row.get("tool_s") is not None and row.get("tools") and row.get("tools_main")]
     timed.sort(key=lambda row: row.get("t_resp") or 0.0)
@@ -119,12 +111,12 @@ def prediction(rows: list[Row]) -> None:
         shares = [f"{found[f'G{gain:g}']:.1%}" for gain in GAINS]
         lines.append([name, f"{found['keys']:.0f}", f"{found['error']:.3f} s", f"{found['factor']:.2f}x", *shares])
     sys.stdout.write(f"{len(timed)} turns with a time and a name\n\n")
-    table(head, lines)
+    sys.stdout.write(f"{markdown(head, lines)}\n\n")
     slowest(timed)
 
 
 def slowest(timed: list[Row]) -> None:
-    """Where the time is: by first word, and by program."""
+    """Print the keys with the most time, by first word and by program."""
     for name, key_of in list(KEYS.items())[1:]:
         by_key: dict[str, list[float]] = {}
         for row in timed:
@@ -139,7 +131,7 @@ def slowest(timed: list[Row]) -> None:
 
 
 def jcts(folder: Path) -> dict[str, float]:
-    """Completion time of every program of a run."""
+    """Return the JCT of every program of a run."""
     first: dict[str, float] = {}
     last: dict[str, float] = {}
     for turn in read_turns(folder):
@@ -149,17 +141,15 @@ def jcts(folder: Path) -> dict[str, float]:
 
 
 def play(rows: list[Row], key_of: Any, options: argparse.Namespace, folder: Path) -> list[float]:
-    """Mean JCT of each seed."""
+    """Replay the trace with the names of this key, and return the mean JCT of each seed."""
     file = folder / "trace.jsonl"
     folder.mkdir()
     with file.open("w") as lines:
         for row in rows:
             names = key_of(row) if row.get("tools") else row.get("tools")
             lines.write(json.dumps({**row, "tools": names, "tools_main": names}) + "\n")
-    command = [sys.executable, "-m", "continuum_bench", "replay", str(file), "--policy", "continuum", "--no-report"]
-    command += ["--jps", str(options.jps), "--num-programs", str(options.programs), "--seeds", str(options.seeds)]
-    command += ["--gpu", options.gpu, "--json", "--out", str(folder / "run")]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    load = ["--jps", options.jps, "--num-programs", options.programs, "--seeds", options.seeds, "--gpu", options.gpu]
+    bench("replay", file, "--policy", "continuum", *load, "--no-report", "--out", folder / "run")
     runs = [folder / "run" / f"continuum-seed{seed}" for seed in range(options.seeds)]
     return [statistics.fmean(jcts(run).values()) for run in runs]
 
@@ -168,9 +158,8 @@ def completion(rows: list[Row], options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         found = {key: play(rows, key_of, options, Path(name) / key.split()[-1]) for key, key_of in KEYS.items()}
     base = found["first real program"]
-    table(
-        ["key", "mean JCT", "against first real program (95%)"], (_line(key, own, base) for key, own in found.items())
-    )
+    head = ["key", "mean JCT", "against first real program (95%)"]
+    sys.stdout.write(f"{markdown(head, [_line(key, own, base) for key, own in found.items()])}\n\n")
 
 
 def _line(key: str, own: list[float], base: list[float]) -> list[str]:

@@ -1,10 +1,11 @@
 """Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
 
-    python benchmarks/validation.py [attention|logs|steps|agents ...] [--data ../shared]
+    python benchmarks/validation.py [attention|dense|logs|steps|agents ...] [--data ../shared]
 
 ``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
-``logs``: request logs of servers. ``steps``: decode steps of servers on H100. ``agents``: real agents, one at a
-time and four at a time. The measurements are not in the repository; where they are missing, a line says so.
+``dense``: rooflines of cards against kernel times without attention. ``logs``: request logs of servers. ``steps``:
+decode steps of servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in
+the repository; where they are missing, a line says so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.stages import StagedStepTimes
 from continuum_server.virtual.config import EngineConfig, times_of
+from validation_dense import dense_lines
 
 PROFILES = (
     ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
@@ -341,12 +343,13 @@ def _agent_numbers(measured: Sequence[Served], modelled: Sequence[Served]) -> di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["attention", "logs", "steps", "agents"])
+    parser.add_argument("parts", nargs="*", default=["attention", "dense", "logs", "steps", "agents"])
     parser.add_argument("--data", type=Path, default=Path("../shared"))
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     parts = {
         "attention": lambda: attention_lines(options.data, options.fit),
+        "dense": lambda: dense_lines(options.data, PROFILES),
         "logs": lambda: log_lines(options.data),
         "steps": lambda: step_lines(options.data),
         "agents": lambda: agent_lines(options.data),

@@ -1,10 +1,23 @@
-"""Drop-in replacements for openai's clients, with programs.
+"""Drop-in replacements for openai's clients that tell the server to which program a call belongs.
 
 >>> from continuum_client import OpenAI
 >>> client = OpenAI(base_url="http://localhost:8000/v1", dialect="vllm", record="runs/agent")   # doctest: +SKIP
 >>> with client.program("task-7") as p: ...                                                     # doctest: +SKIP
 
-Names are imported on first use, so that importing ``continuum_client.tagging`` does not import openai.
+Names are imported on first use, so that an import of ``continuum_client.tagging`` does not import openai.
+
+The modules, in the order in which a call passes through them:
+
+``client``             our clients, whose methods are in ``sending``; ``hook`` and ``instrumentation`` serve plain
+                       openai clients, ``proxy`` serves other agents
+``call``               one call: it takes the program's tags and writes them into the request
+``program``            a program and its tags; ``tool_runs`` measures its tools; ``current`` knows the current program,
+                       ``conversation`` finds the program of a call that is made outside any program
+``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
+                       dialect of each server and the fields that it refuses
+``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls
+``recorder``           writes calls to files (``appender``), as turns of a trace (``turns``); ``recover`` completes a
+                       trace after a crash
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Files to which several threads and processes append lines.
+"""Append lines to files that several threads and processes write.
 
 The files contain whole lines only, even after one of the processes was killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -13,18 +12,20 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: one process at a time
+except ImportError:  # Windows has no such locks: only one process at a time may write
     fcntl = None  # type: ignore[assignment]
 
 STEP_BYTES = 64 * 1024
+"""The number of bytes that are read at once."""
 
 
 class SharedLines:
-    """A file of lines. Each append locks the file, so lines of several processes never mix.
+    """A file of lines. Each append locks the file, so that lines of several processes never mix. ``with lines as held``
+    locks the file for several reads and writes.
 
     Args:
         path: the file. If it does not exist or is empty, ``first_line`` is written to it.
-        first_line: without its line end.
+        first_line: the first line, with its line end.
         durable: wait until each append is on disk, so that a power cut loses nothing.
 
     Raises:
@@ -37,67 +38,50 @@ class SharedLines:
         self._durable = durable
         self._seen_bytes = 0
         self._open()
-        with self.locked():
+        with self:
             pass
 
     def _open(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._held: Held | None = None
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(self._path, flags, 0o644)
 
-    def locked(self) -> Exclusive:
-        """Lock the file and cut off an incomplete last line: ``with shared.locked() as held``."""
+    def __enter__(self) -> Held:
+        """Lock the file and cut off an incomplete last line."""
         if os.getpid() != self._pid:
-            self._open()  # in a forked process, which must not share the parent's lock
-        return Exclusive(self)
-
-    def _enter(self) -> Held:
+            self._open()  # a forked process must not share the lock of its parent
         self._lock.acquire()
         try:
-            _lock_file(self._fd)
+            _flock(self._fd, "LOCK_EX")
             held = Held(self._fd, self._seen_bytes)
             if held.size == 0 and self._first_line:
-                held.write(self._first_line + b"\n")
+                held.write(self._first_line)
         except BaseException:
-            self._leave(None)
+            self.__exit__()
             raise
+        self._held = held
         return held
 
-    def _leave(self, held: Held | None) -> None:
+    def __exit__(self, *_: object) -> None:
+        held, self._held = self._held, None
         try:
             if held is not None:
                 self._seen_bytes = held.seen
                 if self._durable:
                     os.fsync(self._fd)
         finally:
-            _unlock_file(self._fd)
+            _flock(self._fd, "LOCK_UN")
             self._lock.release()
 
     def append(self, lines: bytes) -> None:
         """Append whole lines with their line ends: all of them or none."""
-        with self.locked() as held:
+        with self as held:
             held.write(lines)
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-class Exclusive:
-    """Context manager that locks the file. A class, because a generator takes longer than all the system calls."""
-
-    __slots__ = ("_held", "_shared")
-
-    def __init__(self, shared: SharedLines) -> None:
-        self._shared = shared
-        self._held: Held | None = None
-
-    def __enter__(self) -> Held:
-        self._held = self._shared._enter()
-        return self._held
-
-    def __exit__(self, *_: object) -> None:
-        self._shared._leave(self._held)
 
 
 class Held:
@@ -110,15 +94,15 @@ class Held:
         self.size = self._mend(os.fstat(fd).st_size)
 
     def _mend(self, size: int) -> int:
-        """Cut off an incomplete last line that a killed process left. Returns the size of the file in bytes."""
+        """Cut off an incomplete last line that a killed process left. Return the size of the file in bytes."""
         if size == 0 or self._read(size - 1, 1) == b"\n":
             return size
         end = size
         while end > 0:
             start = max(0, end - STEP_BYTES)
-            found = self._read(start, end - start).rfind(b"\n")
-            end = start + found + 1
-            if found >= 0:
+            newline = self._read(start, end - start).rfind(b"\n")
+            end = start + newline + 1
+            if newline >= 0:
                 break
         os.ftruncate(self._fd, end)
         return end
@@ -130,7 +114,7 @@ class Held:
         return os.read(self._fd, count)
 
     def unread(self) -> Iterator[bytes]:
-        """The lines that other processes have written since this one last read or wrote."""
+        """Yield the lines that other processes have written since this process last read or wrote."""
         rest = b""
         self.seen = min(self.seen, self.size)
         while self.seen < self.size:
@@ -142,7 +126,7 @@ class Held:
             yield from lines
 
     def write(self, lines: bytes) -> None:
-        """Append ``lines``. If a write fails half-way, the part that was written is removed."""
+        """Append ``lines``. If a write fails, the part that was already written is removed."""
         read_all = self.seen == self.size
         written = 0
         try:
@@ -156,48 +140,36 @@ class Held:
             self.seen = self.size
 
 
-def _lock_file(fd: int) -> None:
-    if fcntl is not None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            return
+def _flock(fd: int, *flags: str) -> bool:
+    """Lock or unlock a file with flags of the module ``fcntl``.
 
-
-def _unlock_file(fd: int) -> None:
-    if fcntl is not None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        except OSError:
-            return
+    Returns:
+        Whether that was possible. Windows and some file systems have no locks.
+    """
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(fd, sum(getattr(fcntl, flag) for flag in flags))
+    except OSError:
+        return False
+    return True
 
 
 class Presence:
-    """Shows other processes that this one is writing to a directory, until it exits or closes.
+    """A lock by which other processes see that this process writes to a directory, until it exits or closes the lock.
 
     Args:
-        path: the file that is locked for this.
+        path: the file to lock.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-        self.alone = self._try_exclusive()
-        """No other process was writing to the directory. Always False on Windows, which has no such lock."""
-
-    def _try_exclusive(self) -> bool:
-        if fcntl is None:
-            return False
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        self.alone = _flock(self._fd, "LOCK_EX", "LOCK_NB")
+        """Whether no other process was writing to the directory. Always False on Windows, which has no such lock."""
 
     def share(self) -> None:
-        """Allow other processes to open the directory, too."""
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_SH)
+        """Allow other processes to write to the directory too."""
+        _flock(self._fd, "LOCK_SH")
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""One call of a program: its tags are written into the request, and removed again if the server refuses them."""
+"""``Call``, one call of a program: it writes tags into the request, and removes them if the server refuses them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
-from continuum_client.program import Program, SendingClient, ToolRun, current_program
+from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.settings import ClientSettings
 from continuum_client.spans import current_span, note_call, note_reply
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
+from continuum_client.tool_runs import ToolRun
 
 if TYPE_CHECKING:
     from continuum_client.observe import WatchedReply
@@ -23,25 +24,26 @@ GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 """Paths of the requests that are turns; all other requests are sent unchanged."""
 STREAM_OPTIONS = "stream_options"
 REFUSALS = (400, 422)
-"""HTTP statuses with which a server refuses an unknown field."""
+"""HTTP statuses with which servers refuse an unknown field."""
 MAX_COMPLAINT_CHARS = 20_000
+"""The part of a server's error message that is searched for the names of our fields."""
 
 
 class Call:
-    """One call, from the caller's request to the reply; openai's retries happen inside it.
+    """One call, from the caller's request to the end of the reply. openai's retries are part of the call.
 
     Args:
-        settings: of the client that sends the request.
-        program: to which the call belongs.
-        options: openai's ``FinalRequestOptions`` of the request; changed in place.
+        settings: the settings of the client that sends the request.
+        program: the program of the call.
+        options: openai's ``FinalRequestOptions`` of the request; they are changed in place.
         url: the client's base URL.
-        shape: of the prompt, if it was computed already.
+        shape: the shape of the prompt, if it is known already.
     """
 
     def __init__(self, settings: ClientSettings, program: Program, options: Any, url: str, shape: Shape | None) -> None:
         self.url = url
         self.tagged = False
-        """The tags are in the request."""
+        """Whether ``apply_tags`` was called."""
         self._settings = settings
         self._program = program
         self._options = options
@@ -52,33 +54,36 @@ class Call:
         self._sent_s = settings.clock()
         self._shape = shape
         self._added: dict[str, Any] = {}
-        """Body fields of ours that are in the request."""
+        """Our body fields that are in the request."""
         self._span: Any = None
         """OpenTelemetry's span in which the call is sent."""
         self._without: list[Feature] = []
+        """The features that were left out after a refusal."""
         self._refused: list[str] = []
+        """The fields that the server named in its refusal."""
         self.on_failure: Callable[[], None] | None = None
+        """Called when the call has failed."""
         self.on_end: Callable[[Reply, float], None] | None = None
         """Called when the reply has ended, with the reply and the client's clock in seconds."""
-        if program.keeper is not None:
-            program.keeper.begin_turn()
+        if program.ledger is not None:
+            program.ledger.begin_turn()
 
     @property
     def dialect(self) -> Dialect | None:
         """The dialect of the server; None: the server has to be asked first."""
-        return self._settings.dialect or endpoints.found(self.url)
+        return self._settings.dialect or endpoints.dialect_of(self.url)
 
     def apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
-        """Write the tags into the request, which ``client`` is about to send."""
+        """Write the tags into the request that ``client`` is about to send."""
         self._program.carried_by(self.url, client, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True
         self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
         tags = self._taken.tags
-        what = "program %s, turn %s: sent to %s with headers and the body fields %s"
         self._span = current_span()
         if self._span is not None:
             note_call(self._span, tags)
-        logger.debug(what, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
+        message = "program %s, turn %s: sent to %s with headers and the body fields %s"
+        logger.debug(message, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
 
     def _write(self, dialect: Dialect) -> None:
         self._added = {}
@@ -96,11 +101,11 @@ class Call:
             self._options.extra_json = self._extra_json
 
     def _wants_usage(self) -> bool:
-        """Whether to ask for the token counts of a stream: it is recorded, the caller did not ask for them, and the
-        extra chunk can be hidden from the caller."""
+        """Whether to ask for the token counts of a stream: the stream is recorded, the caller did not ask for the
+        counts, and the extra chunk can be hidden from the caller."""
         return (
             self._stream
-            and self._program.keeper is not None
+            and self._program.ledger is not None
             and self._options.url in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
             and endpoints.accepts(self.url, "stream_usage")
@@ -113,8 +118,8 @@ class Call:
         """Remove the fields that the server refused from the request.
 
         Returns:
-            True if the request shall be sent once more. False if ``error`` does not name a field of ours, or if the
-            request was sent once more already: the call has failed.
+            Whether to send the request once more. If ``error`` names none of our fields, or if the request was sent
+            twice already, the call has failed.
         """
         names = self._complaint(error)
         if not names or self._without:
@@ -130,7 +135,7 @@ class Call:
         return True
 
     def _complaint(self, error: BaseException) -> list[str]:
-        """Our fields that are named in the server's refusal."""
+        """Return our fields that the server names in its refusal."""
         if not self._added or getattr(error, "status_code", None) not in REFUSALS:
             return []
         text = f"{error} {getattr(error, 'body', '')}"[:MAX_COMPLAINT_CHARS]
@@ -141,12 +146,12 @@ class Call:
         self._program.give_back(self._taken)
         if self.on_failure is not None:
             self.on_failure()
-        watched = self._watch(())  # the tools before this call are sent and recorded with the next one
+        watched = self._watch(())  # the tools before this call are sent and recorded with the next call
         if watched is not None:
             watched.end(error)
 
     def answered(self, result: Any) -> Any:
-        """The reply has begun. Returns what the caller gets."""
+        """Watch the reply, which has begun, and return it for the caller."""
         watched = self.begin_reply()
         if watched is not None:
             from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
@@ -155,19 +160,19 @@ class Call:
         return result
 
     def begin_reply(self) -> WatchedReply | None:
-        """The reply has begun. Returns what the reply's parts are given to; None if nobody wants to know them."""
+        """Return the object that receives the parts of the reply, which has begun; None if the reply is not watched."""
         if self._without:
             endpoints.drop(self.url, self._without, self._refused)
         return self._watch(self._taken.runs)
 
     @property
     def asked_for_usage(self) -> bool:
-        """We asked for the token counts of a stream, and the caller did not."""
+        """Whether we asked for the token counts of a stream, and the caller did not."""
         return STREAM_OPTIONS in self._added
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
-        keeper, on_end, span = self._program.keeper, self.on_end, self._span
-        if keeper is None and on_end is None:
+        program, on_end, span = self._program, self.on_end, self._span
+        if program.ledger is None and on_end is None:
             return None
         from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
         from continuum_client.reply import Reply  # noqa: PLC0415
@@ -176,38 +181,48 @@ class Call:
         sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
         is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id
 
-        program = self._program
-
-        def ended(reply: Reply, finish_s: float, error: str | None) -> None:  # keeps the program alive until then
-            if program.keeper is not None:
-                program.keeper.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
+        def ended(
+            reply: Reply, finish_s: float, error: str | None
+        ) -> None:  # keeps the program alive until it is called
+            if program.ledger is not None:
+                program.ledger.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
             if on_end is not None:
                 on_end(reply, finish_s)
             if span is not None:
                 note_reply(span, reply.cached_tokens)
 
-        content: Content = "none" if keeper is None else keeper.recorder.content
+        content: Content = "none" if program.ledger is None else program.ledger.recorder.content
         return observe.WatchedReply(Reply(content), self._settings.clock, ended)
 
 
 def call_for(settings: ClientSettings, bound: Program | None, options: Any, url: str) -> Call | None:
-    """The call for a request; None if the request is not a turn or belongs to no program, and is sent unchanged."""
+    """Make the call for a request.
+
+    Args:
+        settings: the settings of the client that sends the request.
+        bound: the program to which the client is bound, if it is bound.
+        options: openai's ``FinalRequestOptions`` of the request.
+        url: the client's base URL.
+
+    Returns:
+        The call; None if the request is not a turn, or belongs to no program. It is then sent unchanged.
+    """
     if options.url not in GENERATING or options.method.lower() != "post":
         return None
     program = bound or current_program() or closed_here()
     if program is not None:
         if program.closed:
-            message = "later calls in it are sent without tags"
-            once.warn(f"closed {program.id}", f"program {program.id!r} is closed: {message}")
+            message = f"program {program.id!r} is closed: later calls in it are sent without tags"
+            once.warn(f"closed {program.id}", message)
             return None
         return Call(settings, program, options, url, None)
     if settings.conversations is None:
         return None
     shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
-    found = settings.conversations.program_of(shape)
-    if found is None:
+    continued = settings.conversations.program_of(shape)
+    if continued is None:
         return None
-    program, on_failure = found
+    program, on_failure = continued
     call = Call(settings, program, options, url, shape)
     call.on_failure = on_failure
     return call

@@ -1,4 +1,4 @@
-"""Finds the conversation that a request continues, by comparing its messages with those of earlier requests.
+"""Find the conversation that a request continues, by comparing its messages with those of earlier requests.
 
 No text is kept: each message is represented by a hash and its length.
 """
@@ -14,13 +14,15 @@ from typing import Any
 from continuum_client.program import Program
 
 MAX_CONVERSATIONS = 4096
-"""Conversations outside ``client.program`` that are remembered; the least recently continued is forgotten first."""
+"""The number of conversations outside ``client.program`` that are remembered. If there are more, the conversation whose
+last turn is longest ago is forgotten."""
 BLOCK_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Hashes and lengths of a prompt's messages in order; of 512-character blocks, if the prompt is plain text."""
+    """The hashes and lengths of a prompt's messages, in order. A prompt of plain text counts as messages of 512
+    characters."""
 
     marks: tuple[int, ...] = ()
     """A hash for each message. Equal messages have equal hashes within one process only."""
@@ -28,7 +30,7 @@ class Shape:
     """The length of each message in characters."""
 
     def kept_share(self, later: Shape) -> float | None:
-        """The share of this prompt's characters with which the prompt ``later`` begins; None if either is unknown."""
+        """Return the share of this prompt's characters with which ``later`` begins; None if a prompt is unknown."""
         if not self.marks or not later.marks:
             return None
         common = 0
@@ -41,11 +43,11 @@ class Shape:
 
 
 NO_SHAPE = Shape()
-"""The shape of a prompt whose messages are not in the request."""
+"""The shape of a prompt whose messages are unknown because they are not in the request."""
 
 
 def shape_of(body: Any) -> Shape:
-    """The shape of the prompt in a request's body: chat messages, a Responses input, or a completion's prompt."""
+    """Return the shape of the prompt in a request's body: chat messages, a Responses input or a completion's prompt."""
     if not isinstance(body, Mapping):
         return NO_SHAPE
     prompt = body.get("prompt")
@@ -58,7 +60,7 @@ def shape_of(body: Any) -> Shape:
 
 
 def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
-    """The messages in a request's body; empty if the body refers to a conversation that the server stores."""
+    """Return the messages in a request's body; empty if the body refers to a conversation that the server stores."""
     if body.get("previous_response_id") or body.get("conversation"):
         return ()
     messages = body.get("messages")
@@ -74,37 +76,37 @@ def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _mark(message: Any) -> tuple[int, int]:
-    """Hash and length in characters of a message."""
+    """Return the hash of a message, and its length in characters."""
     if isinstance(message, Mapping) and isinstance(message.get("content"), str):
         content, calls = message["content"], message.get("tool_calls")
         asked = repr(calls) if calls else ""
         return hash((message.get("role"), content, asked)), len(content) + len(asked)
-    text = message if isinstance(message, str) else repr(_without_marks(message))
+    text = message if isinstance(message, str) else repr(_without_cache_control(message))
     return hash(text), len(text)
 
 
-def _without_marks(value: Any) -> Any:
-    """The value without Anthropic's ``cache_control``, which agents move from message to message."""
+def _without_cache_control(value: Any) -> Any:
+    """Remove Anthropic's ``cache_control``, which agents move from message to message."""
     if isinstance(value, Mapping):
-        return {name: _without_marks(inner) for name, inner in value.items() if name != "cache_control"}
-    return [_without_marks(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _without_cache_control(inner) for name, inner in value.items() if name != "cache_control"}
+    return [_without_cache_control(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(slots=True, eq=False)
 class _Conversation:
     program: Program
     key: int = 0
-    """Hash over all messages of its latest request."""
+    """Hash of all messages of the conversation's latest request."""
 
 
 class Conversations:
-    """Programs for the calls that are made outside ``client.program``.
+    """Finds the programs of calls that are made outside ``client.program``.
 
-    A request that repeats all messages of an earlier request and adds to them is the next turn of that request's
+    A request that repeats all messages of an earlier request, and adds to them, is the next turn of that request's
     program. Any other request begins a new program.
 
     Args:
-        new: makes a program.
+        new: a function that makes a program.
     """
 
     def __init__(self, new: Callable[[], Program]) -> None:
@@ -113,15 +115,17 @@ class Conversations:
         self._sent: dict[int, deque[_Conversation]] = {}
         """Conversations by their key, oldest first."""
         self._failed: dict[int, deque[_Conversation]] = {}
-        """Conversations whose latest request failed: the agent may send the same messages again."""
+        """Conversations whose latest request failed, by their key. The agent may send the same messages again."""
         self._order: OrderedDict[_Conversation, dict[int, deque[_Conversation]]] = OrderedDict()
-        """All conversations, the least recently continued first, with the one of the two dicts that holds them."""
+        """All conversations, each with the dictionary that holds it (``_sent`` or ``_failed``). The conversation whose
+        last turn is longest ago is first."""
 
     def program_of(self, shape: Shape) -> tuple[Program, Callable[[], None]] | None:
-        """The program of a request, and a function to call if the request fails; None if the messages are unknown."""
+        """Return the program of a request, and a function to call if the request fails. None: its messages are
+        unknown."""
         if not shape.marks:
             return None
-        keys = _prefixes(shape.marks)
+        keys = _prefix_hashes(shape.marks)
         with self._lock:
             conversation = self._continued(keys) or _Conversation(self._new())
             conversation.key = keys[-1]
@@ -135,16 +139,17 @@ class Conversations:
         """Forget all conversations, and return their programs."""
         with self._lock:
             programs = [conversation.program for conversation in self._order]
-            for each in (self._sent, self._failed, self._order):
-                each.clear()
+            for table in (self._sent, self._failed, self._order):
+                table.clear()
         return programs
 
     def _continued(self, keys: list[int]) -> _Conversation | None:
-        """The conversation with the longest prefix of this request. Equal messages count only after a failure."""
+        """Return the conversation whose messages are the longest prefix of this request. A conversation with exactly
+        the request's messages counts only if its latest request failed."""
         for key in reversed(keys):
-            known = self._failed.get(key) or (self._sent.get(key) if key != keys[-1] else None)
-            if known:
-                return self._taken(known[0])
+            candidates = self._failed.get(key) or (self._sent.get(key) if key != keys[-1] else None)
+            if candidates:
+                return self._taken(candidates[0])
         return None
 
     def _put(self, where: dict[int, deque[_Conversation]], conversation: _Conversation) -> None:
@@ -152,6 +157,7 @@ class Conversations:
         self._order[conversation] = where
 
     def _taken(self, conversation: _Conversation) -> _Conversation:
+        """Remove a conversation from the tables, and return it."""
         where = self._order.pop(conversation)
         where[conversation.key].remove(conversation)  # nearly always the first
         if not where[conversation.key]:
@@ -164,8 +170,8 @@ class Conversations:
                 self._put(self._failed, self._taken(conversation))
 
 
-def _prefixes(marks: Sequence[int]) -> list[int]:
-    """A hash for each prefix of the messages, shortest first."""
+def _prefix_hashes(marks: Sequence[int]) -> list[int]:
+    """Return the hashes of all prefixes of the messages, shortest first."""
     keys: list[int] = []
     key = 0
     for mark in marks:

@@ -1,9 +1,9 @@
-"""Which program is current: a context variable, and the generators that have entered programs.
+"""Know the current program: a context variable, and the generators that have entered programs.
 
-A generator runs in the context of whatever steps it. So a program that is entered in a generator belongs to that
-generator's frame: it is current while the frame is on the stack, and in tasks and threads that were started there.
-Between two steps it is not current. A generator that ``contextlib`` or pytest steps serves as a context manager, and
-the ``with`` block, or the test, counts in its place.
+A generator runs in the context of its caller. A program that is entered in a generator therefore belongs to that
+generator's frame: the program is current while the frame is on the stack, and in tasks and threads that were started
+there, but not between two steps of the generator. A generator that ``contextlib`` or pytest steps is a context manager.
+A program that is entered there belongs to the ``with`` block or to the test instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,31 +22,32 @@ if TYPE_CHECKING:
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _STEPS_FOR_OTHERS = ("contextlib", "_pytest", "pytest_asyncio")
-"""Packages that step a generator as a context manager."""
+"""Packages that use generators as context managers."""
 _OURS = ("__enter__", "__aenter__", "active")
-"""Functions of ``program`` that a ``with`` statement runs. Their frames are passed over, as those of ``contextlib``."""
+"""Functions of ``program`` that a ``with`` statement calls. Their frames are skipped, like those of ``contextlib``."""
 
 
 class Entry:
-    """A program that was entered, until it is left."""
+    """The entering of a program. It counts until the program is left."""
 
     __slots__ = ("_worker", "frame", "left", "outer", "program")
 
     def __init__(self, program: Program, frame: FrameType | None, outer: Entry | None) -> None:
         self.program = program
         self.frame = frame
-        """The generator in which it was entered; None: not in a generator."""
+        """The generator in which the program was entered; None: it was not in a generator."""
         self.outer = outer
-        """What was current before."""
+        """The entry that was current before."""
         self._worker = weakref.ref(_worker())
         self.left = False
 
     @property
     def inherited(self) -> bool:
-        """It was entered by another task or thread, and has come here with the context variable."""
+        """Whether another task or thread entered the program, and this one has inherited the context variable."""
         return self._worker() is not _worker()
 
     def counts(self, stack: set[FrameType]) -> bool:
+        """Whether the program is entered here, if the generators in ``stack`` are being stepped."""
         if self.left or self.program.closed:
             return False
         return self.frame is None or self.frame in stack or self.inherited
@@ -54,22 +55,22 @@ class Entry:
 
 variable: ContextVar[Entry | None] = ContextVar("continuum_program", default=None)
 _in_generators: dict[FrameType, list[Entry]] = {}
-"""For each generator: the programs that it has entered, innermost last."""
+"""The entries of each generator that has entered programs, innermost last."""
 
 
 def enter(program: Program) -> Entry:
-    """Make a program current for the ``with`` statement that is being executed."""
+    """Make a program current in the ``with`` block that begins now."""
     frame = _generator()
-    found = Entry(program, frame, current_entry())
+    entry = Entry(program, frame, current_entry())
     if frame is not None:
-        _in_generators.setdefault(frame, []).append(found)
+        _in_generators.setdefault(frame, []).append(entry)
         _correct_tasks()
-    variable.set(found)
-    return found
+    variable.set(entry)
+    return entry
 
 
 def leave(entry: Entry) -> None:
-    """End an entry, in whichever context and order."""
+    """End an entry. It may be ended in another context, and before the entries inside it."""
     entry.left = True
     if variable.get() is entry:
         variable.set(entry.outer)
@@ -82,7 +83,7 @@ def leave(entry: Entry) -> None:
 
 
 def current_entry() -> Entry | None:
-    """The entry of the program that is current here. It is never one that was left, or whose program is closed."""
+    """Return the entry of the current program, or None. The program is open and was not left."""
     entry = variable.get()
     if entry is None and not _in_generators:
         return None
@@ -96,15 +97,14 @@ def current_entry() -> Entry | None:
 
 
 def _correct_tasks() -> None:
-    """Make the running event loop's new tasks inherit what is current where they are started.
+    """Make new tasks of the running event loop inherit the program that is current where they are started.
 
-    A task inherits the context variable. If two generators are stepped in turn, it may hold the other one's program.
+    A task inherits the context variable. If two generators are stepped in turn, the variable may hold the program of
+    the other generator.
     """
-    asyncio = sys.modules.get("asyncio")
-    loop = None if asyncio is None else asyncio._get_running_loop()
-    if asyncio is None or loop is None or isinstance(loop.get_task_factory(), _TaskFactory):
-        return
-    loop.set_task_factory(_TaskFactory(loop.get_task_factory() or _plain_task))
+    loop = running_loop()
+    if loop is not None and not isinstance(loop.get_task_factory(), _TaskFactory):
+        loop.set_task_factory(_TaskFactory(loop.get_task_factory() or _plain_task))
 
 
 def _plain_task(loop: Any, coroutine: Any, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def _plain_task(loop: Any, coroutine: Any, **options: Any) -> Any:
 
 
 class _TaskFactory:
-    """The loop's own way to make a task, after the context variable was set to what is current."""
+    """Sets the context variable to the current entry, and then makes a task with the loop's own factory."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
@@ -125,7 +125,7 @@ class _TaskFactory:
 
 
 def closed_here() -> Program | None:
-    """The closed program whose block, or whose leftover task or thread, runs here; None if there is none."""
+    """Return the closed program in whose ``with`` block, task or thread this code still runs, or None."""
     entry = variable.get()
     if entry is not None and entry.program.closed and (not entry.left or entry.inherited):
         return entry.program
@@ -141,43 +141,43 @@ def _is_inside(entry: Entry | None, outer: Entry) -> bool:
 
 
 def _stack() -> set[FrameType]:
-    """The frames of generators with programs that are being stepped now."""
-    found: set[FrameType] = set()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame in _in_generators:
-            found.add(frame)
-        frame = frame.f_back
-    return found
+    """Return the generators that have entered programs and are being stepped now."""
+    return {frame for frame in _frames() if frame in _in_generators}
 
 
 def _innermost(stack: set[FrameType]) -> Entry | None:
-    """The program of the generator that was stepped last, of those in ``stack``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    """Return the entry of an open program in the innermost generator of ``stack``, or None."""
+    for frame in _frames():
         if frame in stack:
             for entry in reversed(_in_generators.get(frame, ())):
                 if not entry.program.closed:
                     return entry
-        frame = frame.f_back
     return None
 
 
 def _generator() -> FrameType | None:
-    """The frame of the generator in which the ``with`` statement stands; None if it is not in a generator."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if not _is_between(frame):
+    """Return the generator that contains the ``with`` statement; None if no generator contains it."""
+    for frame in _frames():
+        if not _is_with_machinery(frame):
             if not frame.f_code.co_flags & _GENERATOR:
                 return None
             stepper = frame.f_back
             if stepper is None or _module(stepper).partition(".")[0] not in _STEPS_FOR_OTHERS:
                 return frame
-        frame = frame.f_back
     return None
 
 
-def _is_between(frame: FrameType) -> bool:
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames on the stack, innermost first, without those of this module."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals is not globals():
+            yield frame
+        frame = frame.f_back
+
+
+def _is_with_machinery(frame: FrameType) -> bool:
+    """Whether the frame belongs to the machinery of a ``with`` statement, and not to the user's code."""
     module = _module(frame)
     return module == "contextlib" or (module == "continuum_client.program" and frame.f_code.co_name in _OURS)
 
@@ -187,7 +187,12 @@ def _module(frame: FrameType) -> str:
 
 
 def _worker() -> Any:
-    """The task or the thread that runs here."""
+    """Return the current task, or the current thread if no task runs."""
+    task = None if running_loop() is None else sys.modules["asyncio"].current_task()
+    return task or threading.current_thread()
+
+
+def running_loop() -> Any:
+    """Return the event loop that runs in this thread, or None, without importing asyncio."""
     asyncio = sys.modules.get("asyncio")
-    running = asyncio is not None and asyncio._get_running_loop() is not None
-    return (asyncio.current_task() if asyncio is not None and running else None) or threading.current_thread()
+    return None if asyncio is None else asyncio._get_running_loop()

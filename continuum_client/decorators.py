@@ -1,6 +1,6 @@
-"""Functions that run within a block: ``@client.program``, ``@p.tool``, ``@tool``.
+"""Run functions within a ``with`` block: ``@client.program``, ``@p.tool``, ``@tool``.
 
-A decorated function is of the same kind as the function itself: plain, coroutine, generator or asynchronous generator.
+A decorated function is of the same kind as the original: plain, coroutine, generator or asynchronous generator.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def around(function: F, block: Callable[[], Any]) -> F:
-    """A function that runs ``function`` within a block.
+    """Return a function that runs ``function`` within a ``with`` block.
 
     Args:
-        function: what is decorated.
-        block: makes a context manager for each call, for ``with`` and for ``async with``.
+        function: the function to decorate.
+        block: returns a new context manager for each call, for ``with`` and for ``async with``.
     """
     wrapped: Callable[..., Any]
     if inspect.isasyncgenfunction(function):

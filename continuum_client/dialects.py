@@ -1,8 +1,8 @@
-"""Dialects: which tags each kind of server reads from a request's body. Pure functions from tags to body fields.
+"""Dialects: the body fields in which each kind of server reads tags. Pure functions from tags to body fields.
 
-Every server accepts our headers (``tagging.tag_headers``), so they are the same in all dialects. Not every server
-accepts unknown body fields: OpenAI, Dynamo and TensorRT-LLM answer 400. A dialect therefore adds only fields that are
-in its server's schema.
+Every server accepts our headers (``tagging.tag_headers``), so the headers are the same in all dialects. Not every
+server accepts unknown body fields: OpenAI, Dynamo and TensorRT-LLM answer 400. A dialect therefore adds only fields
+that are in its server's schema.
 
 Sources: vLLM 0.32 ``entrypoints/openai/*/protocol.py``; Dynamo ``lib/llm/src/protocols/openai/validate.rs``;
 TensorRT-LLM ``serve/openai_protocol.py`` (completions); OpenAI's parameter types in the ``openai`` package. No
@@ -26,7 +26,7 @@ from continuum_client.errors import UnknownDialect
 DialectName = Literal["headers", "vllm", "sglang", "dynamo", "trtllm", "thunderagent", "openai", "auto"]
 
 AUTO = "auto"
-"""Not a dialect, but the instruction to ask the server for one (``endpoints``)."""
+"""Not a dialect: the client asks the server which dialect to use (``endpoints``)."""
 
 MAX_CACHE_KEY_CHARS = 64
 """OpenAI refuses a longer ``prompt_cache_key``."""
@@ -46,16 +46,16 @@ class Dialect(Protocol):
     name: str
 
     def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
-        """Fields to merge into the request's body.
+        """Return fields to merge into the request's body.
 
         Args:
-            tags: of the call; a field that is None is unknown.
+            tags: the tags of the call; a tag that is None is unknown.
             path: ``/chat/completions``, ``/completions`` or ``/responses``, whose schemas differ.
             output_tokens: the expected length of the answer; None: unknown.
         """
 
     def release(self, program_id: str) -> Release | None:
-        """The request that makes the server release a program's KV cache; None if the server has no such request."""
+        """Return the request that releases a program's KV cache; None if the server has no such request."""
 
 
 class Headers:
@@ -98,7 +98,7 @@ class Sglang(Headers):
 
 
 class Dynamo(Headers):
-    """Dynamo: the expected length of the answer. It reads the program id and the last step from the headers."""
+    """Dynamo: the expected length of the answer. Dynamo reads the program id and the last step from the headers."""
 
     name = "dynamo"
 
@@ -118,7 +118,7 @@ class TrtLlm(Headers):
 
 
 class ThunderAgent(Headers):
-    """ThunderAgent's proxy: ``program_id``. It puts all requests without this field into one program."""
+    """ThunderAgent's proxy: ``program_id``. The proxy puts all requests without this field into one program."""
 
     name = "thunderagent"
 
@@ -152,17 +152,17 @@ BY_OWNER: dict[str, Dialect] = {
     "sglang": DIALECTS["sglang"],
     "tensorrt_llm": DIALECTS["trtllm"],
 }
-"""From ``owned_by`` in a server's ``/models`` to its dialect. ``nvidia`` is missing, because Dynamo and hosted services
-both send it; they get ``headers``."""
+"""The dialect of a server by ``owned_by`` in its ``/models``. ``nvidia`` is missing, because both Dynamo and hosted
+services send it; these servers get ``headers``."""
 
 BY_HOST: dict[str, Dialect] = {"api.openai.com": DIALECTS["openai"]}
 
 
 def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect | None:
-    """The dialect with that name; an object of the caller's is returned as it is; None for ``auto``.
+    """Return the dialect with a name; None for ``auto``.
 
     Args:
-        wanted: a name, or an object.
+        wanted: the name, or a dialect object, which is returned as it is.
         source: where the name comes from, for the error message.
 
     Raises:
@@ -179,7 +179,7 @@ def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect | No
 
 
 def cache_key(program_id: str) -> str:
-    """``program_id`` if it has at most 64 characters, else its first 30 characters and a digest (63 characters)."""
+    """Return ``program_id`` if it has at most 64 characters, else its first 30 characters and a digest."""
     if len(program_id) <= MAX_CACHE_KEY_CHARS:
         return program_id
     return f"{program_id[:30]}-{hashlib.sha256(program_id.encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""What the server at each base URL accepts. All clients of the process share one table."""
+"""Remember the dialect of the server at each base URL, and the fields that it refuses. All clients share one table."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect
 from continuum_client.errors import once
 
 Feature = Literal["extension", "stream_usage"]
-"""What can be left out: the dialect's body fields; the ``stream_options`` that the recorder adds."""
+"""A part of requests that can be left out: the dialect's body fields, or the ``stream_options`` of the recorder."""
 
 
 @dataclass(slots=True)
 class _Known:
     dialect: Dialect | None = None
-    """The dialect that ``auto`` found; None: not known yet."""
+    """The dialect that ``auto`` chose; None: not known yet."""
     probing: bool = False
+    """Whether a caller asks the server now, or has asked it."""
     dropped: frozenset[str] = frozenset()
+    """The features that the server refused."""
 
 
 class Endpoints:
-    """For each base URL: the dialect of the server, and the features that the server refused."""
+    """The servers by their base URL."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
     def accepts(self, url: str, feature: Feature) -> bool:
-        """False once the server at ``url`` has refused ``feature``."""
+        """Whether the server at ``url`` has never refused ``feature``."""
         known = self._known.get(url)
         return known is None or feature not in known.dropped
 
     def drop(self, url: str, features: Iterable[Feature], names: Iterable[str]) -> None:
-        """Leave ``features`` out from now on, because the server at ``url`` refused the fields ``names``; warn once."""
+        """Leave out ``features`` from now on, because the server at ``url`` refused the fields ``names``. Warn once."""
         with self._lock:
             known = self._known.setdefault(url, _Known())
             known.dropped |= set(features)
@@ -47,27 +49,27 @@ class Endpoints:
             '(headers are still sent). dialect="headers" never sends body fields.',
         )
 
-    def found(self, url: str) -> Dialect | None:
-        """The dialect of the server at ``url`` under ``auto``; None: the server has not been asked yet."""
+    def dialect_of(self, url: str) -> Dialect | None:
+        """Return the dialect that ``auto`` means for the server at ``url``; None: the server has not answered yet."""
         known = self._known.get(url)
         if known is not None and known.dialect is not None:
             return known.dialect
         return BY_HOST.get(urlsplit(url).hostname or "")
 
     def begin_probe(self, url: str) -> bool:
-        """True for the one caller that shall ask the server; the others use ``headers`` until the answer is there."""
+        """Return whether the caller should ask the server. Other callers use ``headers`` until the server answers."""
         with self._lock:
             known = self._known.setdefault(url, _Known())
             first, known.probing = not known.probing, True
             return first
 
     def abandon_probe(self, url: str) -> None:
-        """The server could not be asked; a later call tries again."""
+        """Let a later call ask the server, because this one could not."""
         with self._lock:
             self._known[url].probing = False
 
     def end_probe(self, url: str, models: Any) -> Dialect:
-        """Store and return the dialect that the server's model list indicates; ``headers`` if it indicates none."""
+        """Store and return the dialect of the owner in the server's model list; ``headers`` if the owner is unknown."""
         dialect = BY_OWNER.get(_owner(models), HEADERS)
         with self._lock:
             self._known.setdefault(url, _Known()).dialect = dialect
@@ -80,7 +82,7 @@ class Endpoints:
 
 
 def root_of(url: str) -> str:
-    """A server's root: its base URL without ``/v1``, an Azure deployment, query and trailing slash."""
+    """Return the root of a server: its base URL without ``/v1``, Azure deployment, query and trailing slash."""
     parts = urlsplit(url)
     path = re.sub(r"/openai/deployments/[^/]+$", "", parts.path.rstrip("/"))
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
@@ -94,16 +96,16 @@ def _owner(models: Any) -> str:
 
 
 def shown(url: str) -> str:
-    """A base URL without user, password and query."""
+    """Return a base URL without user, password and query, for messages."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
 def named_in(text: str, names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that occur in a server's error message as whole words."""
+    """Return the ``names`` that occur as whole words in a server's error message."""
     return [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
 
 
 endpoints = Endpoints()
-"""Shared by all clients of the process."""
+"""The table that all clients of the process share."""

@@ -20,19 +20,19 @@ import warnings
 from collections.abc import Callable
 
 logger = logging.getLogger("continuum_client")
-"""At DEBUG it says what was sent, refused and released: ids, addresses and names of fields, no text."""
+"""At DEBUG it logs what was sent, refused and released: ids, addresses and names of fields, no text."""
 
 
 class ContinuumError(Exception):
-    """Base of this package's errors."""
+    """The base of this package's errors."""
 
 
 class InvalidTag(ContinuumError, ValueError):
-    """A value that cannot be sent; the message names the value and says what is allowed."""
+    """A value cannot be sent. The message names the value and says what is allowed."""
 
 
 class UnknownDialect(ContinuumError, ValueError):
-    """No dialect has that name; the message lists the known names."""
+    """No dialect has that name. The message lists the known names."""
 
 
 class ProgramClosed(ContinuumError, RuntimeError):
@@ -44,23 +44,23 @@ class ContinuumWarning(UserWarning):
 
 
 def log_release(program_id: str, url: str) -> None:
-    """Log that a server was told to release a program's KV."""
+    """Log that a server was told to release a program's KV cache."""
     logger.debug("program %s: released by %s", program_id, url)
 
 
 MAX_WARNINGS = 1000
-"""Different warnings in one process; later ones are dropped, so that memory stays bounded."""
+"""The number of different warnings in one process; later warnings are dropped, so that memory stays bounded."""
 
 
 class Once:
-    """Gives each warning once."""
+    """Issues each warning once."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
         self._lock = threading.Lock()
 
     def warn(self, key: str, message: str) -> None:
-        """Give a ``ContinuumWarning``, unless one was given for ``key`` before.
+        """Issue a ``ContinuumWarning``, unless a warning was issued for ``key`` before.
 
         Never raises: if a warnings filter turns warnings into errors, the message is logged instead.
         """
@@ -74,16 +74,16 @@ class Once:
             logger.warning(message)
 
     def guard(self, key: str, message: str, work: Callable[[], object]) -> None:
-        """Run ``work``. If it raises an ``Exception``, warn with ``message`` and the exception instead."""
+        """Run ``work``. If it raises an ``Exception``, issue a warning with ``message`` and the exception."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - recording and predicting must not raise into the agent
             self.warn(key, f"{message}: {error!r}")
 
     def forget(self) -> None:
-        """Give every warning again."""
+        """Allow every warning once more."""
         self._given.clear()
 
 
 once = Once()
-"""Shared by all clients of the process."""
+"""The warnings of all clients of the process."""

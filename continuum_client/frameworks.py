@@ -1,7 +1,7 @@
-"""Tags as headers and body fields, for frameworks to which no client can be passed.
+"""Return tags as headers and body fields, for frameworks to which no client can be passed.
 
-The end of ``with client.program(...)`` releases the program at ``client``'s base URL, in its dialect. Nothing releases
-a program id that is given here by name: the server keeps its KV cache until the TTL ends.
+The end of ``with client.program(...)`` releases the program at ``client``'s base URL, in its dialect. If a program's id
+is only passed to these functions, nothing releases the program: the server pins its KV cache until the TTL ends.
 
 docs/client has recipes for LiteLLM, LangChain, the OpenAI Agents SDK and PydanticAI.
 """
@@ -19,15 +19,15 @@ from continuum_client.tagging import check_id, check_seconds, check_tool, tag_bo
 
 
 def headers(program_id: str | None = None, *, parent_id: str | None = None, last_step: bool = False) -> dict[str, str]:
-    """Headers that name a program, for ``extra_headers=`` and ``default_headers=``.
+    """Return headers with the program id, for ``extra_headers=`` and ``default_headers=``.
 
     Args:
-        program_id: default: the current program; without a current program the result is empty.
-        parent_id: the program that started this one.
-        last_step: the next call is the program's last.
+        program_id: the program id. Default: that of the current program; without a current program the result is empty.
+        parent_id: the id of the program that started this program.
+        last_step: whether the next call is the program's last.
 
     Raises:
-        InvalidTag: an id that cannot be sent.
+        InvalidTag: an id cannot be sent.
     """
     return tag_headers(_identity(program_id, parent_id, last_step))
 
@@ -43,23 +43,23 @@ def extra_body(
     last_tool: tuple[str, float] | None = None,
     output_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Body fields that name a program, for ``extra_body=``.
+    """Return body fields with the program id, for ``extra_body=``.
 
-    Without ``program_id``, the result also contains what ``p.tool``, ``p.predict`` and ``p.last_step`` of the current
-    program have to report. It is reported once, so use the result for one call.
+    Without ``program_id``, the result also contains the tags from ``p.tool``, ``p.predict``, ``p.last_step`` and the
+    hints of the current program. They are returned once, so use the result for one call.
 
     Args:
-        program_id: default: the current program; without a current program the result is empty.
-        dialect: of the server; ``auto`` counts as ``headers`` here, because only a client can ask the server.
-        path: of the requests that the framework sends: ``/chat/completions``, ``/responses`` or ``/completions``.
-        parent_id: the program that started this one.
-        last_step: the next call is the program's last.
-        predict: the tool that is expected after the call, and its seconds.
+        program_id: the program id. Default: that of the current program; without a current program the result is empty.
+        dialect: the dialect of the server. ``auto`` means ``headers`` here, because only a client can ask the server.
+        path: the path of the framework's requests: ``/chat/completions``, ``/responses`` or ``/completions``.
+        parent_id: the id of the program that started this program.
+        last_step: whether the next call is the program's last.
+        predict: the tool that is expected to run after the call, and its seconds.
         last_tool: the tool that ran before the call, and its seconds.
         output_tokens: expected length of the answer; sent by the dialect ``dynamo``.
 
     Raises:
-        InvalidTag: an id, a tool's name or a number of seconds that cannot be sent.
+        InvalidTag: an id, a tool's name or a number of seconds cannot be sent.
         UnknownDialect: no dialect has that name.
     """
     program = current_program()
@@ -71,9 +71,8 @@ def extra_body(
         tags = _identity(program_id, parent_id, last_step)
     if tags.program_id is None:
         return {}
-    return tag_body(
-        _with_tools(tags, predict, last_tool, last_step), find_dialect(dialect) or HEADERS, path, output_tokens
-    )
+    tags = _with_tools(tags, predict, last_tool, last_step)
+    return tag_body(tags, find_dialect(dialect) or HEADERS, path, output_tokens)
 
 
 def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:

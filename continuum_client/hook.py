@@ -1,7 +1,7 @@
-"""Puts a function of ours in front of ``request()`` of openai's two clients, for every client of the process.
+"""Patch ``request()`` of openai's two client classes, for every client of the process.
 
-``instrumentation`` sends the requests of all clients with tags. Without it, the first ``client.program()`` installs the
-hook too; then a plain client that sends a call inside a program is left alone, and one warning says so.
+With ``instrument()``, the patch sends the requests of all clients with tags. Without it, the first ``client.program()``
+installs the patch too; it then only warns once if a plain openai client sends a call inside a program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from continuum_client.errors import once
 from continuum_client.program import current_program
 
 View = Callable[[Any], Any]
-"""From a client of openai's to an object that sends the client's requests with tags (``client._Tagging``)."""
+"""A function from an openai client to an object that sends the client's requests with tags (``sending.Tagging``)."""
 _NOTHING = object()
 _CLASSES: tuple[type[Any], ...] = (openai.OpenAI, openai.AsyncOpenAI)
 
@@ -28,10 +28,11 @@ class Hook:
 
     def __init__(self) -> None:
         self.view: View | None = None
-        """Makes the sender of a plain client's requests; None: they are sent without tags."""
+        """Returns the sender of a plain client's requests; None: they are sent without tags."""
         self._before: dict[type[Any], Any] = {}
-        """For each class: its own ``request`` before the patch, ``_NOTHING`` if it inherits ``request``."""
+        """The method ``request`` of each class before the patch; ``_NOTHING`` if the class inherits ``request``."""
         self._ours: dict[type[Any], Any] = {}
+        """The patch of each class."""
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -45,7 +46,7 @@ class Hook:
                     self._ours[cls] = cls.request = self._requesting(cls, self._before[cls])
 
     def remove(self) -> None:
-        """Restore the classes. If others have patched a class since, our patch stays in it and does nothing."""
+        """Restore the classes. If another library has patched a class since, our patch stays but does nothing."""
         self.view = None
         with self._lock:
             for cls in [cls for cls, ours in self._ours.items() if vars(cls).get("request") is ours]:
@@ -70,8 +71,8 @@ class Hook:
         return request
 
     def _sender(self, client: Any, options: Any) -> Any:
-        """The sender of a request; None: it is sent as it is."""
-        if options.url not in GENERATING or hasattr(client, "_continuum"):  # a client of ours
+        """Return the object that sends a request; None: the request is sent unchanged."""
+        if options.url not in GENERATING or hasattr(client, "_continuum"):  # our own clients tag their requests
             return None
         if self.view is not None:
             return self.view(client)
@@ -87,10 +88,10 @@ def _warn_untagged(client: Any, options: Any) -> None:
     if not any(name.lower() == "x-session-id" for headers in sent for name in headers):
         once.warn(
             "plain client",
-            f"a call inside program {program.id!r} was sent by an openai client that does not send its tags. Pass a "
-            "client of continuum_client's, or wrap() that one, or call continuum_client.instrument() at the start.",
+            f"a call inside program {program.id!r} was sent by an openai client that does not send the program's tags. "
+            "Use a client of continuum_client, or wrap() the openai client, or call continuum_client.instrument().",
         )
 
 
 hook = Hook()
-"""The process's."""
+"""The patch of this process."""

@@ -1,4 +1,4 @@
-"""The command ``continuum-instrument``: runs a command whose openai clients tag and record their calls."""
+"""The command ``continuum-instrument``: it runs a Python agent whose openai clients tag and record their calls."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from continuum_client.reply import CONTENTS
 from continuum_client.settings import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_VARIABLE
 
 STARTUP = Path(__file__).parent / "startup"
-"""Python imports ``sitecustomize.py`` from here if the folder is in ``PYTHONPATH``."""
+"""The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``."""
 PATH = "PYTHONPATH"
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         prog="continuum-instrument",
         description="Run a Python agent whose openai clients, whoever makes them, tag and record their calls.",
         epilog="Without COMMAND it prints the environment variables that have the same effect.",
     )
-    made.add_argument("--dialect", choices=get_args(DialectName), help="which body fields the server accepts")
-    made.add_argument("--record", metavar="DIR", help="record all calls to this directory")
-    made.add_argument("--content", choices=CONTENTS, help="how much text is recorded (default: none)")
-    made.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="such as: python my_agent.py")
-    return made
+    arguments.add_argument("--dialect", choices=get_args(DialectName), help="which body fields the server accepts")
+    arguments.add_argument("--record", metavar="DIR", help="record all calls to this directory")
+    arguments.add_argument("--content", choices=CONTENTS, help="how much text is recorded (default: none)")
+    arguments.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="such as: python my_agent.py")
+    return arguments
 
 
-def environment(options: argparse.Namespace, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables that instrument a process.
+def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that instrument a process.
 
     Args:
-        options: of the command line.
-        given: the present environment.
+        options: the options of the command line.
+        environ: the present environment.
     """
-    others = [place for place in given.get(PATH, "").split(os.pathsep) if place and place != str(STARTUP)]
+    folders = [folder for folder in environ.get(PATH, "").split(os.pathsep) if folder and folder != str(STARTUP)]
     record = None if options.record is None else str(Path(options.record).absolute())
     chosen = {DIALECT_VARIABLE: options.dialect, RECORD_VARIABLE: record, CONTENT_VARIABLE: options.content}
     return {
-        PATH: os.pathsep.join([str(STARTUP), *others]),
+        PATH: os.pathsep.join([str(STARTUP), *folders]),
         **{name: value for name, value in chosen.items() if value is not None},
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. It becomes COMMAND; exit status 2: there is no such command."""
+    """Replace this process by COMMAND. Exit status 2: there is no such command."""
     options = parser().parse_args(arguments)
     variables = environment(options, os.environ)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         sys.stdout.write("".join(f"{name}={value}\n" for name, value in variables.items()))
         return 0
-    found = shutil.which(command[0])
-    if found is None:
+    program = shutil.which(command[0])
+    if program is None:
         sys.stderr.write(f"error: {command[0]}: there is no such command\n")
         return 2
-    os.execve(found, command, {**os.environ, **variables})
+    os.execve(program, command, {**os.environ, **variables})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Programs for every client of openai's in the process, whoever made it: ``instrument()`` and ``uninstrument()``.
+"""Programs for every openai client in the process, whoever made it: ``instrument()`` and ``uninstrument()``.
 
-A plain client is seen through a *view*: an object of our class that shares the client's attributes, and sends the
-client's requests as our own clients send theirs. The client itself is not changed.
+For each request of a plain client a *view* is made: an object of our class that shares the client's attributes and
+sends its requests with tags. The client itself is not changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from continuum_client.reply import Content
 
 END_S = 5.0
-"""``uninstrument()`` and the end of the process take at most this long to release the open programs."""
+"""The time for which ``uninstrument()`` and the end of the process wait at most while they release open programs."""
 
 
 class Instrumentation:
-    """All openai clients of the process, tagged. ``instrument()`` makes it."""
+    """The tagging of all openai clients of the process; made by ``instrument()``."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -41,21 +41,21 @@ class Instrumentation:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
     ) -> Program:
-        """Open a program; as ``client.program`` of our own clients."""
+        """Open a program, like ``client.program`` of our own clients."""
         return self._settings.program(program_id, predict, parent, output_tokens)
 
     def view(self, client: Any) -> Any:
-        """An object that sends the requests of ``client`` with tags."""
+        """Return an object that sends the requests of ``client`` with tags."""
         cls = self._views.get(type(client))
         if cls is None:
             ours = tagged(type(client))
             cls = self._views[type(client)] = type(ours.__name__, (ours,), {"_continuum": self._settings})
-        found = object.__new__(cls)
-        found.__dict__ = client.__dict__
-        return found
+        view = object.__new__(cls)
+        view.__dict__ = client.__dict__
+        return view
 
     def end(self) -> None:
-        """Close the programs of conversations that nobody named. A forked process leaves them to its parent."""
+        """Close the programs that were opened for conversations. A forked process leaves this to its parent."""
         conversations, clock = self._settings.conversations, self._settings.clock
         if os.getpid() != self._pid:
             return
@@ -68,6 +68,7 @@ class Instrumentation:
 
 
 _active: list[Instrumentation] = []
+"""The instrumentation of this process, if there is one."""
 
 
 def instrument(
@@ -80,8 +81,8 @@ def instrument(
 ) -> Instrumentation:
     """Tag and record the calls of every openai client in the process, also of clients that exist already.
 
-    Clients of ours keep their own options. A call outside any program belongs to a program of its conversation; such
-    programs are released when the process ends. A second call replaces the options of the first.
+    Our own clients keep their options. Each conversation outside any program becomes a program, which is released when
+    the process ends. A second ``instrument()`` replaces the options of the first.
 
     Args:
         dialect, record, content, predict, implicit: as for ``OpenAI``. ``CONTINUUM_DIALECT``, ``CONTINUUM_RECORD`` and
@@ -92,7 +93,7 @@ def instrument(
 
     Raises:
         UnknownDialect: no dialect has that name.
-        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
     options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
     made = Instrumentation(settings_from(options))
@@ -105,9 +106,9 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Restore openai's classes, and release the programs that ``instrument()`` has opened for conversations.
+    """Restore openai's classes, and release the programs that were opened for conversations.
 
-    Never raises, and has no effect if nothing is instrumented.
+    Never raises, and has no effect if no ``instrument()`` came before.
     """
     atexit.unregister(uninstrument)
     while _active:

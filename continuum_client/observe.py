@@ -1,8 +1,8 @@
-"""Watches a reply while the caller reads it, without changing what the caller gets.
+"""Watch a reply while the caller reads it, without changing what the caller gets.
 
 A parsed answer is read once. A ``Stream`` is read chunk by chunk. Raw responses (``with_raw_response``,
-``with_streaming_response``) are read as bytes, because only the caller decides how much of them is read. We replace
-attributes of the response objects only; openai's classes stay unchanged.
+``with_streaming_response``) are watched as bytes, because the caller decides how much of them is read. Only attributes
+of the response objects are replaced; openai's classes stay unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from continuum_client.errors import once
@@ -19,62 +18,61 @@ from continuum_client.reply import Reply, only_usage
 MAX_BODY_BYTES = 64 * 2**20
 """The longest raw answer, and the longest line of a raw stream, that is parsed."""
 NOT_RECORDED = ("recording", "a reply could not be recorded")
-"""Key and text of the warning."""
+"""Key and text of the warning after an exception of our own code."""
 
 OnEnd = Callable[[Reply, float, str | None], None]
-"""Called once when a reply has ended: with the reply, the client's clock in seconds, and the error or None."""
+"""A function that is called once, when a reply has ended: with the reply, the client's clock in seconds, and the error
+or None."""
 
 
 class WatchedReply:
     """A reply that is being received. Exceptions of our own code become one warning and never reach the caller.
 
-    As a context manager it surrounds the caller's wait for the next chunk: an exception there ends the reply.
+    As a context manager it surrounds the caller's wait for the next chunk. An exception in the block ends the reply.
     """
 
     def __init__(self, reply: Reply, clock: Callable[[], float], on_end: OnEnd) -> None:
         self.reply = reply
         self.waiting = False
-        """The caller waits for the next chunk. If the connection is closed now, the body has ended by itself."""
+        """Whether the caller waits for the next chunk. If the connection is closed then, the body has ended."""
         self._clock = clock
         self._on_end = on_end
         self._lock = threading.Lock()
         self._ended = False
 
     def chunk(self, item: Any) -> None:
-        """A chunk or an event of a stream has arrived."""
+        """Read a chunk or an event of a stream, which has just arrived."""
         if not self._ended:
             try:
-                seen = self.reply.first_token_s  # the clock is read until the first token only
-                self.reply.take(item, self._clock() if seen is None else seen)
-            except Exception as error:  # noqa: BLE001 - as once.guard, which would cost a closure for every chunk
+                first_token_s = self.reply.first_token_s  # the clock is read only until the first token
+                self.reply.take(item, self._clock() if first_token_s is None else first_token_s)
+            except Exception as error:  # noqa: BLE001 - like once.guard, which would cost a closure for every chunk
                 key, text = NOT_RECORDED
                 once.warn(key, f"{text}: {error!r}")
 
     def whole(self, answer: Any) -> None:
-        """The complete answer has arrived."""
+        """Read the complete answer."""
         once.guard(*NOT_RECORDED, lambda: self.reply.take(answer))
         self.end()
 
     def end(self, error: BaseException | str | None = None) -> None:
-        """The reply has ended. Only the first call counts."""
+        """Note that the reply has ended. Only the first call has an effect."""
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-        said = _name_of(error) if isinstance(error, BaseException) else error
-        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, self._clock(), said))
+        name = _name_of(error) if isinstance(error, BaseException) else error
+        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, self._clock(), name))
 
     def closed(self) -> None:
-        """The connection was closed: an early end, unless the server had sent the end of the answer."""
+        """Note that the connection was closed. That is an error unless the server has sent the end of the answer."""
         if not self.waiting:
             self.end(None if self.reply.finished else "closed before its end")
 
     def __enter__(self) -> None:
         self.waiting = True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.waiting = False
         if error is not None:
             self.end(None if isinstance(error, StopIteration | StopAsyncIteration) else error)
@@ -89,9 +87,9 @@ def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
     """Watch a reply to its end.
 
     Args:
-        result: what openai's ``request()`` returned.
-        watched: gets every chunk, and the end.
-        hide_usage: do not pass on the last chunk of a stream, because we asked for it and the caller did not.
+        result: the return value of openai's ``request()``.
+        watched: receives every chunk, and the end.
+        hide_usage: do not pass on the chunk with the token counts, because the caller did not ask for it.
     """
     from openai import BaseModel  # noqa: PLC0415 - the proxy watches replies without it
 
@@ -114,7 +112,7 @@ class _Watched:
         self._inner, self._watched, self._hide = inner, watched, hide_usage
 
     def _passes(self, item: Any) -> bool:
-        """Record a chunk; False if the caller must not get it."""
+        """Record a chunk. Return whether the caller gets it."""
         self._watched.chunk(item)
         return not (self._hide and only_usage(item))
 
@@ -148,7 +146,7 @@ class _AsyncChunks(_Watched):
 
 def _watch_raw(response: Any, watched: WatchedReply) -> None:
     body = _Body(watched, "text/event-stream" in response.headers.get("content-type", ""))
-    if response.is_closed:  # the body was read before
+    if response.is_closed:  # openai has read the body already
         body.feed(response.content)
         body.finish()
         return
@@ -227,30 +225,31 @@ class _Body:
             self._line(line)
 
     def last_line(self) -> None:
-        """Parse the last line, if it has no line end."""
+        """Parse the last line if it has no line end."""
         rest, self._rest = self._rest, b""
         if rest:
             self._line(rest)
 
     def finish(self) -> None:
-        """The whole body has been received."""
+        """Note that the whole body has been received."""
         if self._events:
             self.last_line()
             self._watched.end()
         elif self._size > MAX_BODY_BYTES:
             self._watched.end("too long to look at")
         else:
-            self._watched.whole(_json(b"".join(self._parts)))
+            self._watched.whole(parsed(b"".join(self._parts)))
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b"data:"):
-            item = _json(line[5:])
+            item = parsed(line[5:])
             if isinstance(item, dict):
                 self._watched.chunk(item)
 
 
-def _json(text: bytes) -> Any:
+def parsed(text: bytes) -> Any:
+    """Parse JSON; None if the text is something else."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
         return None

@@ -1,9 +1,8 @@
-"""Predictions of the next tool and its time, which a program can send with its calls. Off by default.
+"""Predict the next tool and its time; a program can send the prediction with its calls. Off by default.
 
-A predictor is told about every tool that ran, and asked for the tool after the next call. It never delays a call.
-``RunningQuantiles`` is called directly, because it answers in microseconds (benchmarks/client_overhead.py). A predictor
-of your own is called on a separate thread; if its answer is not there when a call is sent, the call is sent without a
-prediction.
+A predictor observes every tool that ran, and is asked for the tool that runs after the next call. It never delays a
+call. ``RunningQuantiles`` is called directly, because it answers in microseconds (benchmarks/client_overhead.py). A
+user's predictor is called on a separate thread; a call that is sent before its answer has no prediction.
 """
 
 from __future__ import annotations
@@ -14,32 +13,32 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from continuum_client.errors import once
 from continuum_client.tagging import check_seconds, check_tool
 
 MAX_TOOLS = 1024
-"""Tools that a ``RunningQuantiles`` learns; it ignores further ones."""
+"""The number of tools that a ``RunningQuantiles`` learns; it ignores further tools."""
 MAX_WAITING = 1024
-"""Observations and questions that may wait for a predictor of the user's; further ones are dropped."""
+"""The number of observations and questions that may wait for users' predictors; further ones are dropped."""
 SAMPLES = 256
-"""Durations that are kept for each tool, the latest."""
+"""The number of durations that are kept for each tool: the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The tool that is expected after the next call.
+    """The tool that is expected to run after the next call.
 
     Raises:
-        InvalidTag: a name or a number that cannot be sent.
+        InvalidTag: a name or a number cannot be sent.
     """
 
     tool: str
     seconds: float | None = None
-    """How long the tool is expected to take (median or mean); None: unknown."""
+    """How long the tool is expected to take (median or mean), in seconds; None: unknown."""
     p90: float | None = None
-    """The 90th percentile of its time in seconds; None: unknown."""
+    """The 90th percentile of the tool's time, in seconds; None: unknown."""
 
     def __post_init__(self) -> None:
         check_tool(self.tool)
@@ -49,13 +48,14 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """Predicts the next tool. Called from one thread at a time. If it raises, a warning is given once."""
+    """Predicts the next tool. It is called from one thread at a time. If it raises, a warning is issued once."""
 
     def observe(self, tool: str, seconds: float, previous: str | None) -> None:
-        """``tool`` ran for ``seconds``, after the tool ``previous`` of the same program (None: it was the first)."""
+        """Learn that ``tool`` ran for ``seconds``, after the tool ``previous`` of the same program (None: ``tool`` was
+        the first)."""
 
     def predict(self, previous: str | None) -> Prediction | None:
-        """The tool that is expected after the next call, if ``previous`` was the last tool; None: no prediction."""
+        """Return the tool that is expected to run next, after the tool ``previous``; None: no prediction."""
 
 
 class RunningQuantiles:
@@ -98,13 +98,13 @@ class _Window:
         insort(self._sorted, seconds)
 
     def quantile(self, share: float) -> float:
-        """The smallest sample that at least ``share`` of the samples do not exceed."""
+        """Return the smallest sample that at least ``share`` of the samples do not exceed."""
         rank = -(-len(self._sorted) * share // 1)
         return self._sorted[max(0, int(rank) - 1)]
 
 
 class Guesses:
-    """The predictions for one program: passes its tools to a predictor and keeps the latest answer."""
+    """The predictions for one program. They pass the program's tools to a predictor and keep its latest answer."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -115,13 +115,13 @@ class Guesses:
         self._ask(None)
 
     def ran(self, tool: str, seconds: float) -> None:
-        """A tool of the program has ended."""
+        """Pass on a tool of the program that has ended."""
         previous, self._last = self._last, tool
         self._run(lambda: self._predictor.observe(tool, seconds, previous))
         self._ask(tool)
 
     def current(self) -> Prediction | None:
-        """The prediction for a call that is sent now; None: the predictor gave none, or has not answered yet."""
+        """Return the prediction for a call that is sent now; None: there is none, or the predictor has not answered."""
         return self._answer
 
     def _ask(self, previous: str | None) -> None:
@@ -130,8 +130,10 @@ class Guesses:
 
         def ask() -> None:
             answer = self._predictor.predict(previous)
+            if answer is not None and not isinstance(answer, Prediction):
+                raise TypeError(f"predict() returned {type(answer).__name__}; expected Prediction or None")
             if number == self._asked:  # no tool has run since the question
-                self._answer = answer if answer is None or isinstance(answer, Prediction) else _refused(answer)
+                self._answer = answer
 
         self._run(ask)
 
@@ -143,16 +145,12 @@ class Guesses:
             _worker.submit(name, work)
 
 
-def _refused(answer: Any) -> None:
-    raise TypeError(f"predict() returned {type(answer).__name__}; expected Prediction or None")
-
-
 def _run_guarded(name: str, work: Callable[[], None]) -> None:
     once.guard(f"predictor {name}", f"predictor {name} failed, so its prediction is left out", work)
 
 
 class _Worker:
-    """A daemon thread that calls the users' predictors in order; started when the first is used."""
+    """A daemon thread that calls users' predictors in order. It is started when the first predictor is used."""
 
     def __init__(self) -> None:
         self._work: deque[tuple[str, Callable[[], None]]] = deque()

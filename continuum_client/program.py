@@ -1,7 +1,7 @@
-"""A program is one run of an agent. It knows which calls belong to it and what the next call tells the server.
+"""``Program``, one run of an agent: it collects the tags that the program's next call sends to the server.
 
-Every call that is made in the body of ``with client.program(...)``, and in coroutines, tasks and threads that are
-started there, belongs to the program (``current``).
+Every call that is made in the body of ``with client.program(...)``, or in coroutines, tasks and threads that are
+started there, belongs to the program (see ``current``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import contextlib
 import functools
 import json
 import os
-import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Tags
 
@@ -25,67 +23,51 @@ from continuum_client import current
 from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
-from continuum_client.spans import tool_span
 from continuum_client.tagging import check_counts, check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
+from continuum_client.tool_runs import Tool, ToolRun, busy_seconds
+
+if TYPE_CHECKING:
+    from continuum_client.recorder import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_RUNS = 256
-"""Tool runs that are kept between two calls; further ones are dropped."""
+"""The number of tool runs that are kept between two calls; further runs are dropped."""
 
 _inheritance = Inheritance(current.variable, current.current_entry)
 
 
 class SendingClient(Protocol):
-    """A client that has sent calls of a program, and can send the program's release to its server."""
+    """A client that has sent calls of a program, and can tell its server to release the program."""
 
     base_url: Any
 
     def _release(self, program_id: str) -> Any:
-        """Send the release; or return a coroutine that sends it."""
+        """Send the release, or return a coroutine that sends the release."""
 
     def _release_blocking(self, program_id: str) -> None:
-        """Send the release, outside any event loop."""
-
-
-class Keeper(Protocol):
-    """What records a program's turns: ``recorder.Ledger``."""
-
-    def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRun:
-    """A tool that ran between two calls. Times are seconds on the client's clock."""
-
-    name: str
-    start_s: float
-    end_s: float
-
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.start_s
+        """Send the release without an event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTags:
-    """The tags of one call, and what they were made from."""
+    """The tags of one call, and the facts from which they were made."""
 
     tags: Tags
     runs: tuple[ToolRun, ...] = ()
     """The tools that ran since the previous call."""
     prediction: Prediction | None = None
-    """The prediction from ``Program.predict``, not from a predictor."""
+    """The prediction of ``Program.predict``; None if there was none, even if a predictor made one."""
     hints: Mapping[str, Any] = field(default_factory=dict)
     """Tags from ``Program.remaining`` and ``Program.kv_ttl``."""
 
 
 class TurnIds:
-    """Turn ids for one ``Program`` object: a count and eight random hexadecimal digits, such as ``4-9f3c01ab``.
+    """Makes turn ids for one ``Program`` object: a count and eight random hexadecimal digits, such as ``4-9f3c01ab``.
 
-    Each object and each process draws its own digits, so two calls of a program never have the same turn id.
+    Each object and each process draws its own digits, so that two calls of a program never have the same turn id.
     """
 
     def __init__(self) -> None:
@@ -94,25 +76,16 @@ class TurnIds:
         self._digits = ""
 
     def next(self) -> str:
-        if self._pid != os.getpid():  # the first id, or the first one in a forked process
+        if self._pid != os.getpid():  # this is the first id, or the first id in a forked process
             self._pid, self._digits = os.getpid(), uuid.uuid4().hex[:8]
         self._count += 1
         return f"{self._count}-{self._digits}"
 
 
-def busy_seconds(runs: Sequence[ToolRun]) -> float:
-    """The seconds during which at least one of the tools ran."""
-    total, until_s = 0.0, float("-inf")
-    for run in sorted(runs, key=lambda run: run.start_s):
-        total += max(0.0, run.end_s - max(run.start_s, until_s))
-        until_s = max(until_s, run.end_s)
-    return total
-
-
 class Program:
     """One run of an agent. ``client.program()`` makes it; use it with ``with`` or ``async with``.
 
-    It can be used from many threads and tasks. ``id`` is the program id that the server sees.
+    A program can be used in many threads and tasks. ``id`` is the program id that the server sees.
     """
 
     def __init__(
@@ -127,8 +100,8 @@ class Program:
         self.id = uuid.uuid4().hex if program_id is None else check_id(program_id)
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
         self.output_tokens = output_tokens
-        self.keeper: Any = None
-        """Records the turns (``recorder.Ledger``); None: they are not recorded."""
+        self.ledger: Ledger | None = None
+        """Records the turns; None: they are not recorded."""
         self.home: SendingClient | None = None
         """The client that opened the program."""
         self._clock = clock
@@ -139,7 +112,7 @@ class Program:
         self._entry: current.Entry | None = None
         self._closed = False
         self._clients: dict[str, SendingClient] = {}
-        """By base URL: the clients that sent calls of this program."""
+        """The clients that sent calls of this program, by base URL."""
         self._sent_last = False
         self._last_step = False
         self._prediction: Prediction | None = None
@@ -152,16 +125,16 @@ class Program:
     def __repr__(self) -> str:
         return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
 
-    # ---------------------------------------------------------------------------- what the agent says
+    # ------------------------------------------------------------------------- called by the agent
 
     @property
     def closed(self) -> bool:
         return self._closed
 
     def last_step(self) -> None:
-        """The next call is the program's last, so the server need not keep its KV cache afterwards.
+        """Tell the server with the next call that it is the program's last, so that the KV cache is not pinned.
 
-        Few agents know this before they see the reply. The others just close the program.
+        Few agents know this before they see the reply. All others just close the program.
 
         Raises:
             ProgramClosed: the program is closed.
@@ -170,12 +143,12 @@ class Program:
         self._last_step = True
 
     def predict(self, tool: str, seconds: float | None = None, p90: float | None = None) -> None:
-        """Send a hint with the next call: the tool that is expected after it.
+        """Send a hint with the next call: the tool that is expected to run after that call.
 
         Args:
             tool: the tool's name.
             seconds: how long the tool is expected to take. Default: the tool's latest ``tool(..., expect_s=)``.
-            p90: the 90th percentile of its time in seconds.
+            p90: the 90th percentile of the tool's time in seconds.
 
         Raises:
             InvalidTag: a name or a number that cannot be sent.
@@ -193,7 +166,7 @@ class Program:
     def tool(self, name: Any, expect_s: float | None = None) -> Any:
         """Measure a tool: ``with p.tool("pytest"): ...``. The next call sends its name and its time to the server.
 
-        As a decorator, ``@p.tool``, it measures each call of a function, under the function's name.
+        As the decorator ``@p.tool`` it measures each call of a function, under the function's name.
 
         Args:
             name: the tool's name.
@@ -213,7 +186,7 @@ class Program:
         return Tool(checked, self._ran, self._clock)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
-        """Report a tool that was measured elsewhere, for example by a framework's events. The next call sends it.
+        """Report a tool that was measured elsewhere, for example by a framework. The next call sends its name and time.
 
         Args:
             name: the tool's name.
@@ -231,21 +204,21 @@ class Program:
     def remaining(
         self, turns: int | tuple[int, int] | None = None, tokens: int | tuple[int, int] | None = None
     ) -> None:
-        """Send a hint with the next call: what the program still has to do after it. ``working-set`` reads it.
+        """Send a hint with the next call: how much the program still has to do after it. ``working-set`` reads this.
 
         Args:
-            turns: the number of later turns, or an interval (low, high) if it is not known exactly.
-            tokens: the tokens that they generate, or an interval.
+            turns: the number of later turns, or an interval (low, high) if the number is not known exactly.
+            tokens: the number of tokens that these turns generate, or an interval.
 
         Raises:
             InvalidTag: a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
-        found = {"remaining_turns": turns, "remaining_tokens": tokens}
-        self._hint({name: check_counts(value, name) for name, value in found.items() if value is not None})
+        counts = {"remaining_turns": turns, "remaining_tokens": tokens}
+        self._hint({name: check_counts(value, name) for name, value in counts.items() if value is not None})
 
     def kv_ttl(self, seconds: float) -> None:
-        """Send a hint with the next call: how long the server shall hold its KV. ``static-ttl`` reads it.
+        """Send a hint with the next call: for how long the server should pin its KV cache. ``static-ttl`` reads this.
 
         Raises:
             InvalidTag: a number that cannot be sent.
@@ -254,7 +227,7 @@ class Program:
         self._hint({"kv_ttl_s": check_seconds(seconds, "kv_ttl")})
 
     def task(self, name: str) -> None:
-        """Send a hint with every later call: what the program does. Programs that do alike give the same name.
+        """Send a hint with every later call: the program's task. All programs that do the same task send the same name.
 
         ``working-set`` reads the hint of a program's first call.
 
@@ -296,38 +269,41 @@ class Program:
         if self._guesses is not None:
             self._guesses.ran(run.name, run.duration_s)
 
-    # ----------------------------------------------------------------------------------- for the calls
+    # ------------------------------------------------------------------------- called by the client
 
-    def keep(self, keeper: Keeper) -> None:
-        """Record the turns with ``keeper`` until the program is closed or garbage collected, or the process exits."""
-        self.keeper = keeper
-        weakref.finalize(self, keeper.finish, (), True)
+    def record_in(self, ledger: Ledger) -> None:
+        """Record the turns in ``ledger`` until the program is closed or garbage collected, or the process exits."""
+        self.ledger = ledger
+        weakref.finalize(self, ledger.finish, (), True)
 
     def take(self) -> CallTags:
-        """The tags of a call that is about to be sent. Tools, prediction and last step are sent with one call only."""
+        """Return the tags of a call that is about to be sent.
+
+        Tools, prediction, hints and last step are then forgotten, because only one call sends them.
+        """
         with self._lock:
             runs, last, own, hints = tuple(self._runs), self._last_step, self._prediction, self._hints
             turn_id = self._turn_ids.next()
             self._runs, self._last_step, self._prediction, self._hints = [], False, None, {}
-        guess = self._guesses.current() if own is None and self._guesses is not None else own
-        return CallTags(replace(self._tags(runs, last, guess, turn_id), task=self._task, **hints), runs, own, hints)
-
-    def _tags(self, runs: Sequence[ToolRun], last: bool, guess: Prediction | None, turn_id: str) -> Tags:
-        slowest = max(runs, key=lambda run: run.duration_s) if runs else None
-        return Tags(
+        prediction = self._guesses.current() if own is None and self._guesses is not None else own
+        slowest = max(runs, key=lambda run: run.duration_s, default=None)
+        tags = Tags(
             program_id=self.id,
             parent_id=self.parent_id,
             is_last_step=True if last else None,
-            pred_tool=guess.tool if guess else None,
-            pred_tool_s=guess.seconds if guess else None,
-            pred_tool_p90_s=guess.p90 if guess else None,
+            pred_tool=prediction.tool if prediction else None,
+            pred_tool_s=prediction.seconds if prediction else None,
+            pred_tool_p90_s=prediction.p90 if prediction else None,
             last_func_call=slowest.name if slowest else None,
             last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
             turn_id=turn_id,
+            task=self._task,
+            **hints,
         )
+        return CallTags(tags, runs, own, hints)
 
     def give_back(self, taken: CallTags) -> None:
-        """A call has failed finally: its tools, prediction and last step are sent with the next call."""
+        """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""
         with self._lock:
             self._runs[:0] = taken.runs
             self._last_step = self._last_step or bool(taken.tags.is_last_step)
@@ -335,12 +311,12 @@ class Program:
             self._hints = {**taken.hints, **self._hints}
 
     def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
-        """``client`` sends a call with these tags to the base URL ``url``."""
+        """Note that ``client`` sends a call with these tags to the base URL ``url``."""
         self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
 
     def passed_on(self, last_step: bool) -> None:
-        """The tags were given to a framework, so the client that opened the program has to release it."""
+        """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
         if self.home is not None:
             self._clients.setdefault(str(self.home.base_url), self.home)
         self._sent_last = last_step
@@ -357,18 +333,14 @@ class Program:
         self._entry = current.enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
         self.close()
 
     async def __aenter__(self) -> Program:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._leave()
         await self.aclose()
 
@@ -379,7 +351,7 @@ class Program:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Program]:
-        """Calls in this block belong to the program, which stays open afterwards. For threads that serve many programs.
+        """Make the program current in a ``with`` block, and keep it open afterwards. For threads with many programs.
 
         Raises:
             ProgramClosed: the program is closed.
@@ -393,9 +365,9 @@ class Program:
             current.leave(entry)
 
     def bind(self, function: Callable[P, R]) -> Callable[P, R]:
-        """A function that calls ``function`` as part of this program, in whichever thread it runs.
+        """Return a function that calls ``function`` as part of this program, in any thread.
 
-        It raises ``ProgramClosed`` if the program is closed by then.
+        The returned function raises ``ProgramClosed`` if the program is closed by then.
         """
 
         @functools.wraps(function)
@@ -406,30 +378,30 @@ class Program:
         return bound
 
     def close(self) -> None:
-        """End the program: complete its record, and make the server release its KV cache if the dialect can.
+        """End the program: complete its record, and make the server release its KV cache if the dialect has a release.
 
         Never raises, and has no effect on a closed program. A server that does not answer costs at most two seconds.
-        With an ``AsyncOpenAI`` the release is sent by a task of the running event loop, if there is one;
+        With an ``AsyncOpenAI`` a task of the running event loop, if there is one, sends the release;
         ``await p.aclose()`` waits for it.
         """
         for client in self._end():
-            if _loop_runs():
+            if current.running_loop() is not None:
                 _in_background(client._release(self.id))
             else:
                 client._release_blocking(self.id)
 
     async def aclose(self) -> None:
-        """``close()``, but waits until an ``AsyncOpenAI`` has sent the release."""
+        """End the program like ``close()``, but wait until an ``AsyncOpenAI`` has sent the release."""
         for client in self._end():
             sent = client._release(self.id)
             if sent is not None:
                 await sent
 
     def handoff(self) -> str:
-        """End the program here without a release, so that another process or service continues it.
+        """End the program in this process without a release, so that another process or service can continue it.
 
         Returns:
-            A text for ``client.resume()`` there. It contains the ids and the task, no secret.
+            A text for ``client.resume()`` in the other process. It contains the ids and the task, no secret.
 
         Raises:
             ProgramClosed: the program is closed.
@@ -439,75 +411,35 @@ class Program:
         return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "task": self._task})
 
     def forget(self) -> None:
-        """Close the program without a release, because the agent may still go on with it."""
-        self._end(tell=False)
+        """Close the program without a release, because the agent may still continue it."""
+        self._end()
 
-    def _end(self, tell: bool = True) -> list[SendingClient]:
-        """Close the program. Returns the clients that have to send its release."""
+    def _end(self) -> list[SendingClient]:
+        """Close the program. Return the clients that have to send its release."""
         with self._lock:
             if self._closed:
                 return []
             self._closed = True
-            clients = list(self._clients.values()) if tell and not self._sent_last else []
+            clients = [] if self._sent_last else list(self._clients.values())
             self._clients = {}
-        if self.keeper is not None:
-            self.keeper.finish(self._runs)
+        if self.ledger is not None:
+            self.ledger.finish(self._runs)
         return clients
-
-
-class Tool:
-    """A tool that is being measured; use it with ``with`` or ``async with``. It has also run if the block raises."""
-
-    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float]) -> None:
-        self.name = name
-        self.seconds: float | None = None
-        """How long the tool took; None while it runs."""
-        self._ran = ran
-        self._clock = clock
-        self._start_s = 0.0
-        self._end_span: Callable[[], None] | None = None
-
-    def __enter__(self) -> Tool:
-        self._end_span = tool_span(self.name)
-        self._start_s = self._clock()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end_s = self._clock()
-        self.seconds = end_s - self._start_s
-        if self._end_span is not None:
-            self._end_span()
-        self._ran(ToolRun(self.name, self._start_s, end_s))
-
-    async def __aenter__(self) -> Tool:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
 
 
 _background: set[Any] = set()
 
 
-def _loop_runs() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-def _in_background(sent: Any) -> None:
+def _in_background(sending: Any) -> None:
     """Run a coroutine as a task of the running event loop; None: there is nothing to do."""
-    if sent is not None:
-        task = sys.modules["asyncio"].get_running_loop().create_task(sent)
+    if sending is not None:
+        task = current.running_loop().create_task(sending)
         _background.add(task)
         task.add_done_callback(_background.discard)
 
 
 def current_program() -> Program | None:
-    """The open program to which calls made here belong; None outside any program."""
+    """Return the open program to which calls made here belong; None outside any program."""
     entry = current.current_entry()
     return None if entry is None else entry.program
 
@@ -528,7 +460,8 @@ def tool(function: F) -> F:
 
 def inherit_threads(wanted: bool = True) -> None:
     """Choose whether threads that are started inside a program, and work that is submitted to a
-    ``ThreadPoolExecutor`` there, belong to the program (the default). With ``False``, use ``p.bind(function)`` or
-    ``contextvars.copy_context()``.
+    ``ThreadPoolExecutor`` there, belong to the program (the default).
+
+    With ``False``, use ``p.bind(function)`` or ``contextvars.copy_context()`` for threads.
     """
     _inheritance.want(wanted)

@@ -1,12 +1,11 @@
-"""Runs any program with a proxy of its own: ``continuum-proxy --upstream URL -- COMMAND ...``.
+"""``Proxy``, between one agent and a model server: ``continuum-proxy --upstream URL -- COMMAND ...``.
 
-The proxy forwards each request to the server, and each answer byte for byte to the program. It adds the tags of one
-program to the requests that generate: a request that continues no conversation belongs to a child program. The time
+The proxy forwards each request to the server, and each answer byte for byte to the agent. It adds the tags of one
+program to the requests that generate text. Each further conversation of the agent becomes a child program. The time
 between two turns of a conversation counts as the time of the tools that the first turn's reply calls.
 
-Three things differ from what the program sent and would get: the tags are added to its requests, answers are not
-compressed, and a stream that is recorded is asked for its token counts (which the program does not get if it did not
-ask for them itself).
+The proxy changes three things: it adds tags to requests, it does not let the server compress answers, and it asks for
+the token counts of a stream that is recorded (which it removes again if the agent did not ask for them).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import web
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
-from continuum_traces.shell import first_program
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -30,51 +28,42 @@ from continuum_client.conversation import NO_SHAPE, Conversations, shape_of
 from continuum_client.dialects import DIALECTS, HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import log_release, once
-from continuum_client.observe import WatchedReply
+from continuum_client.observe import WatchedReply, parsed
 from continuum_client.program import Program
+from continuum_client.recorder import tool_by_command
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
 from continuum_client.settings import ClientSettings
 from continuum_client.turns import key_of
 
 ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (2.0, 10.0))
-"""Time limits of the proxy's own requests: the models of ``auto``, and the release of a program."""
+"""Time limits of the proxy's own requests: ``GET /models`` for ``auto``, and the release of a program."""
 IDLE_S = 2.0
-"""How long an unused connection to the server stays open: less than vLLM's 5 s, so that the proxy closes it first."""
+"""The time for which an unused connection to the server stays open: less than vLLM's 5 s, so that the proxy closes it
+first."""
 MESSAGES = "/messages"
-"""The path of Anthropic's API. Of the dialects, only vLLM's is known there."""
+"""The path of Anthropic's API. Only the dialect ``vllm`` has body fields for it."""
 _HOP = frozenset(("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"))
 _HOP |= {"te", "trailer", "transfer-encoding", "upgrade", "content-length", "host", "expect", "accept-encoding"}
-"""Headers of one connection, and those that the two HTTP libraries write themselves."""
+"""Headers that are not forwarded: those of one connection, and those that the HTTP libraries write themselves."""
 _KEYS = ("authorization", "x-api-key", "api-key")
 DUMMY_KEY = "EMPTY"
 LOCAL = "127.0.0.1"
 _WEB_PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-"""Variables that name a proxy to the web, through which the program must not call this one."""
-
-
-def tool_by_command(name: str, arguments: str) -> str:
-    """The name under which a tool is recorded: the program that a shell tool's ``command`` runs, else the tool's name.
-
-    The server names tools in the same way. Without the arguments (``content="none"``) it is the tool's name.
-    """
-    try:
-        return first_program(json.loads(arguments)["command"]) or name
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return name
+"""Variables that name a web proxy. The agent must not use it for its requests to this proxy."""
 
 
 class Watcher(Protocol):
-    """Is told what passes through a proxy."""
+    """Receives the events of a proxy."""
 
     def turn(self, reply: Reply) -> None:
-        """A reply has ended."""
+        """Receive a reply that has ended."""
 
     def tool(self, name: str, seconds: float) -> None:
-        """A tool ran between two turns."""
+        """Receive a tool that ran between two turns."""
 
 
 class Upstream(Exception):
-    """The server has refused a request."""
+    """The server refused a request. It has the attributes of openai's ``APIStatusError`` that ``Call`` reads."""
 
     def __init__(self, status_code: int, body: str) -> None:
         super().__init__(f"{status_code} {body}")
@@ -102,13 +91,13 @@ class _Ended:
 
 
 class Proxy:
-    """A proxy for one program; use it with ``async with``. Its tags are those of ``Program``s of our client.
+    """A proxy for one agent; use it with ``async with``. It sends the same tags as our clients.
 
     Args:
         upstream: URL of the server, with or without ``/v1``.
         settings: the dialect (None: the server is asked), and the recorder if the program is recorded.
-        program_id: default: a random one.
-        watcher: is told about turns and tools.
+        program_id: the agent's program id. Default: a random id.
+        watcher: receives turns and tools.
     """
 
     def __init__(
@@ -122,7 +111,7 @@ class Proxy:
         self.url = self.base_url = f"{self.root}/v1"
         self.program = settings.program(program_id)
         self.under_way = 0
-        """Requests that are being forwarded."""
+        """The number of requests that are being forwarded."""
         self._settings = settings
         self._watcher = watcher
         self._tool_key = settings.recorder.tool_key if settings.recorder is not None else tool_by_command
@@ -131,7 +120,7 @@ class Proxy:
         self._count = 0
         self._ended: weakref.WeakKeyDictionary[Program, _Ended] = weakref.WeakKeyDictionary()
         self._keys: dict[str, str] = {}
-        """The headers with the API key that the program sent last; a release needs them."""
+        """The headers with the API key that the agent sent last; a release needs them."""
 
     async def __aenter__(self) -> Proxy:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
@@ -150,7 +139,7 @@ class Proxy:
             app,
             handle_signals=False,
             access_log=None,
-            handler_cancellation=True,  # a program that hangs up ends its request at the server
+            handler_cancellation=True,  # if the agent closes the connection, its request at the server ends
             auto_decompress=False,
             shutdown_timeout=0.0,
             max_line_size=2**20,
@@ -162,7 +151,7 @@ class Proxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the program: requests that are under way are aborted, and everything is released."""
+        """Abort the requests that are under way, and release all programs."""
         try:
             await self._runner.cleanup()
             programs = (*self._programs, self.program)
@@ -171,11 +160,12 @@ class Proxy:
             await self._session.close()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """``environ`` with the addresses that openai's and Anthropic's libraries read, and keys where it has none."""
+        """Return ``environ`` with the variables by which openai's and Anthropic's libraries find this proxy, and with
+        dummy API keys if it has no keys."""
         here = f"http://{LOCAL}:{self.port}"
         keys = {} if environ.get("OPENAI_API_KEY") else {"OPENAI_API_KEY": DUMMY_KEY}
         if not (environ.get("ANTHROPIC_API_KEY") or environ.get("ANTHROPIC_AUTH_TOKEN")):
-            keys["ANTHROPIC_AUTH_TOKEN"] = environ.get("OPENAI_API_KEY") or DUMMY_KEY  # sent as vLLM's keys are
+            keys["ANTHROPIC_AUTH_TOKEN"] = environ.get("OPENAI_API_KEY") or DUMMY_KEY  # a bearer token, as vLLM expects
         urls = {"OPENAI_BASE_URL": f"{here}/v1", "OPENAI_API_BASE": f"{here}/v1", "ANTHROPIC_BASE_URL": here}
         direct = {name: ",".join(filter(None, (environ.get(name), LOCAL))) for name in ("NO_PROXY", "no_proxy")}
         return {**environ, **keys, **urls, **(direct if any(map(environ.get, _WEB_PROXIES)) else {})}
@@ -183,7 +173,7 @@ class Proxy:
     # ------------------------------------------------------------------------------------ programs
 
     def _begin(self) -> Program:
-        """The program of a new conversation: first the proxy's own, then children of it."""
+        """Return the program of a new conversation: first the proxy's own program, later a child of that program."""
         self._count += 1
         if self._count == 1:
             return self.program
@@ -193,10 +183,9 @@ class Proxy:
         return program
 
     def _call(self, options: _Options) -> Call:
-        """The call for a request, with the tools that ran before it."""
+        """Make the call for a request, with the tools that ran before it."""
         shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
-        found = self._conversations.program_of(shape)
-        program, on_failure = (self.program, None) if found is None else found
+        program, on_failure = self._conversations.program_of(shape) or (self.program, None)
         self._report_tools(program)
         call = Call(self._settings, program, options, self.url, shape)
         call.on_failure = on_failure
@@ -246,10 +235,12 @@ class Proxy:
         return URL(self.root + request.raw_path, encoded=True)
 
     async def _generate(self, request: web.Request, raw: bytes, path: str) -> web.StreamResponse:
-        """Forward a turn with its tags; without them a second time if the server refuses them."""
+        """Forward a turn with its tags. If the server refuses the tags, forward it again without them."""
         sent = _kept(request.raw_headers)
         self._keys = {name: sent[name] for name in _KEYS if name in sent}
-        body = _object(raw)
+        body = parsed(raw)
+        if not isinstance(body, dict):
+            body = None  # it is forwarded as it is
         options = _Options(path, dict(sent), body)
         call = self._call(options)
         call.apply_tags(await self._dialect(path), bool(body and body.get("stream")), self)
@@ -280,28 +271,28 @@ class Proxy:
                 events = Events(watched, call.asked_for_usage)
                 return await _pass_on(request, answer, events.of(answer.content.iter_any()), call.asked_for_usage)
             whole = await answer.read()
-            watched.whole(_json(whole))
+            watched.whole(parsed(whole))
             return await _pass_on(request, answer, _once(whole))
         except BaseException:
             watched.closed()
             if call.on_failure is not None and not watched.reply.finished:
-                call.on_failure()  # the program may send the same messages again
+                call.on_failure()  # the agent may send the same messages again
             raise
 
     # ---------------------------------------------------------------------------- the proxy's own requests
 
     async def _dialect(self, path: str) -> Dialect:
-        known = self._settings.dialect or endpoints.found(self.url)
+        known = self._settings.dialect or endpoints.dialect_of(self.url)
         if known is None and endpoints.begin_probe(self.url):
             known = await self._ask()
         known = known or HEADERS
         return known if path != MESSAGES or known is DIALECTS["vllm"] else HEADERS
 
     async def _ask(self) -> Dialect | None:
-        """``auto``: the dialect that the server's model list indicates; None if nothing answers there."""
+        """Return the dialect that ``auto`` means for the server, from its model list; None if no server answers."""
         try:
             async with self._session.get(f"{self.url}/models", headers=self._keys, timeout=ASK_TIMEOUT) as answer:
-                return endpoints.end_probe(self.url, _json(await answer.read()))
+                return endpoints.end_probe(self.url, parsed(await answer.read()))
         except aiohttp.ClientConnectionError:
             endpoints.abandon_probe(self.url)
             return None
@@ -312,8 +303,8 @@ class Proxy:
             raise
 
     async def _release(self, program_id: str) -> None:
-        """Make the server release a program's KV; ``Program.aclose`` calls it."""
-        dialect = self._settings.dialect or endpoints.found(self.url) or HEADERS
+        """Make the server release a program's KV cache. ``Program.aclose`` calls this method."""
+        dialect = self._settings.dialect or endpoints.dialect_of(self.url) or HEADERS
         release = dialect.release(program_id) if endpoints.accepts(self.url, "extension") else None
         if release is None:
             return
@@ -333,11 +324,11 @@ class Proxy:
 
 
 class Events:
-    """Reads the lines of a stream while they pass.
+    """Watches the lines of a stream while they are forwarded.
 
     Args:
-        watched: gets every event, and the end.
-        hide_usage: leave out the event with the token counts, because the program did not ask for it.
+        watched: receives every event, and the end.
+        hide_usage: leave out the event with the token counts, because the agent did not ask for it.
     """
 
     def __init__(self, watched: WatchedReply, hide_usage: bool) -> None:
@@ -347,7 +338,7 @@ class Events:
         self._hidden = False
 
     async def of(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The bytes for the program."""
+        """Yield the bytes for the agent."""
         async for chunk in chunks:
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             kept = [line for line in lines if self._line(line)]
@@ -362,15 +353,15 @@ class Events:
         self._watched.end()
 
     def _line(self, line: bytes) -> bool:
-        """Read a line; False if the program must not get it."""
+        """Watch a line. Return whether the agent gets it."""
         if not line.startswith(b"data:"):
             hidden, self._hidden = self._hidden and not line.strip(), False  # the blank line of a hidden event
             return not hidden
-        item = _json(line[5:])
+        item = parsed(line[5:])
         if isinstance(item, dict):
             self._watched.chunk(item)
         if line[5:].strip() == b"[DONE]" or (isinstance(item, dict) and item.get("type") in ENDS):
-            self._watched.end()  # before the program has it: its next turn may come at once
+            self._watched.end()  # before the agent gets the line, because its next turn may come at once
         self._hidden = self._hide and only_usage(item)
         return not self._hidden
 
@@ -379,12 +370,12 @@ class Events:
 
 
 def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
-    """The bytes of a JSON object with more members at its end; its own bytes stay as they are.
+    """Add members to the end of a JSON object without changing its other bytes.
 
     Args:
-        raw: the object as received.
-        body: the same, parsed.
-        fields: members to add.
+        raw: the object as it was received.
+        body: the parsed object.
+        fields: the members to add.
     """
     if not fields:
         return raw
@@ -392,21 +383,8 @@ def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) 
     return b"".join((memoryview(raw)[: raw.rindex(b"}")], b"," if body else b"", more))  # one copy of a long body
 
 
-def _object(raw: bytes) -> dict[str, Any] | None:
-    """A body that is a JSON object; None if it is something else, which is forwarded as it is."""
-    found = _json(raw)
-    return found if isinstance(found, dict) else None
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return json.loads(raw.decode())
-    except (ValueError, RecursionError):
-        return None
-
-
 def _kept(raw: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
-    """The headers that are forwarded."""
+    """Return the headers that are forwarded."""
     headers = CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
     named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
     for name in {name.lower() for name in headers} & (_HOP | named):
@@ -415,7 +393,7 @@ def _kept(raw: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
 
 
 async def _refusal(answer: aiohttp.ClientResponse) -> tuple[Upstream, bytes] | None:
-    """The error of an answer that is one, with its body."""
+    """Return the error and the body of an answer if its status is an error, else None."""
     if answer.status < 400:
         return None
     body = await answer.read()
@@ -429,7 +407,7 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 async def _pass_on(
     request: web.Request, answer: aiohttp.ClientResponse, chunks: AsyncIterator[bytes], shorter: bool = False
 ) -> web.StreamResponse:
-    """Send an answer to the program. If the server breaks off, so does the connection to the program."""
+    """Send an answer to the agent. If the server closes its connection early, abort the connection to the agent."""
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
     response.headers.extend(_kept(answer.raw_headers))
     length = answer.headers.get("content-length")
@@ -449,5 +427,6 @@ async def _pass_on(
 
 def _unreachable(root: str, error: Exception) -> web.Response:
     message = f"continuum-proxy: {root} does not answer: {error}"
-    what = {"type": "error", "error": {"type": "api_connection_error", "message": message}}
-    return web.Response(status=502, text=json.dumps(what), content_type="application/json")
+    return web.json_response(
+        {"type": "error", "error": {"type": "api_connection_error", "message": message}}, status=502
+    )

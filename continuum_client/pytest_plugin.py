@@ -1,6 +1,6 @@
-"""A pytest plugin: with ``--continuum-record DIR`` each test is a program, and the tests' calls become a trace.
+"""A pytest plugin: with ``--continuum-record DIR`` each test is a program, and the calls of all tests become a trace.
 
-It works with every openai client that the tests make. A program's id is the test's node id.
+The plugin works with every openai client that the tests make. The program id of a test is its node id.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 MAX_ID_CHARS = 200
-_made = pytest.StashKey[Any]()
+_instrumentation = pytest.StashKey[Any]()
 _program = pytest.StashKey[Any]()
 
 
@@ -26,13 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from continuum_client.instrumentation import instrument  # noqa: PLC0415 - openai takes a second to import
 
         try:
-            config.stash[_made] = instrument(record=record, dialect=config.getoption("--continuum-dialect"))
+            config.stash[_instrumentation] = instrument(record=record, dialect=config.getoption("--continuum-dialect"))
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _made in config.stash:
+    if _instrumentation in config.stash:
         from continuum_client.instrumentation import uninstrument  # noqa: PLC0415
 
         uninstrument()
@@ -40,18 +40,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    made = item.config.stash.get(_made, None)
-    if made is not None:
-        item.stash[_program] = made.program(program_id_of(item.nodeid)).__enter__()
+    instrumentation = item.config.stash.get(_instrumentation, None)
+    if instrumentation is not None:
+        item.stash[_program] = instrumentation.program(program_id_of(item.nodeid)).__enter__()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     program = item.stash.get(_program, None)
     if program is not None:
-        program.__exit__(None, None, None)
+        program.__exit__()
 
 
 def program_id_of(node_id: str) -> str:
-    """A test's program id is pytest's node id, with ``_`` for all but printable ASCII. A long one loses its start."""
+    """Return the program id of a test: its node id with ``_`` for all but printable ASCII, cut at the start if long."""
     return "".join(char if char.isascii() and char.isprintable() else "_" for char in node_id).strip()[-MAX_ID_CHARS:]

@@ -1,11 +1,12 @@
-"""Records programs while they run, to a run directory that ``continuum-bench`` can read.
+"""Record programs while they run, in a run directory that ``continuum-bench`` can read.
 
 ``turns.jsonl``    one ``TurnRecord`` for each call, written when its reply has ended
-``trace.jsonl``    the programs as a trace (docs/trace-format.md). A turn's line contains what followed the turn, so it
-                   is written when the program's next turn ends, or the program; ``recover`` adds missing turns
+``trace.jsonl``    the programs as a trace (docs/trace-format.md). The line of a turn also describes the gap after the
+                   turn, so it is written when the program's next turn or the program ends; ``recover`` adds missing
+                   turns
 ``manifest.json``  versions
 
-Several processes may write to one directory. In memory are one turn for each open program, and a hash for each
+Several processes may write to one directory. The memory holds one turn for each open program, and a hash of each
 program's id.
 """
 
@@ -17,43 +18,56 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.lines import end_line, header_line, program_line, turn_line
-from continuum_traces.run_dir import MANIFEST, TURNS, write_manifest
+from continuum_traces.lines import encoded, end_line, header_line, program_line, turn_line
+from continuum_traces.run_dir import MANIFEST, TURNS, compact, write_manifest
 from continuum_traces.schema import Manifest, Program, TurnRecord
+from continuum_traces.shell import first_program
 
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.errors import once
-from continuum_client.program import MAX_RUNS, ToolRun
+from continuum_client.program import MAX_RUNS
 from continuum_client.recover import TRACE, WRITERS, add_missing_turns
 from continuum_client.reply import Content, check_content
+from continuum_client.tool_runs import ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 Clock = Callable[[], float]
 
 
 def tool_as_named(name: str, arguments: str) -> str:
-    """The default ``tool_key``: the name of the tool that the model called."""
+    """Return the name of the tool; the default ``tool_key``."""
     return name
 
 
+def tool_by_command(name: str, arguments: str) -> str:
+    """Return the program that the argument ``command`` of a tool runs, or else the name of the tool; a ``tool_key``.
+
+    The server names tools in the same way. With ``content="none"`` the arguments are unknown, and the result is
+    ``name``.
+    """
+    try:
+        return first_program(json.loads(arguments)["command"]) or name
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return name
+
+
 class Recorder:
-    """Records programs to a run directory. If a write fails, it warns once and stops recording; the agent goes on.
+    """Records programs in a run directory. If a write fails, the recorder warns once and stops; the agent goes on.
 
     Args:
-        path: the directory. It is made if it does not exist; records are added if it does.
+        path: the directory. If it exists, records are added; otherwise it is made.
         content: ``none``: numbers and tool names only. ``digest``: also digests of tool arguments. ``full``: also the
             text of the answers and the tool arguments. Prompts are never written.
         source: where the programs come from; written to the trace.
-        tool_key: from a tool's name and arguments (empty with ``none``) to the name to record.
-        durable: wait until each turn is on disk, so that a power cut loses nothing. Without it, a killed process loses
-            nothing, but a power cut may.
-        clock, wall: the current time in seconds: monotonic, and since the epoch.
+        tool_key: a function from a tool's name and arguments (empty with ``none``) to the name to record.
+        durable: wait until each turn is on disk, so that a power cut loses nothing. Without ``durable``, a killed
+            process loses nothing, but a power cut may lose turns.
+        clock, wall: functions that return the current time in seconds: monotonic, and since the epoch.
 
     Raises:
         ValueError: no ``content`` has that name.
@@ -83,11 +97,11 @@ class Recorder:
         self.guarded(self._open)
 
     def ledger(self, program_id: str, parent_id: str | None) -> Ledger:
-        """A ledger that records one program."""
+        """Return a ledger, which records one program."""
         return Ledger(self, program_id, parent_id)
 
     def offset_s(self, at_s: float) -> float:
-        """Seconds from the moment the directory was made, by any process, to ``at_s`` on this recorder's clock."""
+        """Return the seconds from the making of the directory (by any process) to ``at_s`` on this recorder's clock."""
         return round(max(0.0, at_s - self._start_s), 6)
 
     def guarded(self, write: Callable[[], None]) -> None:
@@ -110,15 +124,15 @@ class Recorder:
         now_s = self._epoch_offset_s + self.clock()
         header = header_line(source=self.source, started_s=round(now_s, 6))
         self._turns = SharedLines(self.path / TURNS, durable=self._durable)
-        self._trace = SharedLines(self.path / TRACE, _line(header).rstrip(b"\n"), self._durable)
+        self._trace = SharedLines(self.path / TRACE, encoded(header), self._durable)
         self._start_s = self._started_s(now_s) - self._epoch_offset_s
-        with self._trace.locked():
+        with self._trace:
             if not (self.path / MANIFEST).exists():
                 write_manifest(self.path, self._manifest(now_s))
         self._presence.share()
 
     def _started_s(self, now_s: float) -> float:
-        """When the directory was made, in seconds since the epoch; from the trace's header."""
+        """Return when the directory was made, in seconds since the epoch, from the trace's header."""
         with (self.path / TRACE).open(encoding="utf-8") as lines:
             first = json.loads(lines.readline())
         started = first.get("started_s") if isinstance(first, dict) else None
@@ -138,19 +152,20 @@ class Recorder:
 
         Args:
             wanted_id: the program's id.
-            first: this is the program's first line.
-            record: the line without the id.
+            first: whether this is the program's first line.
+            record: the line.
 
         Returns:
-            The id under which the program is recorded: ``wanted_id``, or with ``#2`` (``#3`` ...) appended if the
+            The id under which the program is recorded: ``wanted_id``, with ``#2`` (``#3`` ...) appended if the
             directory contains another program with that id.
         """
-        with self._turns.locked() as held:
+        with self._turns as held:
             program_id = self._claim(held, wanted_id) if first else wanted_id
-            held.write(_line({**record, "program_id": program_id}))
+            held.write(encoded({**record, "program_id": program_id}))
         return program_id
 
     def _claim(self, held: Held, wanted: str) -> str:
+        """Return a program id that no other program in the directory has."""
         for line in held.unread():
             self._ids.add(hash(json.loads(line)["program_id"]))
         number, program_id = 1, wanted
@@ -162,7 +177,7 @@ class Recorder:
 
     def write_trace(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Write lines of trace.jsonl: all of them or none."""
-        self._trace.append(b"".join(_line(line) for line in lines))
+        self._trace.append(b"".join(map(encoded, lines)))
 
 
 class Ledger:
@@ -181,22 +196,26 @@ class Ledger:
         self._turns = 0
         self._arrival_s = 0.0
         self._runs: tuple[ToolRun, ...] = ()
-        """Tools that ran since the last turn of the trace; calls that failed do not reset it."""
+        """Tools that ran since the last turn of the trace. They are kept when a call fails."""
         self._last: EndedCall | None = None
+        """The last turn of the trace, whose line is not written yet."""
         self._joined = Join(0)
+        """How the last turn's prompt continues the turn before."""
         self._under_way = 0
+        """Calls whose replies have not ended."""
         self._over: Sequence[ToolRun] | None = None
+        """After ``finish``: the tools that ran after the program's last call."""
         self._finished = False
 
     def begin_turn(self) -> None:
-        """A call is about to be sent; ``end_turn`` follows."""
-        if os.getpid() != self._pid:  # a forked process continues the program: record a program of its own
+        """Note that a call is about to be sent; ``end_turn`` follows."""
+        if os.getpid() != self._pid:  # a forked process that continues the program is recorded as another program
             self._begin(f"{self._id}~{os.getpid()}", self._id)
         with self._lock:
             self._under_way += 1
 
     def end_turn(self, ended: EndedCall) -> None:
-        """A call has ended, with a reply or an error."""
+        """Record a call that has ended, with a reply or an error."""
         with self._lock:
             self._under_way -= 1
             self.recorder.guarded(lambda: self._write(ended))
@@ -204,10 +223,10 @@ class Ledger:
                 self._finish(self._over)
 
     def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None:
-        """The program has ended. The second call, and a call in a forked process, have no effect.
+        """Complete the program's record. A second call, and a call in a forked process, have no effect.
 
         Args:
-            runs: the tools that ran after its last call.
+            runs: the tools that ran after the program's last call.
             at_once: do not wait for replies that are still being received.
         """
         if os.getpid() != self._pid:
@@ -223,8 +242,7 @@ class Ledger:
             self.recorder.guarded(lambda: self._write_end(runs))
 
     def _write(self, ended: EndedCall) -> None:
-        record = _present(self._record(ended))
-        self._id = self.recorder.write_turn(self._id, self._records == 0, record)
+        self._id = self.recorder.write_turn(self._id, self._records == 0, compact(self._record(ended)))
         self._records += 1
         self._runs = (*self._runs, *ended.runs)[:MAX_RUNS]
         if not ended.counted or self._finished:
@@ -244,7 +262,13 @@ class Ledger:
             self._last = None
 
     def _lines(self, runs: Sequence[ToolRun], gap_s: float | None, carried: int | None) -> list[dict[str, Any]]:
-        """The trace's line for the last turn, after what followed it is known; before the first, the program's line."""
+        """Return the trace's line for the last turn; for the program's first turn, also the program's line.
+
+        Args:
+            runs: the tools that ran after the turn.
+            gap_s: seconds to the next call; None: no call follows.
+            carried: output tokens of the turn that are in the next prompt; None: all of them.
+        """
         assert self._last is not None
         calls = calls_after(self._last, runs, self.recorder.tool_key)
         turn = turn_of(self._last, self._joined, calls, gap_s, carried)
@@ -294,10 +318,10 @@ _recorders_lock = threading.Lock()
 
 
 def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
-    """The recorder for a directory. All clients of the process that record to the same directory share one.
+    """Return the recorder of a directory. All clients of the process that record to a directory share its recorder.
 
     Raises:
-        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
     key = str(Path(path).absolute())
     with _recorders_lock:
@@ -307,20 +331,6 @@ def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
         elif known.content != content:
             raise ValueError(f"{path}: is already recorded with content={known.content!r}, so not with {content!r}")
         return known
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_RECORD_FIELDS = tuple(field.name for field in fields(TurnRecord))
-
-
-def _line(data: Mapping[str, Any]) -> bytes:
-    return _encode(data).encode("utf-8", "replace") + b"\n"
-
-
-def _present(record: TurnRecord) -> dict[str, Any]:
-    """The fields of a record that are not empty. Takes a third of the time of ``run_dir.compact``."""
-    values = ((name, getattr(record, name)) for name in _RECORD_FIELDS)
-    return {name: value for name, value in values if value is not None and value != ()}
 
 
 def _version(package: str) -> str:

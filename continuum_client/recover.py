@@ -1,8 +1,8 @@
-"""Completes ``trace.jsonl`` after a process was killed: ``python -m continuum_client.recover DIR``.
+"""Complete ``trace.jsonl`` after a process was killed: ``python -m continuum_client.recover DIR``.
 
-A turn's line in the trace contains what followed the turn, so it is written when the next turn ends. If a process is
-killed, the last turn of each open program is missing. Its facts are in ``turns.jsonl``, except for the tools after it,
-which stay unknown. A ``Recorder`` that opens a directory in which no other process writes does the same.
+The line of a turn in the trace also describes the gap after the turn, so it is written when the next turn ends. If a
+process is killed, the last turn of each open program is missing. Its facts are in ``turns.jsonl``, except for the tools
+after it, which stay unknown. A ``Recorder`` that opens a directory does the same if no other process writes to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.lines import end_line, program_line, turn_line
+from continuum_traces.lines import encoded, end_line, program_line, turn_line
 from continuum_traces.run_dir import TURNS, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 
@@ -22,23 +22,23 @@ from continuum_client.turns import since
 
 TRACE = "trace.jsonl"
 WRITERS = "writers.lock"
-"""Locked by the processes that write to the directory."""
+"""The file that is locked by all processes that write to the directory."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What the trace contains of a program."""
+    """The part of a program that is in the trace."""
 
     turns: int = 0
     context_tokens: int = 0
-    """Tokens of the last turn's prompt, and of its output that the next prompt repeats."""
+    """Tokens of the last turn's prompt, and of its output as far as the next prompt repeats it."""
     ended: bool = False
 
 
 def add_missing_turns(directory: Path) -> int:
-    """Add the turns of ``turns.jsonl`` that are missing in the trace, and the end of each program.
+    """Add to the trace the turns of ``turns.jsonl`` that it lacks, and the end of each program.
 
-    No other process may write to the directory meanwhile.
+    No other process may write to the directory at the same time.
 
     Returns:
         The number of turns that were added.
@@ -67,15 +67,16 @@ def add_missing_turns(directory: Path) -> int:
             added += 1
     lines += [end_line(name) for name, program in known.items() if program.turns and not program.ended]
     if lines:
-        shared.append(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
+        shared.append(b"".join(map(encoded, lines)))
     shared.close()
     return added
 
 
 def _learn(known: dict[str, _Known], line: dict[str, Any]) -> None:
-    program = known.setdefault(line["program_id"], _Known()) if "program_id" in line else None
-    if program is None:
+    """Read one line of the trace."""
+    if "program_id" not in line:
         return
+    program = known.setdefault(line["program_id"], _Known())
     if line["kind"] == "end":
         program.ended = True
     elif line["kind"] == "turn":
@@ -86,7 +87,7 @@ def _learn(known: dict[str, _Known], line: dict[str, Any]) -> None:
 
 
 def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
-    """The trace's lines for a turn that is in turns.jsonl only."""
+    """Return the trace's lines for a turn that is only in turns.jsonl."""
     prompt, output = record.prompt_tokens or 0, max(1, record.output_tokens or 0)
     kept = min(program.context_tokens, prompt)
     turn = Turn(
@@ -107,7 +108,7 @@ def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command. Exit status: 0, the trace is complete; 2, wrong arguments, or another process is writing."""
+    """Run the command. Exit status: 0, the trace is complete; 2, wrong arguments, or another process is writing."""
     if len(arguments) != 1 or not (Path(arguments[0]) / TURNS).exists():
         sys.stderr.write("usage: python -m continuum_client.recover DIR   (DIR contains turns.jsonl)\n")
         return 2

@@ -1,6 +1,6 @@
-"""Reads token counts, tool calls and text from a reply.
+"""Read token counts, tool calls and text from a reply.
 
-A reply is an answer or the chunks of a stream, as openai's objects or as plain JSON.
+A reply is a complete answer or the chunks of a stream, in the form of openai's objects or of plain JSON.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any, Literal, get_args
 from continuum_traces.wire import MAX_TOOL_CHARS
 
 Content = Literal["none", "digest", "full"]
-"""How much text is recorded: none, digests of tool arguments, or the answer and the arguments in full."""
+"""How much text is recorded: no text, digests of tool arguments, or the whole answer and arguments."""
 
 CONTENTS: tuple[Content, ...] = get_args(Content)
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 ENDS = (*_ENDS, "message_stop")
-"""Types of the event after which a stream has no further one. A stream of chat chunks ends with ``[DONE]``."""
+"""Types of the last event of a stream. A stream of chat chunks ends with ``[DONE]`` instead."""
 ANTHROPIC = ("message", "message_start", "content_block_start", "content_block_delta", "message_delta")
-"""Types of the answers and events of Anthropic's API that say something."""
+"""Types of the answers and events of Anthropic's API that contain facts of the reply."""
 
 
 def check_content(content: str, source: str = "content") -> Content:
-    """The name, if it says how much text is recorded.
+    """Return ``content`` if it is a ``Content``.
 
     Args:
         content: the name.
         source: where the name comes from, for the error message.
 
     Raises:
-        ValueError: it does not.
+        ValueError: ``content`` is another name.
     """
     if content not in CONTENTS:
         raise ValueError(f"{source} {content!r}: there are {', '.join(CONTENTS)}")
@@ -45,7 +45,7 @@ class ToolAsked:
 
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    """The JSON text in the parts in which it arrived; empty with content ``none``."""
+    """The JSON text, in the parts in which it arrived; empty with content ``none``."""
 
     def digest(self) -> str:
         return hashlib.sha256("".join(self.arguments).encode()).hexdigest()[:16]
@@ -53,7 +53,7 @@ class ToolAsked:
 
 @dataclass(slots=True)
 class Reply:
-    """The facts of a reply, filled in while it arrives. It stores only as much text as ``content`` allows."""
+    """The facts of a reply, filled in while the reply arrives. Text is stored only as far as ``content`` allows."""
 
     content: Content = "none"
     model: str | None = None
@@ -62,40 +62,36 @@ class Reply:
     cached_tokens: int | None = None
     reasoning_tokens: int = 0
     first_token_s: float | None = None
-    """When the first token of a stream arrived, on the client's clock; None for an answer that is not a stream."""
+    """The instant at which the first token of a stream arrived, on the client's clock; None: it was not a stream."""
     finished: bool = False
-    """The server has sent the end of the answer (a finish reason or a final status)."""
+    """Whether the server has sent the end of the answer (a finish reason or a final status)."""
     tools: dict[Any, ToolAsked] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
 
     def take(self, item: Any, now_s: float | None = None) -> None:
-        """Read an answer, a chunk or an event. ``now_s``: when a chunk of a stream arrived; None for a whole answer."""
+        """Read an answer, a chunk or an event.
+
+        Args:
+            item: the answer, chunk or event.
+            now_s: the instant at which a part of a stream arrived; None for a complete answer.
+        """
         choices = get(item, "choices")
         usage = get(item, "usage")
         if usage is not None:
             self._usage(usage)
-        if choices is None:
-            self._responses(item, now_s)
+        if choices is not None:
+            if self.model is None:
+                self.model = get(item, "model")
+            for choice in choices:
+                self._choice(choice, now_s)
             return
-        if self.model is None:
-            self.model = get(item, "model")
-        for choice in choices:
-            self._choice(choice, now_s)
-
-    def _responses(self, item: Any, now_s: float | None) -> None:
-        """An answer or an event of the Responses API."""
-        kind = get(item, "type")
-        if isinstance(kind, str) and kind.startswith("response."):
-            self._event(kind, item, now_s)
-            return
-        if isinstance(kind, str) and kind in ANTHROPIC:
-            self._messages(kind, item, now_s)
-            return
-        self.model = get(item, "model") or self.model
-        for number, output in enumerate(get(item, "output") or ()):
-            self._output(number, output)
-        if get(item, "status") in ("completed", "incomplete", "failed"):
-            self.finished = True
+        kind = str(get(item, "type"))
+        if kind.startswith("response."):
+            self._response_event(kind, item, now_s)
+        elif kind in ANTHROPIC:
+            self._anthropic(kind, item, now_s)
+        else:
+            self._response(item)
 
     def _choice(self, choice: Any, now_s: float | None) -> None:
         part = get(choice, "delta") or get(choice, "message") or choice  # a completion's choice has the text itself
@@ -117,16 +113,24 @@ class Reply:
         if self.content == "full" and isinstance(text, str):
             self.text.append(text)
 
-    def _event(self, kind: str, event: Any, now_s: float | None) -> None:
-        """One event of the Responses API's stream."""
+    def _response(self, response: Any) -> None:
+        """Read an answer of the Responses API."""
+        self.model = get(response, "model") or self.model
+        for number, output in enumerate(get(response, "output") or ()):
+            self._output(number, output)
+        if get(response, "status") in ("completed", "incomplete", "failed"):
+            self.finished = True
+
+    def _response_event(self, kind: str, event: Any, now_s: float | None) -> None:
+        """Read an event of the Responses API's stream."""
         if kind.endswith(".delta"):
             self._token(now_s)
         elif kind in _ENDS:
             self.take(get(event, "response"))
             self.finished = True
 
-    def _messages(self, kind: str, item: Any, now_s: float | None) -> None:
-        """An answer or an event of Anthropic's API. ``take`` has read its usage, if it has one."""
+    def _anthropic(self, kind: str, item: Any, now_s: float | None) -> None:
+        """Read an answer or an event of Anthropic's API. ``take`` has read its usage already."""
         if kind == "message":
             for number, block in enumerate(get(item, "content") or ()):
                 self._block(number, block)
@@ -144,8 +148,8 @@ class Reply:
 
     def _block(self, number: Any, block: Any) -> None:
         if get(block, "type") == "tool_use":
-            given = get(block, "input")
-            self._asked(number, {"name": get(block, "name"), "arguments": json.dumps(given) if given else None})
+            arguments = get(block, "input")
+            self._asked(number, {"name": get(block, "name"), "arguments": json.dumps(arguments) if arguments else None})
         elif self.content == "full" and isinstance(get(block, "text"), str):
             self.text.append(get(block, "text"))
 
@@ -157,7 +161,7 @@ class Reply:
             self.text.append(get(delta, "text"))
 
     def _output(self, number: int, output: Any) -> None:
-        """One item of a Responses answer."""
+        """Read an item of a Responses answer."""
         if get(output, "name"):
             self._asked(number, output)
         elif self.content == "full":
@@ -176,28 +180,28 @@ class Reply:
             self.first_token_s = now_s
 
     def _usage(self, usage: Any) -> None:
-        written, read = (_count(usage, f"cache_{what}_input_tokens") for what in ("creation", "read"))
+        written, read = _count(usage, "cache_creation_input_tokens"), _count(usage, "cache_read_input_tokens")
         prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
-        if prompt_tokens is not None:  # the last usage of Anthropic's stream may have the output only
-            self.prompt_tokens = prompt_tokens + (written or 0) + (read or 0)  # Anthropic's input is without these
+        if prompt_tokens is not None:  # the last usage of Anthropic's stream may contain only the output
+            self.prompt_tokens = prompt_tokens + (written or 0) + (read or 0)  # Anthropic counts these separately
         self.output_tokens = _count(usage, "completion_tokens", "output_tokens")
         prompt = get(usage, "prompt_tokens_details") or get(usage, "input_tokens_details")
         output = get(usage, "completion_tokens_details") or get(usage, "output_tokens_details")
         cached = _count(prompt, "cached_tokens")
-        self.cached_tokens = next((found for found in (cached, read) if found is not None), self.cached_tokens)
+        self.cached_tokens = next((count for count in (cached, read) if count is not None), self.cached_tokens)
         self.reasoning_tokens = _count(output, "reasoning_tokens") or 0
 
     @property
     def asked(self) -> list[ToolAsked]:
-        """Tool calls that have a name, in order."""
+        """The tool calls that have a name, in order."""
         return [tool for tool in self.tools.values() if tool.name.strip()]
 
 
 def get(item: Any, name: str) -> Any:
-    """A field of a pydantic model or of plain JSON; None if it is missing.
+    """Return a field of a pydantic model or of plain JSON; None if the field is missing.
 
     It reads pydantic's own dictionaries, because ``getattr`` for a missing attribute of a model takes ten times as long
-    as for an existing one.
+    as for an existing attribute.
     """
     if isinstance(item, dict):
         return item.get(name)

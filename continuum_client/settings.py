@@ -1,4 +1,4 @@
-"""The options of a client that openai does not have; a client and its copies share them."""
+"""The options that only our clients have. A client and its copies share one ``ClientSettings``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT_VARIABLE = "CONTINUUM_CONTENT"
 
 
 class Options(TypedDict, total=False):
-    """The options of a client that openai's clients do not have; ``client.OpenAI`` describes them."""
+    """The options that only our clients have, as the user passes them. ``client.OpenAI`` describes them."""
 
     dialect: DialectName | Dialect | None
     record: str | os.PathLike[str] | Recorder | None
@@ -38,7 +38,7 @@ OPTIONS = tuple(Options.__annotations__)
 
 @dataclass(slots=True)
 class ClientSettings:
-    """The options of a client; made by ``settings_from``."""
+    """The options in the form in which a client uses them; made by ``settings_from``."""
 
     dialect: Dialect | None
     """None: ``auto``."""
@@ -47,7 +47,7 @@ class ClientSettings:
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the default of an injected clock
     conversations: Conversations | None = None
     quantiles: RunningQuantiles = field(default_factory=RunningQuantiles)
-    """The predictor of ``predict=True``; it learns from all programs of the client."""
+    """The predictor of ``predict=True``, which learns from all programs of the client."""
 
     def program(
         self,
@@ -56,7 +56,7 @@ class ClientSettings:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
     ) -> Program:
-        """Open a program; see ``client.OpenAI.program``."""
+        """Open a program. ``client.OpenAI.program`` describes the arguments."""
         if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
             raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
         above = current_program() if parent is None else parent
@@ -69,7 +69,7 @@ class ClientSettings:
             child=self.program,
         )
         if self.recorder is not None:
-            program.keep(self.recorder.ledger(program.id, program.parent_id))
+            program.record_in(self.recorder.ledger(program.id, program.parent_id))
         return program
 
     def _predictor(self, predict: bool | Predictor | None) -> Predictor | None:
@@ -81,11 +81,11 @@ class ClientSettings:
 
 
 def settings_from(options: Options) -> ClientSettings:
-    """The settings for a client's options. An option that is missing or None has its default.
+    """Return the settings for a client's options. An option that is missing or None has its default.
 
     Raises:
         UnknownDialect: no dialect has that name.
-        ValueError: no ``content`` has that name, or the directory is already recorded with another one.
+        ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
     content = _content(options.get("content"))
     predict = options.get("predict") or False
@@ -100,18 +100,18 @@ def settings_from(options: Options) -> ClientSettings:
 
 
 def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
-    """``settings`` with other options; those that are missing or None stay as they are."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if not given:
+    """Return ``settings`` with some other options. Options that are missing or None stay as they are."""
+    changed = {name: value for name, value in options.items() if value is not None}
+    if not changed:
         return settings
     kept = Options(
         dialect=settings.dialect or "auto",
         record=settings.recorder,
-        content=settings.recorder.content if settings.recorder is not None and "record" not in given else None,
+        content=settings.recorder.content if settings.recorder is not None and "record" not in changed else None,
         predict=settings.predictor is settings.quantiles or settings.predictor,
         implicit=settings.conversations is not None,
     )
-    return settings_from(cast("Options", {**kept, **given}))
+    return settings_from(cast("Options", {**kept, **changed}))
 
 
 def _content(wanted: Content | None) -> Content:
@@ -127,13 +127,13 @@ def _dialect(wanted: str | Dialect | None) -> Dialect | None:
 
 
 def _recorder(record: str | os.PathLike[str] | Recorder | None, content: Content) -> Recorder | None:
-    place = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
-    if place is None:
+    wanted = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
+    if wanted is None:
         return None
     from continuum_client.recorder import Recorder, recorder_at  # noqa: PLC0415 - imported only if something is recorded
 
-    if not isinstance(place, Recorder):
-        return recorder_at(place, content)
-    if content not in ("none", place.content):
-        raise ValueError(f"{place.path}: the Recorder has content={place.content!r}, so not {content!r}")
-    return place
+    if not isinstance(wanted, Recorder):
+        return recorder_at(wanted, content)
+    if content not in ("none", wanted.content):
+        raise ValueError(f"{wanted.path}: the Recorder has content={wanted.content!r}, so not {content!r}")
+    return wanted

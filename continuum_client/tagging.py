@@ -1,4 +1,4 @@
-"""Converts tags to headers and body fields and merges them into a request. Pure functions, also for load generators.
+"""Convert tags to headers and body fields, and merge them into a request. Pure functions; load generators use them too.
 
 A header or field that the caller has set is never overwritten.
 """
@@ -16,11 +16,11 @@ from continuum_client.dialects import Dialect
 from continuum_client.errors import InvalidTag
 
 PARENT_HEADERS = ("X-Parent-Session-ID", "X-Dynamo-Parent-Session-ID")
-"""Headers for the parent's id; llm-d and Dynamo read them."""
+"""Headers with the parent's program id; llm-d and Dynamo read them."""
 
 
 def tag_headers(tags: Tags) -> dict[str, str]:
-    """The headers for one request; they are the same in every dialect.
+    """Return the headers for one request; they are the same in every dialect.
 
     >>> tag_headers(Tags(program_id="task-7"))
     {'X-Session-ID': 'task-7', 'X-Dynamo-Session-ID': 'task-7'}
@@ -34,12 +34,12 @@ def tag_headers(tags: Tags) -> dict[str, str]:
 def tag_body(
     tags: Tags, dialect: Dialect, path: str = "/chat/completions", output_tokens: int | None = None
 ) -> dict[str, Any]:
-    """The body fields for one request in a server's dialect.
+    """Return the body fields for one request in a server's dialect.
 
     Args:
-        tags: of the request; tags that are None are left out.
-        dialect: of the server.
-        path: of the request, after the base URL.
+        tags: the tags of the request; tags that are None are left out.
+        dialect: the dialect of the server.
+        path: the path of the request, after the base URL.
         output_tokens: expected length of the answer; sent by the dialect ``dynamo``.
     """
     return {name: value for name, value in dialect.body(tags, path, output_tokens).items() if value != {}}
@@ -49,21 +49,21 @@ def tag_body(
 
 
 def merged_headers(theirs: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, Any]:
-    """The caller's headers and ours.
+    """Merge the caller's headers with ours.
 
-    A header that the caller has set or removed counts as the caller wrote it. Names are compared without case.
+    A header that the caller has set or removed stays as the caller wants it. Upper and lower case are the same.
     """
     taken = {name.lower() for name in theirs}
     return {**{name: value for name, value in ours.items() if name.lower() not in taken}, **theirs}
 
 
 def merged_body(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], written: Iterable[str]) -> dict[str, Any]:
-    """The caller's ``extra_body`` with our fields added.
+    """Add our fields to the caller's ``extra_body``.
 
     Args:
         theirs: the caller's ``extra_body``. Its values are kept, also inside ``vllm_xargs`` and ``nvext``.
-        ours: fields to add.
-        written: names of fields in the rest of the request's body; they are not added.
+        ours: the fields to add.
+        written: names of fields that are in the request's body already; they are not added.
     """
     body = dict(theirs or {})
     names = set(written)
@@ -88,7 +88,7 @@ def _inside(theirs: Any, ours: Any) -> Any:
 
 
 def check_id(program_id: str, what: str = "program id") -> str:
-    """The id, if it can be sent in a header and in a body.
+    """Return the id if it can be sent in a header and in a body.
 
     Raises:
         InvalidTag: the id is not text, is empty or longer than 256 characters, contains a character that is not
@@ -106,7 +106,7 @@ def check_id(program_id: str, what: str = "program id") -> str:
 
 
 def check_tool(tool: str, what: str = "tool") -> str:
-    """The name of a tool or a task without spaces at the ends.
+    """Return the name of a tool or a task without spaces at the ends.
 
     Raises:
         InvalidTag: the name does not have 1 to 128 printable characters.
@@ -117,10 +117,10 @@ def check_tool(tool: str, what: str = "tool") -> str:
 
 
 def check_count(count: int, what: str) -> int:
-    """The number of turns or tokens, at most 10**9.
+    """Return a number of turns or tokens, limited to 10**9.
 
     Raises:
-        InvalidTag: it is not a whole number, or is negative.
+        InvalidTag: the number is not whole, or is negative.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise InvalidTag(f"{what} {count!r}: must be a whole number, 0 or more")
@@ -128,10 +128,10 @@ def check_count(count: int, what: str) -> int:
 
 
 def check_counts(counts: int | tuple[int, int], what: str) -> int | Between:
-    """A number of turns or tokens, or an interval (low, high).
+    """Return a number of turns or tokens, or an interval (low, high).
 
     Raises:
-        InvalidTag: as ``check_count``; the interval has other than two ends, or its ends are in the wrong order.
+        InvalidTag: a number is not whole or is negative, or the interval is not a pair in ascending order.
     """
     if isinstance(counts, int):
         return check_count(counts, what)
@@ -144,10 +144,10 @@ def check_counts(counts: int | tuple[int, int], what: str) -> int | Between:
 
 
 def check_seconds(seconds: float, what: str) -> float:
-    """The number of seconds, at most a day.
+    """Return a number of seconds, limited to a day.
 
     Raises:
-        InvalidTag: it is not a number, is negative or is not finite.
+        InvalidTag: the value is not a number, is negative or is not finite.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidTag(f"{what} {seconds!r}: must be a number of seconds")

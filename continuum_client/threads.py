@@ -1,12 +1,12 @@
-"""Threads that are started inside a program belong to that program.
+"""Make threads that are started inside a program belong to that program.
 
 Before Python 3.14 a new thread does not inherit its parent's context variables, so its calls would be sent without
-tags. When the first program is entered, ``threading.Thread.start`` is patched to pass the starting thread's program to
-the new thread, and ``ThreadPoolExecutor.submit`` to pass the submitter's program to the work, whichever thread runs it.
-Nothing else is patched, and nothing before that. ``inherit_threads(False)`` turns the patches off.
+tags. Therefore two methods are patched when the first program is entered: ``threading.Thread.start`` passes the program
+of the starting thread to the new thread, and ``ThreadPoolExecutor.submit`` passes the submitter's program to the work,
+whichever thread runs it. ``inherit_threads(False)`` turns the patches off.
 
-Work that reaches a running thread in another way, such as a queue, does not belong to the sender's program: send
-``program.bind(function)`` instead of ``function``.
+Work that reaches a running thread in another way, for example through a queue, does not belong to the sender's program.
+Send ``program.bind(function)`` instead of ``function``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 
 class Inheritance:
-    """Passes the value of one context variable on to threads.
+    """Passes the value of a context variable on to threads.
 
     Args:
         variable: the context variable.
-        current: what to pass on; None: nothing.
+        current: a function that returns the value to pass on; None: no value is passed on.
     """
 
     def __init__(self, variable: ContextVar[Any], current: Callable[[], Any]) -> None:
         self._variable = variable
         self._current = current
         self._submits = threading.local()
-        """``on``: this thread submits work to a pool. A worker that the pool starts also runs other programs' work."""
+        """``on``: this thread is submitting work to a pool. A worker that the pool starts then gets no program of its
+        own, because it also runs the work of other programs."""
         self._wanted = True
         self._patched = False
 
@@ -49,8 +50,7 @@ class Inheritance:
     def want(self, wanted: bool) -> None:
         """Turn the inheritance on or off.
 
-        The patches stay in place when it is off, because others may have patched the same methods since, but they do
-        nothing.
+        When it is off, the patches stay but do nothing, because other libraries may have patched the methods since.
         """
         self._wanted = wanted
 
@@ -70,7 +70,7 @@ class Inheritance:
             if not self._wanted:
                 return plain(pool, fn, *args, **kwargs)
             value = self._current()
-            token = self._variable.set(None)  # where threads inherit the context, a worker inherits no program
+            token = self._variable.set(None)  # from Python 3.14 on, a worker would inherit the program
             self._submits.on = True
             try:
                 return plain(pool, _carrying(self._variable, value, fn), *args, **kwargs)
@@ -82,7 +82,7 @@ class Inheritance:
 
 
 def _carrying(variable: ContextVar[Any], value: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls ``function`` while ``variable`` has the value ``value``."""
+    """Return a function that calls ``function`` while ``variable`` has the value ``value``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         token = variable.set(value)

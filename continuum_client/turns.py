@@ -1,4 +1,4 @@
-"""Converts the calls of a program to the turns of a trace. Pure functions.
+"""Convert the calls of a program to the turns of a trace. Pure functions.
 
 Token counts come from the server's ``usage``. A call without token counts is in ``turns.jsonl``, but not in the trace.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from continuum_traces.schema import ToolCall, Turn
 
 from continuum_client.conversation import NO_SHAPE, Shape
-from continuum_client.program import ToolRun
 from continuum_client.reply import Content, Reply, ToolAsked
+from continuum_client.tool_runs import ToolRun
 
 
 @dataclass(frozen=True, slots=True)
 class EndedCall:
-    """A call that has ended. Times are seconds on the client's clock."""
+    """A call that has ended. Instants are seconds on the client's clock."""
 
     sent_s: float
     finish_s: float
@@ -31,13 +31,13 @@ class EndedCall:
 
     @property
     def counted(self) -> bool:
-        """It can be a turn of a trace: it has no error, and the server sent its token counts."""
+        """Whether the call can be a turn of a trace: it has no error, and the server sent its token counts."""
         return self.error is None and bool(self.reply.prompt_tokens) and self.reply.output_tokens is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a prompt continues the context of the previous turn; fields as in the trace format."""
+    """How a prompt continues the context of the previous turn. The fields are those of the trace format."""
 
     new_input_tokens: int
     carried_tokens: int | None = None
@@ -47,12 +47,12 @@ class Join:
 
 
 def join(before: EndedCall | None, now: EndedCall) -> Join:
-    """How the prompt of ``now`` continues the context of ``before``.
+    """Return how the prompt of ``now`` continues the context of ``before``.
 
     The prompt of an agent that only appends messages contains the previous prompt, the previous output without its
     reasoning, and new text. If the hashes of the messages show that the agent changed earlier messages, the kept tokens
-    are estimated from the share of kept characters. If only the shorter prompt shows it, they are the tokens that the
-    server found in its cache.
+    are estimated from the share of kept characters. If only the shorter length of the prompt shows it, the kept tokens
+    are those that the server found in its cache.
     """
     prompt = now.reply.prompt_tokens or 0
     if before is None:
@@ -73,17 +73,17 @@ def join(before: EndedCall | None, now: EndedCall) -> Join:
 def turn_of(
     ended: EndedCall, joined: Join, calls: tuple[ToolCall, ...], gap_s: float | None, carried_tokens: int | None
 ) -> Turn:
-    """The turn of a call, after the next call or the end of the program.
+    """Return the turn of a call, once the next call or the end of the program is known.
 
     Args:
-        ended: the turn's call.
-        joined: how its prompt continues the previous turn.
-        calls: the tools that ran after it.
-        gap_s: seconds from its end to the next call; None: no call follows.
-        carried_tokens: its output tokens that are in the next prompt; None: all of them.
+        ended: the call.
+        joined: how the call's prompt continues the previous turn.
+        calls: the tools that ran after the call.
+        gap_s: seconds from the call's end to the next call; None: no call follows.
+        carried_tokens: output tokens of the call that are in the next prompt; None: all of them.
     """
     reply = ended.reply
-    tools_s = max((call.start_s + (call.duration_s or 0.0) for call in calls), default=0.0)
+    tools_s = max((call.end_s for call in calls), default=0.0)
     return Turn(
         new_input_tokens=joined.new_input_tokens,
         output_tokens=max(1, reply.output_tokens or 0),
@@ -99,14 +99,15 @@ def turn_of(
 
 
 def calls_after(ended: EndedCall, runs: Sequence[ToolRun], key: Callable[[str, str], str]) -> tuple[ToolCall, ...]:
-    """The tools between a turn and the next: the measured ones if there are any, else those that the reply calls.
+    """Return the tools between a turn and the next turn: the measured tools if there are any, else the tools that the
+    reply calls.
 
-    If the numbers of measured tools and of tool calls are equal, each measured tool gets the arguments of one call.
+    If there are as many measured tools as tool calls in the reply, each measured tool gets the arguments of one call.
 
     Args:
         ended: the turn's call.
         runs: the measured tools.
-        key: from a tool's name and arguments to the name to record.
+        key: a function from a tool's name and arguments to the name to record.
     """
     asked = ended.reply.asked
     content = ended.reply.content
@@ -115,21 +116,21 @@ def calls_after(ended: EndedCall, runs: Sequence[ToolRun], key: Callable[[str, s
             ToolCall(key_of(tool, key), command=_command(tool, content), digest=_digest(tool, content))
             for tool in asked
         )
-    alike = len(runs) == len(asked)
+    matched = len(runs) == len(asked)
     return tuple(
         ToolCall(
             run.name,
             duration_s=round(max(0.0, run.end_s - max(run.start_s, ended.finish_s)), 6),
             start_s=max(0.0, round(run.start_s - ended.finish_s, 6)),
-            command=_command(asked[number], content) if alike else None,
-            digest=_digest(asked[number], content) if alike else None,
+            command=_command(asked[number], content) if matched else None,
+            digest=_digest(asked[number], content) if matched else None,
         )
         for number, run in enumerate(runs)
     )
 
 
 def key_of(tool: ToolAsked, key: Callable[[str, str], str]) -> str:
-    """The name under which a tool is recorded."""
+    """Return the name under which a tool is recorded."""
     return key(tool.name, "".join(tool.arguments)) or tool.name
 
 
@@ -142,5 +143,5 @@ def _digest(tool: ToolAsked, content: Content) -> str | None:
 
 
 def since(start_s: float, end_s: float | None) -> float | None:
-    """Seconds from ``start_s`` to ``end_s``, in microsecond steps and at least 0."""
+    """Return the seconds from ``start_s`` to ``end_s``, rounded to microseconds and at least 0."""
     return None if end_s is None else max(0.0, round(end_s - start_s, 6))

@@ -1,21 +1,19 @@
-"""What the docs site is built from, with the pages that are written from the code.
+"""Writes the sources of the docs site, with the pages that are generated from the code.
 
     python docs/generate.py [build/docs]
 
 It writes ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read outside the site too. Then
-it copies every page to the given folder (without one, to build/docs) and adds ``reference/``: the command line, the
+it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from continuum_analysis import metrics_page
 from continuum_bench.cli import app
+from continuum_bench.commands import field_sentences
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.limits import described
 from continuum_traces import exporters, run_dir, schema
@@ -30,22 +29,22 @@ from continuum_traces.importers import registry
 from typer.main import get_command
 
 DOCS = Path(__file__).resolve().parent
-PROGRAM, PARAGRAPH = "continuum-bench", "\n\n"
+PROGRAM = "continuum-bench"
 
 
 def unlinked(markdown: str, page: Path) -> str:
-    """A link of a page (a path in ``docs/``) to a file of the repository that is no page becomes the file's path."""
+    """Replace a page's links to files outside ``docs/`` by the paths of these files."""
 
-    def plain(found: re.Match[str]) -> str:
-        target = page.parent.joinpath(found[2]).resolve()
+    def plain(link: re.Match[str]) -> str:
+        target = page.parent.joinpath(link[2]).resolve()
         outside = target.exists() and not target.is_relative_to(DOCS)
-        return f"{found[1]} (`{target.relative_to(DOCS.parent)}`)" if outside else found[0]
+        return f"{link[1]} (`{target.relative_to(DOCS.parent)}`)" if outside else link[0]
 
     return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)", plain, markdown)
 
 
 def stage(folder: Path) -> None:
-    """Everything the site is built from: the written pages and, below ``reference/``, the generated ones."""
+    """Write the sources of the site: the pages of ``docs/`` and, below ``reference/``, the generated pages."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for page in DOCS.rglob("*.md"):
@@ -60,7 +59,7 @@ def stage(folder: Path) -> None:
 
 
 def cli() -> str:
-    """Every command with its arguments and options, as ``--help`` says them."""
+    """Write every command with its arguments and options, with the texts of ``--help``."""
     head = ["# Command line", "", f"The same text that `{PROGRAM} COMMAND --help` prints.", ""]
     return "\n".join(head + [line for name, command in _commands(get_command(app)) for line in _command(name, command)])
 
@@ -119,7 +118,7 @@ def _default(param: Any) -> str:
 
 
 def formats() -> str:
-    """Each record's fields, types, defaults and sentences; formats that can be read."""
+    """Write each record's fields, types, defaults and sentences, and the formats that can be read and written."""
     what = inspect.cleandoc(run_dir.__doc__ or "").replace("``", "`").split("\n\n")
     lines = ["# File formats", "", "This page is written from the dataclasses of `continuum_traces.schema`.", ""]
     lines += ["## A run directory", "", "```text", what[1].replace("`", ""), "```", "", *what[2:], ""]
@@ -137,74 +136,58 @@ def formats() -> str:
         if title == "The scheduler's events":
             lines += ["| event | when; the fields it carries |", "|---|---|"]
             lines += [f"| `{kind}` | {_cell(says)} |" for kind, says in kinds.items()] + [""]
-    for title, option, found_in in (
-        (
-            "Formats that can be read",
-            "`--format NAME`; without it the format is detected from the file.",
-            registry.READERS,
-        ),
-        (
-            "Formats that can be written",
-            "`continuum-bench traces convert SOURCE TARGET --to NAME`.",
-            exporters.EXPORTERS,
-        ),
-    ):
-        rows = [f"| `{name}` | {_cell(_prose(each).partition(PARAGRAPH)[0])} |" for name, each in found_in.items()]
-        lines += [f"## {title}", "", option, "", "| name | |", "|---|---|", *rows, ""]
+    read = "`--format NAME`; without it the format is detected from the file."
+    lines += _named("Formats that can be read", read, registry.READERS)
+    lines += _named(
+        "Formats that can be written", "`continuum-bench traces convert SOURCE TARGET --to NAME`.", exporters.EXPORTERS
+    )
     return "\n".join(lines)
 
 
+def _named(title: str, option: str, formats: Mapping[str, Any]) -> list[str]:
+    rows = [f"| `{name}` | {_cell(_first_paragraph(each))} |" for name, each in formats.items()]
+    return [f"## {title}", "", option, "", "| name | |", "|---|---|", *rows, ""]
+
+
 def _comments(module: ModuleType) -> dict[str, str]:
-    """Values of ``EventKind``, each with the comment beside it."""
+    """Return the values of ``EventKind``, each with the comment beside it."""
     source = inspect.getsource(module).partition("EventKind = Literal[")[2].partition("]")[0]
     return dict(re.findall(r'"(\w+)",\s+# (.*)', source))
 
 
-def _field_table(found: type) -> list[str]:
-    rows = [f"| `{name}` | `{kind}` | {default} | {_cell(says)} |" for name, kind, default, says in _fields(found)]
+def _field_table(record: type) -> list[str]:
+    rows = [f"| `{name}` | `{kind}` | {default} | {_cell(says)} |" for name, kind, default, says in _fields(record)]
     return ["| field | type | default | |", "|---|---|---|---|", *rows]
 
 
-def _fields(found: type) -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and sentence of a dataclass's own and inherited fields."""
-    said: dict[str, tuple[str, str]] = {}
-    for owner in reversed(found.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        assert isinstance(tree, ast.ClassDef)
-        for line, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                said[line.target.id] = (_type(ast.unparse(line.annotation), owner), _sentence(after))
-    for each in fields(found):
-        kind, sentence = said[each.name]
-        yield each.name, kind, _value(each), sentence
+def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, type, default and sentence of a dataclass's own and inherited fields."""
+    for field in fields(record):
+        owner = next(each for each in record.__mro__ if field.name in vars(each).get("__annotations__", {}))
+        sentence = field_sentences(owner.__module__)[owner.__name__].get(field.name, "")
+        yield field.name, _type(str(field.type), owner), _value(field), sentence
 
 
 def _type(annotation: str, owner: type) -> str:
-    """Without ``None``, which the default says; a choice as its values, a number with its range."""
+    """Write a type without ``None`` (the default says it), a choice as its values, and a number with its range."""
     name = annotation.removesuffix(" | None")
-    found = eval(name, vars(inspect.getmodule(owner)))  # an annotation of ours
-    if get_origin(found) is Annotated:
-        return described(found).removeprefix("a ")
-    return ", ".join(get_args(found)) if get_origin(found) is Literal else name
+    evaluated = eval(name, vars(sys.modules[owner.__module__]))  # an annotation of this repository
+    if get_origin(evaluated) is Annotated:
+        return described(evaluated).removeprefix("a ")
+    return ", ".join(get_args(evaluated)) if get_origin(evaluated) is Literal else name
 
 
-def _value(found: Field[Any]) -> str:
-    if found.default is MISSING:
-        return "required" if found.default_factory is MISSING else "empty"
-    return "none" if found.default is None else f"`{found.default!r}`"
-
-
-def _sentence(statement: ast.stmt | None) -> str:
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return inspect.cleandoc(str(statement.value.value))
-    return ""
+def _value(field: Field[Any]) -> str:
+    if field.default is MISSING:
+        return "required" if field.default_factory is MISSING else "empty"
+    return "none" if field.default is None else f"`{field.default!r}`"
 
 
 # ----------------------------------------------------------------------------------------------- policies
 
 
 def policies() -> str:
-    """Each policy's sentence and options, deployable ones first."""
+    """Write the sentence and the options of each policy, then of each bound."""
     intro = (
         "This page is written from the catalog. Options are set by `--policy NAME --policy-option NAME.OPTION=VALUE`."
     )
@@ -217,20 +200,18 @@ def policies() -> str:
         lines += [f"## {title}", ""]
         for name, policy in POLICIES.items():
             if policy.label == label:
-                says = _prose(policy).partition(PARAGRAPH)[0]
-                lines += [f"### {name}", "", says, "", f"[Its page](../policies/{_page_of(name)})", ""]
-                lines += (
-                    [*_field_table(policy.options_type), ""] if fields(policy.options_type) else ["No options.", ""]
-                )
+                page = f"[Its page](../policies/{_page_of(name)})"
+                options = _field_table(policy.options_type) if fields(policy.options_type) else ["No options."]
+                lines += [f"### {name}", "", _first_paragraph(policy), "", page, "", *options, ""]
     return "\n".join(lines)
 
 
 def policy_overview() -> str:
-    """``docs/policies/README.md`` with a table of all policies, and one of all bounds, between their marks."""
+    """Return ``docs/policies/README.md`` with new tables of policies and of bounds between their marks."""
     page = (DOCS / "policies" / "README.md").read_text(encoding="utf-8")
     for label in ("policy", "bound"):
         rows = [
-            f"| [{name}]({_page_of(name)}) | {_cell(_prose(policy).partition(PARAGRAPH)[0])} |"
+            f"| [{name}]({_page_of(name)}) | {_cell(_first_paragraph(policy))} |"
             for name, policy in POLICIES.items()
             if policy.label == label
         ]
@@ -242,20 +223,24 @@ def policy_overview() -> str:
 
 
 def _page_of(policy: str) -> str:
-    """Bounds without a page of their own share one."""
+    """Return the page of a policy; bounds without a page of their own share one."""
     return f"{policy}.md" if (DOCS / "policies" / f"{policy}.md").exists() else "bounds.md"
 
 
 # -------------------------------------------------------------------------------------------------- small
 
 
-def _prose(found: Any) -> str:
-    """A docstring as Markdown."""
-    return inspect.cleandoc(found.__doc__ or "").replace("``", "`")
+def _prose(documented: Any) -> str:
+    """Return a docstring as Markdown."""
+    return inspect.cleandoc(documented.__doc__ or "").replace("``", "`")
+
+
+def _first_paragraph(documented: Any) -> str:
+    return _prose(documented).partition("\n\n")[0]
 
 
 def _cell(text: str | None) -> str:
-    """Text that stays inside one cell of a table."""
+    """Write text so that it stays inside one cell of a table."""
     return " ".join((text or "").replace("``", "`").replace("|", "\\|").split())
 
 

@@ -1,8 +1,8 @@
-"""BFCL's web-search entries with tags and tool times: ``python -m continuum_agents.bfcl`` runs one program.
+"""Run one of BFCL's web-search entries with tags and tool times: ``python -m continuum_agents.bfcl``.
 
-It runs in bfcl-eval's own environment (``environments``). The entries, the multi-turn loop, the tools and the scorer
-are bfcl-eval's. We add a model handler that calls through our client, measure each tool, and choose the web
-(``bfcl_web``).
+The module runs in bfcl-eval's own environment (``environments``). The entries, the multi-turn loop, the tools and the
+scorer are bfcl-eval's. We add a model handler that sends calls through our client, measure each tool, and choose the
+web that the tools see (``bfcl_web``).
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from continuum_client import OpenAI
 MAX_RETRIES = 40
 """Retries of the client. They take four to five minutes, so that a program survives a restart of the server."""
 NAME = "continuum"
-"""Our model's name in BFCL's table of models. BFCL would use the tools API for any name that contains FC."""
+"""Our model's name in BFCL's table of models. BFCL uses the tools API for any name that contains FC."""
 NAMELESS = "tool"
+"""The tool name of a call without a usable function name."""
 ANSWERED, STEP_LIMIT, NOT_DECODED, FAILED = "Answered", "StepLimit", "NotDecoded", "InferenceError"
-"""How a program can end: with an answer, at BFCL's step limit, with calls that BFCL cannot read, with an error."""
+"""The endings of a program: with an answer, at BFCL's step limit, with calls that BFCL cannot read, with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class BfclSettings:
-    """The KEY=VALUE pairs of ``Start.config``."""
+    """The settings that the KEY=VALUE pairs of ``Start.config`` contain."""
 
     web: str = LIVE
     record_web: str | None = None
     data: str | None = None
-    """Folder with entries in BFCL's layout; None: bfcl-eval's own entries."""
+    """The folder with entries in BFCL's layout; None: bfcl-eval's own entries."""
     temperature: float = 0.001
     prompting: bool = False
     """Put the functions into the prompt and read the calls from the text, instead of using the tools API."""
@@ -57,33 +58,33 @@ class BfclSettings:
         Raises:
             ValueError: no setting has that name.
         """
-        given = dict(part.partition("=")[::2] for part in config)
-        unknown = given.keys() - cls.__dataclass_fields__.keys()
+        settings = dict(part.partition("=")[::2] for part in config)
+        unknown = settings.keys() - cls.__dataclass_fields__.keys()
         if unknown:
             raise ValueError(f"no such setting: {', '.join(sorted(unknown))}")
         return cls(
-            web=given.get("web", LIVE),
-            record_web=given.get("record_web"),
-            data=given.get("data"),
-            temperature=float(given.get("temperature", 0.001)),
-            prompting=given.get("prompting") == "True",
+            web=settings.get("web", LIVE),
+            record_web=settings.get("record_web"),
+            data=settings.get("data"),
+            temperature=float(settings.get("temperature", 0.001)),
+            prompting=settings.get("prompting") == "True",
         )
 
 
 class TaggedHandler(Handler):
-    """BFCL's handler of OpenAI-compatible servers, which sends its calls through our client.
+    """BFCL's handler of OpenAI-compatible servers. It sends its calls through our client.
 
-    The client retries within a call, and every try carries the same tags.
+    The client retries within a call, and every try has the same tags.
     """
 
     def __init__(self, settings: BfclSettings, model: str, client: OpenAI, turns: Turns) -> None:
         super().__init__(model, settings.temperature, NAME, not settings.prompting)
-        self.model_name_underline_replaced = NAME  # BFCL uses it as a Python name; a model's may begin with a digit
+        self.model_name_underline_replaced = NAME  # BFCL uses it as a Python name
         self.client = client
         self.turns = turns
 
     def generate_with_backoff(self, **call: Any) -> Any:
-        """BFCL's call of the model. Returns the response and its seconds."""
+        """Call the model as BFCL does. Return the response and its seconds."""
         with self.turns.call():
             response, seconds = super().generate_with_backoff(**call)
         self.turns.answered(response)
@@ -91,7 +92,7 @@ class TaggedHandler(Handler):
 
 
 class TimedTools:
-    """BFCL's execution of a reply's calls. It executes them one after the other, and measures and limits each."""
+    """Executes the calls of a reply by BFCL's own function, one after the other. Each call is measured and limited."""
 
     def __init__(
         self, execute: Callable[..., tuple[list[str], dict[str, Any]]], turns: Turns, limit_s: float | None
@@ -101,7 +102,7 @@ class TimedTools:
         self._limit_s = limit_s
 
     def __call__(self, calls: list[str], *context: Any, **options: Any) -> tuple[list[str], dict[str, Any]]:
-        """Execute the calls. Returns their results and the instances on which they ran, as BFCL's function does."""
+        """Execute the calls. Return their results and the instances on which they ran, as BFCL's function does."""
         results, instances = self._execute([], *context, **options)
         for call in calls:
             results += self._timed(call, *context, **options)
@@ -112,7 +113,7 @@ class TimedTools:
         try:
             with tool, time_limit(self._limit_s):
                 return self._execute([call], *context, **options)[0]
-        except TimeoutError as error:  # worded as BFCL words an error; mostly BFCL catches it itself
+        except TimeoutError as error:  # mostly BFCL catches the error itself, and returns this text
             return [f"Error during execution: {error}"]
         finally:
             self._turns.tool_ended(tool.name, round(tool.seconds or 0.0, 6))
@@ -120,7 +121,7 @@ class TimedTools:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise ``TimeoutError`` in the body after so many seconds; None: no limit. It works in the main thread only."""
+    """Raise ``TimeoutError`` in the body after ``seconds``; None: no limit. This works only in the main thread."""
     if seconds is None:
         yield
         return
@@ -140,7 +141,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def name_of(call: str) -> str:
-    """The name of the function in a call that BFCL is about to evaluate."""
+    """Return the name of the function in a call that BFCL is about to evaluate."""
     name = call.split("(", 1)[0].strip()[:MAX_NAME_CHARS]
     return name if name and name.isprintable() else NAMELESS
 
@@ -153,7 +154,7 @@ def run(start: Start, channel: Channel) -> Done:
     entry = benchmark.entry(start.instance_id)
     if start.step_limit is not None:
         base_handler.MAXIMUM_STEP_LIMIT = start.step_limit - 1
-    step_limit = base_handler.MAXIMUM_STEP_LIMIT + 1  # BFCL stops after it has made more steps than its limit
+    step_limit = base_handler.MAXIMUM_STEP_LIMIT + 1  # BFCL stops when it has made more steps than its limit
     client = recording_client(start, "bfcl-eval").with_options(max_retries=MAX_RETRIES)
     program = client.program(start.program_id)
     with ending(program):
@@ -169,19 +170,19 @@ def run(start: Start, channel: Channel) -> Done:
 
 
 def infer(handler: TaggedHandler, entry: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Run BFCL's loop. Returns how it ended, and the entry's result in BFCL's format.
+    """Run BFCL's loop. Return the program's ending, and the entry's result in BFCL's format.
 
     Raises:
-        openai.APIError: the server failed or could not be reached, which is no result of the program.
+        openai.APIError: the server failed or could not be reached, so that the program has no result.
     """
     try:
         steps, metadata = handler.inference(entry, include_input_log=False, exclude_state_log=False)
     except Exception as error:
         if isinstance(error, openai.APIError) and not isinstance(error, openai.BadRequestError):
             raise
-        traceback.print_exc()  # as in BFCL's own command, the error is the entry's result
-        told = {"result": f"Error during inference: {error}", "traceback": traceback.format_exc()}
-        return FAILED, {"id": entry["id"], **told}
+        traceback.print_exc()
+        failure = {"result": f"Error during inference: {error}", "traceback": traceback.format_exc()}
+        return FAILED, {"id": entry["id"], **failure}  # in BFCL's own command, too, the error is the entry's result
     result: dict[str, Any] = json.loads(json.dumps({"id": entry["id"], "result": steps, **metadata}, default=str))
     return _ended(handler, result["result"][-1][-1]), result
 
@@ -189,22 +190,22 @@ def infer(handler: TaggedHandler, entry: dict[str, Any]) -> tuple[str, dict[str,
 def _ended(handler: TaggedHandler, last: Any) -> str:
     try:
         calls = handler.decode_execute(last, has_tool_call_tag=False)
-    except Exception:  # noqa: BLE001 - whatever BFCL cannot decode ends its turn
+    except Exception:  # noqa: BLE001 - any reply that BFCL cannot decode ends its turn
         return NOT_DECODED if isinstance(last, list) else ANSWERED
     return STEP_LIMIT if calls and handler.turns.count >= handler.turns.step_limit else ANSWERED
 
 
 def answer_of(result: dict[str, Any]) -> str:
-    """The model's last reply if it is text; empty if it consists of calls or is an error."""
+    """Return the model's last reply if it is text; empty if the reply consists of calls or the result is an error."""
     steps = result["result"]
     last = steps[-1][-1] if isinstance(steps, list) else ""
     return last if isinstance(last, str) else ""
 
 
 def warm_up() -> None:
-    """Load what the client would load at its first call, so that this time is in no program."""
+    """Load the modules that the client loads at its first call, so that no program contains this time."""
     client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0, implicit=False)
-    with suppress(openai.APIConnectionError):  # no server listens there
+    with suppress(openai.APIConnectionError):  # no server listens on this port
         client.chat.completions.create(model="none", messages=[{"role": "user", "content": "."}])
 
 

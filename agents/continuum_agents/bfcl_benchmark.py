@@ -1,7 +1,8 @@
-"""bfcl-eval's entries and its scorer, without the SDKs of all model makers.
+"""Use bfcl-eval's entries and its scorer without the SDKs of all model vendors.
 
 ``bfcl_eval.constants.model_config`` imports the handlers of all models, and with them torch and a dozen SDKs. The
-scorer needs only the table in that module. An empty table is put in its place before the scorer is imported.
+scorer needs only the table in that module. Before the scorer is imported, this module is replaced by one with an empty
+table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class UnknownEntry(Exception):
 
 
 class Handler(OpenAICompletionsHandler):  # type: ignore[misc]
-    """BFCL's handler of OpenAI-compatible servers. It needs no API key, because our client replaces its client."""
+    """BFCL's handler of OpenAI-compatible servers. It needs no API key, because our client replaces BFCL's client."""
 
     def _build_client_kwargs(self) -> dict[str, Any]:
         return {"api_key": "EMPTY"}
@@ -48,31 +49,31 @@ class Benchmark:
             utils.POSSIBLE_ANSWER_PATH = data / ANSWERS
 
     def entry(self, entry_id: str) -> dict[str, Any]:
-        """An entry for BFCL's loop: its question, functions and settings.
+        """Return an entry for BFCL's loop: its question, functions and settings.
 
         Raises:
             UnknownEntry: BFCL has no entry with that id.
         """
-        (found,) = utils.populate_initial_settings_for_web_search_test_cases([self._find(entry_id)[1]])
-        return dict(found)
+        (entry,) = utils.populate_initial_settings_for_web_search_test_cases([self._find(entry_id)[1]])
+        return dict(entry)
 
     def has_answers(self) -> bool:
         answers = Path(utils.POSSIBLE_ANSWER_PATH) / f"{utils.VERSION_PREFIX}_web_search.json"
         return answers.exists()
 
     def valid(self, handler: Handler, result: dict[str, Any]) -> bool | None:
-        """Whether an entry's result is right, by BFCL's scorer; None if the folder has no answers."""
+        """Return whether an entry's result is right, by BFCL's scorer; None if the folder has no answers."""
         if not self.has_answers():
             return None
         number, entry = self._find(result["id"])
         category, name = category_of(entry["id"]), handler.registry_name
-        right = utils.load_ground_truth_entry(category)[number]["ground_truth"]  # in the entries' order
-        judge = eval_runner._evaluate_single_agentic_entry
-        judged = judge(handler, entry["id"], result["result"], right, entry, name, category)
-        return bool(judged["valid"])
+        right = utils.load_ground_truth_entry(category)[number]["ground_truth"]  # in the order of the entries
+        evaluate = eval_runner._evaluate_single_agentic_entry
+        score = evaluate(handler, entry["id"], result["result"], right, entry, name, category)
+        return bool(score["valid"])
 
     def evaluate(self, handler: Handler, category: str, results: list[dict[str, Any]], scores: Path) -> None:
-        """Run BFCL's evaluation of some entries of a category, which writes their score below ``scores``."""
+        """Run BFCL's evaluation of some entries of a category. BFCL writes their score below ``scores``."""
         folder = handler.registry_dir_name
         eval_runner.evaluate_task(category, None, scores, results, folder, handler, {}, allow_missing=True)
 

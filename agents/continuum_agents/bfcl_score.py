@@ -1,8 +1,8 @@
-"""Scores a batch with BFCL's own evaluator: ``python -m continuum_agents.bfcl_score``.
+"""Score a batch with BFCL's own evaluator: ``python -m continuum_agents.bfcl_score``.
 
-It runs in bfcl-eval's environment. It reads a JSON object that describes the batch from stdin, and writes one with the
-score of each category to stdout. Results and scores are written in BFCL's layout, anew each time, from the records of
-the programs::
+The module runs in bfcl-eval's environment. It reads a JSON object that describes the batch from stdin, and writes a
+JSON object with the score of each category to stdout. Results and scores are written from the records of the programs,
+again at each run, in BFCL's layout::
 
     OUT/result/MODEL/agentic/BFCL_v4_CATEGORY_result.json
     OUT/score/MODEL/agentic/BFCL_v4_CATEGORY_score.json
@@ -25,19 +25,19 @@ ANSWERS = "answers.json"
 
 
 def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results of ended programs by category, in BFCL's order. A program without a record counts as failed."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the results of ended programs by category, in BFCL's order. A program without a record has failed."""
+    results: dict[str, list[dict[str, Any]]] = {}
     answers = read_json(out / ANSWERS) if (out / ANSWERS).exists() else {}
     for entry_id, answer in answers.items():
         record = out / entry_id / f"{entry_id}.traj.json"
         failed = {"id": entry_id, "result": f"Error during inference: {answer['status']}"}
         stopped = answer["status"] == "TimeLimit" or not record.exists()
-        found.setdefault(category_of(entry_id), []).append(failed if stopped else read_json(record))
-    return {category: sorted(results, key=utils.sort_key) for category, results in found.items()}
+        results.setdefault(category_of(entry_id), []).append(failed if stopped else read_json(record))
+    return {category: sorted(unsorted, key=utils.sort_key) for category, unsorted in results.items()}
 
 
 def score(out: Path, model: str, data: Path | None, prompting: bool) -> dict[str, Any]:
-    """Write results and scores. Returns the first line of each category's score file."""
+    """Write results and scores. Return the first line of each category's score file."""
     benchmark = Benchmark(data)
     handler = Handler(model, 0.0, model, not prompting)
     folder = handler.registry_dir_name
@@ -57,12 +57,12 @@ def score(out: Path, model: str, data: Path | None, prompting: bool) -> dict[str
 
 
 def main() -> None:
-    said = os.dup(1)
-    os.dup2(2, 1)  # BFCL prints to stdout
+    stdout = os.dup(1)
+    os.dup2(2, 1)  # what BFCL prints to stdout goes to stderr
     batch = json.load(sys.stdin)
     data = Path(batch["data"]) if batch["data"] else None
     heads = score(Path(batch["out"]), batch["model"], data, batch["prompting"])
-    os.write(said, json.dumps(heads).encode())
+    os.write(stdout, json.dumps(heads).encode())
 
 
 if __name__ == "__main__":

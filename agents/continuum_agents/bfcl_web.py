@@ -1,7 +1,7 @@
-"""The web that BFCL's search tools see: the live web, a recorded web, or the live web while it is recorded.
+"""Choose the web that BFCL's search tools see: the live web, a recorded web, or the live web while it is recorded.
 
-We replace what BFCL's ``WebSearchAPI`` uses to reach the web: SerpAPI's ``GoogleSearch`` and ``requests``. How it
-processes their answers (snippets or not, Markdown, errors) is BFCL's own code.
+We replace the two clients by which BFCL's ``WebSearchAPI`` reaches the web: SerpAPI's ``GoogleSearch`` and
+``requests``. Their answers are processed (snippets or not, Markdown, errors) by BFCL's own code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def use_web(web: str, record: str | None = None) -> None:
 
     Args:
         web: ``live``, or the file of a recorded web.
-        record: file to which the answers of the live web are appended.
+        record: a file to which the answers of the live web are appended.
 
     Raises:
         RecordedWebError: the file is not a recorded web.
@@ -50,7 +50,7 @@ def use_web(web: str, record: str | None = None) -> None:
 
 
 class RecordedSearch:
-    """Replaces SerpAPI's client and answers from a recorded web."""
+    """Replaces SerpAPI's client, and answers from a recorded web."""
 
     def __init__(self, web: RecordedWeb, params: dict[str, Any], sleep: Sleep = time.sleep) -> None:
         self._web = web
@@ -58,10 +58,10 @@ class RecordedSearch:
         self._sleep = sleep
 
     def get_dict(self) -> dict[str, Any]:
-        """The recorded response, after the recorded time."""
+        """Return the recorded response, after the recorded time."""
         answer = self._web.search(self._query)
         if answer is None:
-            _say(f"not recorded: query {self._query!r}")
+            _log(f"not recorded: query {self._query!r}")
             return NO_RESULTS
         self._sleep(answer.seconds)
         if answer.error is not None:
@@ -77,10 +77,10 @@ class RecordedPages:
         self._sleep = sleep
 
     def get(self, url: str, **options: Any) -> requests.Response:
-        """The recorded page, after the recorded time; status 404 if the page was not recorded."""
+        """Return the recorded page, after the recorded time. Its status is 404 if the page was not recorded."""
         answer = self._web.page(url)
         if answer is None:
-            _say(f"not recorded: {url}")
+            _log(f"not recorded: {url}")
             answer = Answer(0.0, status=404)
         self._sleep(answer.seconds)
         if answer.error is not None:
@@ -99,8 +99,8 @@ def _response(url: str, answer: Answer) -> requests.Response:
 class LiveSearch:
     """SerpAPI's client. Its answers are appended to ``lines``, except those after which BFCL repeats the search.
 
-    The text of an error contains the request's URL and thus SerpAPI's key, and BFCL shows the text to the model. So the
-    key is removed from the text.
+    The text of an error contains the request's URL and therefore SerpAPI's key. Since BFCL shows the text to the model,
+    the key is removed from it.
     """
 
     def __init__(
@@ -166,5 +166,5 @@ def _append(lines: SharedLines, line: dict[str, Any]) -> None:
     lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(text + "\n")

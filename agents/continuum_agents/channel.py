@@ -1,6 +1,6 @@
-"""The agent's side of the protocol, over the process's stdin and stdout.
+"""``Channel``, the agent's side of the protocol, over the process's stdin and stdout.
 
-The framework and its tools cannot use these two: they get an empty stdin, and their stdout goes to stderr.
+The framework and its tools cannot use these two streams: they get an empty stdin, and their stdout goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,29 +15,26 @@ from continuum_agents.protocol import Event, Start, read_start, to_line
 
 
 class Channel:
-    """Sends events to the harness and receives the start. Made once, before anything can print.
-
-    From then on, what the framework or a tool writes to stdout goes to stderr, and they get an empty stdin.
-    """
+    """Sends events to the harness, and receives the start. It is made once, before the framework can print."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
         self._out = os.dup(1)
         self._in = os.dup(0)
         os.dup2(2, 1)
-        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
-            os.dup2(nothing.fileno(), 0)
+        with open(os.devnull, "rb") as empty:  # noqa: PTH123 - a device
+            os.dup2(empty.fileno(), 0)
         self._lock = threading.Lock()
 
     def say(self, event: Event) -> None:
-        """Send an event. If the harness has closed the pipe, the event is dropped: SIGTERM follows."""
+        """Send an event. If the harness has closed the pipe, the event is dropped, because SIGTERM follows."""
         line = to_line(event).encode()
         with self._lock, suppress(OSError):
             while line:
                 line = line[os.write(self._out, line) :]
 
     def wait_for_start(self) -> Start | None:
-        """Wait for the program to run; None if the harness closed stdin because it needs no further program.
+        """Wait for the start of a program. Return None if the harness closed stdin because it needs no further program.
 
         Raises:
             ProtocolError: the line is not a start.
@@ -53,7 +50,7 @@ class Channel:
         return start
 
     def _stop_with_harness(self) -> None:
-        """Stop this process when stdin is closed, which means that the harness has ended."""
+        """Stop this process when stdin is closed, because the harness has ended."""
         with suppress(OSError):
             while os.read(self._in, 4096):
                 pass

@@ -1,7 +1,8 @@
-"""Any program as an agent, behind a proxy of its own: ``python -m continuum_agents.command`` runs one program.
+"""Run any command as an agent, behind a proxy of its own: ``python -m continuum_agents.command``.
 
-It runs in the harness's own environment. The start's configuration is the command, in whose words ``{task}``, ``{id}``,
-``{model}`` and ``{workspace}`` are replaced. The command runs in the workspace; what it prints goes to the log.
+The module runs in the harness's own environment. The start's configuration is the command, in whose words ``{task}``,
+``{id}``, ``{model}`` and ``{workspace}`` are replaced. The command runs in the workspace, and its output goes to the
+log.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from continuum_client.reply import Reply
 
 FINISHED, LIMIT = "Finished", "LimitsExceeded"
 GRACE_S = 5.0
-"""Seconds that a stopped command gets before it is killed."""
+"""Seconds from SIGTERM until a command is killed."""
 
 
 class Reporter:
-    """Reports what passes through the proxy to the harness."""
+    """Reports the events of the proxy to the harness."""
 
     def __init__(self, channel: Channel, step_limit: int | None) -> None:
         self.turns = 0
         self.at_limit = asyncio.Event()
+        """Set when the number of turns has reached the step limit."""
         self._channel = channel
         self._step_limit = step_limit
 
     def turn(self, reply: Reply) -> None:
-        """A reply has ended."""
+        """Report a reply that has ended."""
         event = TurnEnded(self.turns, reply.prompt_tokens, reply.output_tokens, reply.cached_tokens)
         self._channel.say(event)
         self.turns += 1
@@ -45,12 +47,12 @@ class Reporter:
             self.at_limit.set()
 
     def tool(self, name: str, seconds: float) -> None:
-        """A tool ran after the latest reply."""
+        """Report a tool that ran after the latest reply."""
         self._channel.say(ToolEnded(max(0, self.turns - 1), name, round(seconds, 6)))
 
 
 def words_of(start: Start) -> list[str]:
-    """The command with the task's values in it. Other braces stay as they are."""
+    """Return the command with the task's values in it. Other braces stay as they are."""
     values = {"{task}": start.task, "{id}": start.instance_id, "{model}": start.model, "{workspace}": start.workspace}
     words = list(start.config)
     for name, value in values.items():
@@ -78,16 +80,16 @@ async def _run(start: Start, channel: Channel) -> Done:
         status = await _play(words_of(start), start.workspace, {**proxy.environment(os.environ), **models}, reporter)
     try:
         patch = patch_of(start.workspace, base)
-    except (subprocess.CalledProcessError, OSError):  # the agent may have done anything to its folder
+    except (subprocess.CalledProcessError, OSError):  # the agent may have damaged its folder
         patch = ""
     if status is None:
         return Done(LIMIT, patch, reporter.turns, False)
-    ends = FINISHED if status == 0 else f"Exit {status}" if status > 0 else f"Signal {-status}"
-    return Done(ends, patch, reporter.turns, status == 0)
+    exit_status = FINISHED if status == 0 else f"Exit {status}" if status > 0 else f"Signal {-status}"
+    return Done(exit_status, patch, reporter.turns, status == 0)
 
 
 async def _play(words: list[str], folder: str, environment: Mapping[str, str], reporter: Reporter) -> int | None:
-    """Run the command. Returns its exit status; None if it was stopped at the step limit."""
+    """Run the command. Return its exit status; None if it was stopped at the step limit."""
     process = await asyncio.create_subprocess_exec(
         *words,
         cwd=folder,
@@ -108,7 +110,7 @@ async def _play(words: list[str], folder: str, environment: Mapping[str, str], r
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the command and what it started."""
+    """End the command and the processes that it started."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         with suppress(asyncio.TimeoutError):

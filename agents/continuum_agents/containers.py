@@ -1,7 +1,7 @@
-"""Pulls images and removes containers for mini-swe-agent: ``python -m continuum_agents.containers``.
+"""Pull images and remove containers for mini-swe-agent: ``python -m continuum_agents.containers``.
 
-It uses the ``docker`` package in mini-swe-agent's environment. ``pull IMAGE...`` pulls the images that are missing.
-``clean [BATCH]`` removes the containers of one batch, or of all batches, whether they run or not.
+The module uses the ``docker`` package in mini-swe-agent's environment. ``pull IMAGE...`` pulls the images that are
+missing. ``clean [BATCH]`` removes the containers of one batch, or of all batches, whether they run or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pull(client: docker.DockerClient, images: list[str]) -> None:
 
 
 def clean(client: docker.DockerClient, batch: str | None) -> int:
-    """Remove the containers with our label. Returns their number."""
+    """Remove the containers with our label. Return their number."""
     label = BATCH_LABEL if batch is None else f"{BATCH_LABEL}={batch}"
     removed = 0
     for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
@@ -44,16 +44,16 @@ def clean(client: docker.DockerClient, batch: str | None) -> int:
     return removed
 
 
-def _said(error: Exception) -> str:
-    """An error in one line."""
-    silent = isinstance(error, OSError) or isinstance(error.__context__, OSError)  # the errors of requests are such
+def _message(error: Exception) -> str:
+    """Describe an error in one line."""
+    silent = isinstance(error, OSError) or isinstance(error.__context__, OSError)  # errors of requests are OSErrors
     if silent and not isinstance(error, APIError):
         return "no daemon answers; is Docker running?"
     return " ".join(str(error).split())
 
 
 def main(arguments: list[str]) -> int:
-    """The command. Exit status: 0; 1, Docker's daemon reports an error, which is one line on stderr."""
+    """Run the command. Exit status: 0; 1, Docker's daemon reports an error, which is one line on stderr."""
     try:
         client = docker.from_env()
         if arguments[:1] == ["pull"]:
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
             raise SystemExit("expected: pull IMAGE... or clean [BATCH]")
     except (DockerException, OSError) as error:
         where = os.environ.get("DOCKER_HOST", "the local socket")
-        sys.stderr.write(f"docker ({where}): {_said(error)}\n")
+        sys.stderr.write(f"docker ({where}): {_message(error)}\n")
         return 1
     return 0
 

@@ -1,4 +1,5 @@
-"""What an agent's process does in every framework: report that it is ready, run one program, report its end, exit."""
+"""The parts of an agent's process that all frameworks share: report that it is ready, run one program, report its end,
+and exit."""
 
 from __future__ import annotations
 
@@ -12,20 +13,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from continuum_traces.shell import first_program
-
 from continuum_agents.channel import Channel
 from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
 from continuum_client import OpenAI
 from continuum_client.dialects import find_dialect
 from continuum_client.program import Program
 from continuum_client.recorder import Recorder, tool_as_named
+from continuum_client.reply import check_content
 
 MAX_NAME_CHARS = 128
 
 
 class Stopped(KeyboardInterrupt):
-    """The harness has stopped this program. A KeyboardInterrupt, because no framework catches or retries that."""
+    """The harness has stopped this program. No framework catches or retries a ``KeyboardInterrupt``."""
 
 
 def serve(
@@ -36,23 +36,25 @@ def serve(
 ) -> NoReturn:
     """Run an agent's process to its end.
 
-    Exit status: 0, the program has ended or none came; 1, an error, which is reported and on stderr; 130, stopped.
+    Exit status: 0, the program has ended, or the harness sent no program; 1, an error, which is reported to the harness
+    and on stderr; 130, the harness stopped the program.
 
     Args:
-        version: of the framework.
-        warm_up: loads what the framework would load at its first call, so that this time is in no program.
+        version: the version of the framework.
+        warm_up: loads the modules that the framework loads at its first call, so that no program contains this time.
         run: runs the program.
-        check: raises if the start's configuration cannot be used; called instead of ``run`` with ``protocol.CHECK``.
+        check: raises an exception if the start's configuration cannot be used. With the argument ``protocol.CHECK`` it
+            is called instead of ``run``.
     """
     if sys.argv[1:] == [CHECK]:
         sys.exit(_fault(check, read_start(sys.stdin.readline())))
     status = _serve(Channel(), version, warm_up, run)
     sys.stderr.flush()
-    os._exit(status)  # all is written; the clean-up of the libraries takes seconds
+    os._exit(status)  # all records are written, and the clean-up of the libraries would take seconds
 
 
 def _fault(check: Callable[[Start], object], start: Start) -> str | None:
-    """The fault of a configuration in one line; None if there is none."""
+    """Describe the fault of a configuration in one line; None if there is none."""
     try:
         check(start)
     except Exception as error:  # noqa: BLE001 - the edge of the process: files and frameworks fail in many ways
@@ -61,7 +63,7 @@ def _fault(check: Callable[[Start], object], start: Start) -> str | None:
 
 
 def _serve(channel: Channel, version: str, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness receives Ctrl-C too, and decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness receives Ctrl-C too, and stops this process
     signal.signal(signal.SIGTERM, _stop)
     try:
         warm_up()
@@ -85,18 +87,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def recording_client(start: Start, source: str, tool_key: Callable[[str, str], str] = tool_as_named) -> OpenAI:
-    """A client of the program's server that records to the program's directory.
+    """Make a client of the program's server that records to the program's directory.
 
-    It removes the API key from this process's environment. The agent's commands inherit the environment, and what they
-    print is shown to the model and recorded.
+    The API key is removed from this process's environment, because the agent's commands inherit the environment, and
+    their output is shown to the model and recorded.
 
     Args:
-        start: of the program.
-        source: the framework; written to the trace.
+        start: the start of the program.
+        source: the framework's name; written to the trace.
         tool_key: as for ``Recorder``.
     """
-    content: Any = start.content
-    recorder = Recorder(start.run_dir, content=content, source=source, tool_key=tool_key)
+    recorder = Recorder(start.run_dir, check_content(start.content), source, tool_key)
     key = os.environ.pop("OPENAI_API_KEY", None) or "EMPTY"
     return OpenAI(
         base_url=start.base_url,
@@ -109,40 +110,40 @@ def recording_client(start: Start, source: str, tool_key: Callable[[str, str], s
 
 @contextmanager
 def ending(program: Program) -> Iterator[None]:
-    """Close the program after the body, also after an error: the release is sent and the record completed."""
+    """Close the program after the ``with`` block, also after an error: send its release and complete its record."""
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # closing is not interrupted; SIGKILL still works
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only SIGKILL can interrupt the closing
         program.close()
 
 
 class Turns:
-    """Sends the calls and tools of one program to the server, and reports them to the harness as they end.
+    """Makes calls and tools belong to one program, and reports them to the harness as they end.
 
     Args:
-        program: to which the calls belong.
-        channel: to the harness.
-        step_limit: calls that the framework makes at most; 0: unknown.
+        program: the program.
+        channel: the channel to the harness.
+        step_limit: the largest number of calls that the framework makes; 0: unknown.
     """
 
     def __init__(self, program: Program, channel: Channel, step_limit: int = 0) -> None:
         self.program = program
         self.step_limit = step_limit
         self.count = 0
-        """Calls that were answered."""
+        """The number of calls that were answered."""
         self._channel = channel
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """The call in this block belongs to the program. The call at the step limit is sent as the program's last."""
+        """Make the call in this block belong to the program. The call at the step limit is the program's last."""
         if self.step_limit and self.count + 1 >= self.step_limit:
             self.program.last_step()
         with self.program.active():
             yield
 
     def answered(self, response: Any) -> None:
-        """Report a reply, with its token counts if it has them."""
+        """Report a reply, with its token counts if it contains them."""
         usage = getattr(response, "usage", None)
         event = TurnEnded(
             self.count,
@@ -158,18 +159,13 @@ class Turns:
         self._channel.say(ToolEnded(max(0, self.count - 1), name, seconds, returncode))
 
 
-def command_name(command: str, shell: str) -> str:
-    """The tool name of a shell command: the first real program that it runs, or ``shell`` if it runs none."""
-    return (first_program(command) or shell)[:MAX_NAME_CHARS]
-
-
 def tool_name(name: str) -> str:
-    """A function's name without the characters that cannot be sent, because models invent names of any kind."""
+    """Remove the characters of a function's name that cannot be sent. Models invent names of any kind."""
     return "".join(filter(str.isprintable, name)).strip()[:MAX_NAME_CHARS] or "unknown"
 
 
 def kill_children() -> None:
-    """Kill the commands that still run, each with all processes of its group."""
+    """Kill the commands that are still running, each with all processes of its group."""
     with suppress(OSError):
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
             with suppress(OSError):

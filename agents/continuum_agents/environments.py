@@ -1,6 +1,6 @@
-"""Makes one Python environment for each agent framework, because their requirements conflict. All versions are pinned.
+"""Make one Python environment for each agent framework, because their requirements conflict. All versions are pinned.
 
-It uses the standard library only, because it runs in the harness, where no framework can be imported.
+Standard library only: this module runs in the harness, where no framework can be imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PINS = Path(__file__).with_name("pins")
 FOLDER_VARIABLE = "CONTINUUM_AGENTS_DIR"
 DISTRIBUTION = "continuum-ttl"
 PACKAGES = ("continuum_agents", "continuum_client", "continuum_traces")
-"""What an agent's process imports of this project."""
+"""The packages of this project that an agent's process imports."""
 
 VARIABLES = {
     "MSWEA_COST_TRACKING": "ignore_errors",
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 class AgentEnvironmentError(Exception):
-    """An environment is missing or cannot be made; the message says what to do."""
+    """An environment is missing or cannot be made. The message says what to do."""
 
 
 class NoPython(AgentEnvironmentError):
@@ -50,12 +50,13 @@ class Framework:
     distribution: str
     """The framework's package, whose version is in the manifest."""
     pythons: tuple[tuple[int, int], tuple[int, int]] = ((3, 10), (3, 15))
-    """The oldest Python on which the framework runs, and the first newer one on which it does not."""
+    """The oldest Python on which the framework runs, and the first later version on which it does not run."""
     config: tuple[str, ...] = ()
-    """The framework's configuration files if the user names none."""
+    """The framework's default configuration files."""
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of its process: it asks no questions and writes no files to the user's home."""
+        """Return environment variables with which the framework asks no questions and writes nothing to the user's
+        home."""
         config = str(environments_folder() / f"{self.name}-config")
         return {
             "MSWEA_GLOBAL_CONFIG_DIR": config,
@@ -92,17 +93,18 @@ FRAMEWORKS = {
 }
 
 COMMAND = Framework("command", "continuum_agents.command", DISTRIBUTION)
-"""Any command. It runs in the harness's own environment, so it is not among those that are set up."""
+"""Any command. It runs in the harness's own environment, so no environment is made for it."""
 
 
 def source_root() -> Path | None:
-    """The checkout from which this package is used; None if the package was installed from a wheel."""
+    """Return the checkout from which this package is used; None if the package was installed from a wheel."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
 
 def environments_folder() -> Path:
-    """The folder of the environments: $CONTINUUM_AGENTS_DIR, else .agents in the checkout, else the user's cache."""
+    """Return the folder of the environments: $CONTINUUM_AGENTS_DIR, else .agents in the checkout, else in the user's
+    cache."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
@@ -113,7 +115,7 @@ def environments_folder() -> Path:
 
 
 def find_framework(name: str) -> Framework:
-    """The framework with that name.
+    """Return the framework with a name.
 
     Raises:
         AgentEnvironmentError: no framework has that name.
@@ -124,10 +126,11 @@ def find_framework(name: str) -> Framework:
 
 
 def python_of(framework: Framework) -> Path:
-    """The interpreter of a framework's environment.
+    """Return the interpreter of a framework's environment.
 
     Raises:
-        AgentEnvironmentError: it is missing, or was made from other pins; the message contains the command to make it.
+        AgentEnvironmentError: the environment is missing, or was made from other pins. The message contains the command
+            that makes it.
     """
     folder = environments_folder() / framework.name
     python = _python_in(folder)
@@ -144,16 +147,16 @@ def python_of(framework: Framework) -> Path:
 
 
 def is_current(framework: Framework) -> bool:
-    """Whether the environment exists and was made from the current pins."""
+    """Return whether the environment exists and was made from the current pins."""
     stamp = _stamp(environments_folder() / framework.name)
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == _wanted(framework)
 
 
 def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
-    """Make a framework's environment, unless it is current. Returns its interpreter.
+    """Make a framework's environment, unless it is current. Return its interpreter.
 
     Args:
-        framework: that the environment is for.
+        framework: the framework.
         say: called with each line of progress.
         anew: make the environment even if it is current.
 
@@ -173,7 +176,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
     uv = _uv()
     _run([*uv, "venv", "-q", "--python", base, str(folder)] if uv else [base, "-m", "venv", str(folder)])
     install = _installer(uv, _python_in(folder))
-    _run([*install, *_links(), "--no-deps", "-r", str(framework.pins)])  # they list every dependency that is used
+    _run([*install, *_links(), "--no-deps", "-r", str(framework.pins)])  # the pins list every dependency that is used
     root = source_root()
     if root is not None:
         _run([*install, "--no-deps", "-e", str(root)])
@@ -185,7 +188,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
 
 
 def find_python(framework: Framework) -> str:
-    """An interpreter on which the framework runs: this one if possible, else the oldest on PATH, in pyenv or in uv.
+    """Return an interpreter on which the framework runs: this one if possible, else the oldest on PATH, in pyenv or uv.
 
     Raises:
         NoPython: this machine has no such interpreter.
@@ -194,9 +197,9 @@ def find_python(framework: Framework) -> str:
     if oldest <= sys.version_info[:2] < too_new:
         return sys.executable
     for minor in range(oldest[1], too_new[1]):
-        for found in _installed(f"3.{minor}"):
-            if _answers(found, f"3.{minor}"):
-                return found
+        for python in _installed(f"3.{minor}"):
+            if _works(python, f"3.{minor}"):
+                return python
     wanted = f"Python {oldest[0]}.{oldest[1]} or later, before {too_new[0]}.{too_new[1]}"
     raise NoPython(
         f"{framework.name} needs {wanted}, and none was found on PATH, in pyenv or by uv; install one (Debian: "
@@ -206,7 +209,7 @@ def find_python(framework: Framework) -> str:
 
 
 def _installed(number: str) -> Iterator[str]:
-    """Paths at which an interpreter of a version may be. A shim of pyenv may exist without working."""
+    """Yield paths where an interpreter of a version may be. A shim of pyenv may exist without working."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         yield str(Path(folder) / f"python{number}")
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -217,13 +220,13 @@ def _installed(number: str) -> Iterator[str]:
         yield asked.stdout.strip()
 
 
-def _answers(python: str, number: str) -> bool:
+def _works(python: str, number: str) -> bool:
     if not (python and os.access(python, os.X_OK)):
         return False
     needs = "sys" if _uv() else "sys, ensurepip"  # uv does not need ensurepip
-    say = f"import {needs}; print('%d.%d' % sys.version_info[:2])"
+    code = f"import {needs}; print('%d.%d' % sys.version_info[:2])"
     try:
-        asked = subprocess.run([python, "-I", "-c", say], capture_output=True, text=True, timeout=60)
+        asked = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0 and asked.stdout.strip() == number
@@ -238,37 +241,37 @@ def _stamp(folder: Path) -> Path:
 
 
 def _wanted(framework: Framework) -> str:
-    return framework.pins.read_text(encoding="utf-8") + f"\n# with {' '.join(_ourselves())}\n"
+    """Return the text of a current environment's stamp: the pins, and pip's argument for this project."""
+    return framework.pins.read_text(encoding="utf-8") + f"\n# with {_ourselves()}\n"
 
 
-def _ourselves() -> list[str]:
-    """pip's arguments for this project: the checkout if there is one, else the version that runs."""
+def _ourselves() -> str:
     root = source_root()
     if root is not None:
-        return ["-e", str(root)]
+        return f"-e {root}"
     try:
-        return [f"{DISTRIBUTION}=={version(DISTRIBUTION)}"]
+        return f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
     except PackageNotFoundError as error:
         raise AgentEnvironmentError(f"{DISTRIBUTION} is neither installed nor a checkout") from error
 
 
 def _copy_ourselves(folder: Path) -> None:
-    """Copy the packages of an agent's process from where they are installed; a wheel may come from anywhere."""
-    asked = [str(_python_in(folder)), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    to = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    """Copy the packages of an agent's process from this installation, because their wheel may not be on any index."""
+    ask = [str(_python_in(folder)), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    to = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
     for name in PACKAGES:
-        found = find_spec(name)
-        assert found is not None
-        assert found.origin is not None
-        shutil.copytree(Path(found.origin).parent, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        shutil.copytree(Path(spec.origin).parent, to / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _uv() -> list[str]:
-    """The command of a uv that works: the user's, or the one that ``make setup`` downloaded; empty if there is none."""
+    """Return the command of a working uv: the user's, or that of ``make setup``; empty if there is none."""
     root = source_root()
-    for found in (shutil.which("uv"), str(root / ".uv/bin/uv") if root else None):
-        if found and Path(found).exists() and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
-            return [found]
+    for uv in (shutil.which("uv"), str(root / ".uv/bin/uv") if root else None):
+        if uv and Path(uv).exists() and subprocess.run([uv, "--version"], capture_output=True).returncode == 0:
+            return [uv]
     return []
 
 
@@ -279,7 +282,7 @@ def _installer(uv: Sequence[str], python: Path) -> list[str]:
 
 
 def _links() -> list[str]:
-    """The option for pip's PIP_FIND_LINKS, a folder of wheels, because uv does not read that variable."""
+    """Return the option for PIP_FIND_LINKS, a folder of wheels. uv does not read this variable of pip's."""
     links = os.environ.get("PIP_FIND_LINKS")
     return ["--find-links", links] if links else []
 

@@ -1,4 +1,4 @@
-"""Loads the parts of LiteLLM that its first call would load, so that this time is in no program."""
+"""Load the parts of LiteLLM that its first call loads, so that no program contains this time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOOL = {"type": "function", "function": {"name": "none", "parameters": {"type":
 
 
 def warm_up() -> None:
-    """Make a call that LiteLLM answers by itself, and a call to a port on which no server listens."""
+    """Make a call that LiteLLM itself answers, and a call to a port on which no server listens."""
     litellm.suppress_debug_info = True
     with suppress(Exception):
         ask: Any = {"messages": [{"role": "user", "content": "."}], "tools": [_TOOL]}

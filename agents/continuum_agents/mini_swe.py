@@ -1,19 +1,19 @@
-"""mini-swe-agent with tags and tool times: ``python -m continuum_agents.mini_swe`` runs one program.
+"""Run mini-swe-agent with tags and tool times, for one program: ``python -m continuum_agents.mini_swe``.
 
-It runs in mini-swe-agent's own environment (``environments``). The agent, its configuration files and its command
-execution are mini-swe-agent's. We add a model class that calls through our client, and environment classes that measure
-commands.
+The module runs in mini-swe-agent's own environment (``environments``). The agent, its configuration files and its
+command execution are mini-swe-agent's. We add a model class that calls through our client, and environment classes that
+measure commands.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import minisweagent
+from continuum_traces.shell import first_program
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.docker import DockerEnvironment
@@ -25,19 +25,20 @@ from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 from minisweagent.utils.serialize import recursive_merge
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import Turns, command_name, ending, kill_children, recording_client, serve
+from continuum_agents.edge import Turns, ending, kill_children, recording_client, serve
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL, Done, Start
 from continuum_client import OpenAI
+from continuum_client.recorder import tool_by_command
 
 BASH = "bash"
 """mini-swe-agent's only tool."""
 
 
 class Tagged:
-    """Makes a model's queries calls of the program. Comes before mini-swe-agent's class in the order of bases.
+    """Makes a model's queries belong to the program. The class precedes mini-swe-agent's class in the order of bases.
 
-    mini-swe-agent retries within a query, and every try carries the same tags.
+    mini-swe-agent retries within a query, and every try has the same tags.
     """
 
     def __init__(self, *, client: OpenAI, turns: Turns, **config: Any) -> None:
@@ -46,7 +47,7 @@ class Tagged:
         self._turns = turns
 
     def query(self, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-        """mini-swe-agent's query, sent through our client."""
+        """Query the model as mini-swe-agent does, through our client."""
         with self._turns.call():
             message: dict[str, Any] = super().query(messages, client=self._client, **options)  # type: ignore[misc]
         return message
@@ -70,15 +71,15 @@ MODELS = {"litellm": TaggedModel, "litellm_textbased": TaggedTextModel}
 
 
 class Timed:
-    """Measures the commands of an environment. Comes before mini-swe-agent's class in the order of bases."""
+    """Measures the commands of an environment. The class precedes mini-swe-agent's class in the order of bases."""
 
     def __init__(self, *, turns: Turns, **config: Any) -> None:
         self._turns = turns
         super().__init__(**config)
 
     def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
-        """Run a command and measure it; the next call sends its time to the server."""
-        tool = self._turns.program.tool(name_of(str(action.get("command", ""))))
+        """Run a command and measure it. The next call sends its time to the server."""
+        tool = self._turns.program.tool(first_program(str(action.get("command", ""))) or BASH)
         returncode: int | None = None
         try:
             with tool:
@@ -97,7 +98,7 @@ class Timed:
         return output
 
     def cleanup(self) -> None:
-        """Remove what the environment leaves outside this process."""
+        """Remove the folders and containers of the environment."""
 
 
 class TimedLocal(Timed, LocalEnvironment):  # type: ignore[misc]
@@ -116,7 +117,7 @@ class TimedDocker(Timed, DockerEnvironment):  # type: ignore[misc]
     """Runs commands in a container of the task's image."""
 
     def cleanup(self) -> None:
-        """Remove the container and wait for it; mini-swe-agent would remove it in a background process."""
+        """Remove the container and wait for its end. mini-swe-agent removes it in a background process instead."""
         container, self.container_id = getattr(self, "container_id", None), None
         if container is not None:
             remove = [self.config.executable, "rm", "-f", "-v", container]
@@ -126,31 +127,21 @@ class TimedDocker(Timed, DockerEnvironment):  # type: ignore[misc]
 
 ENVIRONMENTS = {LOCAL: TimedLocal, BUBBLEWRAP: TimedBubblewrap, DOCKER: TimedDocker}
 SANDBOX = ("--die-with-parent", "--unshare-pid")
-"""Options of bubblewrap with which a command that is killed at its limit takes its child processes along."""
+"""Options of bubblewrap with which the child processes of a command are killed together with the command."""
 REMOVE_TIMEOUT_S = 60
 
 
-def name_of(command: str) -> str:
-    """The tool name of a command: the first real program that it runs."""
-    return command_name(command, BASH)
-
-
 def recorded_name(name: str, arguments: str) -> str:
-    """The tool name of a tool call: that of its command, or the function's name if the arguments are not recorded."""
-    if name != BASH:
-        return name
-    try:
-        return name_of(json.loads(arguments)["command"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return name
+    """Return the tool name of a tool call: for ``bash``, the first real program that its command runs."""
+    return tool_by_command(name, arguments) if name == BASH else name
 
 
 def configuration(start: Start) -> dict[str, Any]:
-    """mini-swe-agent's configuration files, merged, with the options of the harness on top.
+    """Merge mini-swe-agent's configuration files and the options of the harness.
 
     Raises:
         FileNotFoundError: mini-swe-agent does not find a file.
-        ValueError: the model class is not one of ``MODELS``.
+        ValueError: the model class is not in ``MODELS``.
     """
     config: dict[str, Any] = recursive_merge(*(get_config_from_spec(spec) for spec in start.config))
     model, environment, agent = (dict(config.get(part) or {}) for part in ("model", "environment", "agent"))
@@ -171,7 +162,7 @@ def check(start: Start) -> None:
     """Check the configuration.
 
     Raises:
-        FileNotFoundError, ValueError: as ``configuration``; pydantic's ValidationError for the agent's part.
+        FileNotFoundError, ValueError: as ``configuration``. pydantic's ValidationError: a fault in the agent's part.
     """
     AgentConfig(**configuration(start)["agent"])
 
@@ -192,7 +183,7 @@ def _in_a_container(start: Start, config: dict[str, Any]) -> dict[str, Any]:
 
 
 PLACES = {LOCAL: _in_the_workspace, BUBBLEWRAP: _in_a_sandbox, DOCKER: _in_a_container}
-"""Functions that complete an environment's configuration, by where the commands run."""
+"""For each place where commands can run, the function that completes the environment's configuration."""
 
 
 def run(start: Start, channel: Channel) -> Done:

@@ -1,8 +1,8 @@
-"""OpenHands with tags and tool times: ``python -m continuum_agents.openhands`` runs one program.
+"""Run OpenHands with tags and tool times, for one program: ``python -m continuum_agents.openhands``.
 
-It runs in OpenHands' own environment (``environments``). The agent, prompt, tools, condenser and conversation loop are
-those of openhands-sdk and openhands-tools, on which ``openhands-ai`` 1.x is built. We add an LLM that calls through our
-client, a callback that reads tool times from events, and a time limit for commands.
+The module runs in OpenHands' own environment (``environments``). The agent, prompt, tools, condenser and conversation
+loop are those of openhands-sdk and openhands-tools, on which ``openhands-ai`` 1.x is built. We add an LLM that calls
+through our client, a callback that reads tool times from events, and a time limit for commands.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from openhands.tools.preset.default import get_default_agent
 from pydantic import PrivateAttr
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import Turns, command_name, ending, recording_client, serve, tool_name
+from continuum_agents.edge import Turns, ending, recording_client, serve, tool_name
 from continuum_agents.litellm_loading import warm_up
 from continuum_agents.openhands_settings import OpenHandsSettings, settings_of
 from continuum_agents.openhands_terminal import TERMINAL
 from continuum_agents.patches import head_of, patch_of
 from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
+from continuum_client.recorder import tool_by_command
 
 CONDENSER = "condenser"
 """``usage_id`` of the LLM with which OpenHands' condenser shortens a history."""
 
 
 class Calls:
-    """Makes the LLM's calls calls of the program.
+    """Makes the LLM's calls belong to the program.
 
     A call of the condenser is a program of its own, a child that ends after this call. Its prompt shares no prefix with
     the conversation, and it must not end the pin of the conversation's KV cache.
@@ -64,16 +65,17 @@ class Calls:
 
 
 class TaggedLLM(LLM):  # type: ignore[misc]
-    """OpenHands' LLM, sent through our client. OpenHands retries within a call, and every try carries the same tags."""
+    """OpenHands' LLM, which calls through our client. OpenHands retries within a call, and every try has the same
+    tags."""
 
     _calls: Calls = PrivateAttr()
 
-    def completion(self, *given: Any, **options: Any) -> Any:
-        """OpenHands' completion, through our client."""
+    def completion(self, *arguments: Any, **options: Any) -> Any:
+        """Call the model as OpenHands does, through our client."""
         plain = super().completion
 
         def call(client: OpenAI) -> Any:
-            return plain(*given, **{**options, "client": client})
+            return plain(*arguments, **{**options, "client": client})
 
         if self.usage_id == CONDENSER:
             return self._calls.condenser(call)
@@ -83,9 +85,9 @@ class TaggedLLM(LLM):  # type: ignore[misc]
 
 
 class ToolClock:
-    """Reads tool times from OpenHands' events: from the action to its observation, in seconds of the wall clock.
+    """Reads tool times from OpenHands' events: from an action to its observation, in seconds of the wall clock.
 
-    The tools of one reply run one after the other, so a tool starts when the previous one has ended.
+    The tools of a reply run one after the other, so a tool starts when the previous tool has ended.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -102,7 +104,7 @@ class ToolClock:
                 self._ended(action, _instant_s(event), _returncode(event))
 
     def stop(self) -> None:
-        """The program ends: report the tools that still run."""
+        """Report the tools that are still running at the end of the program."""
         now_s = datetime.now().timestamp()
         for action in list(self._under_way.values()):
             self._ended(action, now_s, None)
@@ -127,13 +129,8 @@ def _returncode(event: Any) -> int | None:
 
 
 def recorded_name(name: str, arguments: str) -> str:
-    """The tool name of a tool call; for the terminal, the first real program that its command runs."""
-    if name != TERMINAL:
-        return tool_name(name)
-    try:
-        return command_name(json.loads(arguments)["command"], TERMINAL)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return TERMINAL
+    """Return the tool name of a tool call: for the terminal, the first real program that its command runs."""
+    return tool_by_command(name, arguments) if name == TERMINAL else tool_name(name)
 
 
 def run(start: Start, channel: Channel) -> Done:
@@ -178,7 +175,7 @@ def _conversation(start: Start, settings: OpenHandsSettings, calls: Calls, clock
 
 
 def _status(conversation: LocalConversation) -> str:
-    """Finished, Stuck, or OpenHands' name of an error, such as MaxIterationsReached."""
+    """Return Finished, Stuck, or OpenHands' name of an error, such as MaxIterationsReached."""
     status = conversation.state.execution_status
     if status is ConversationExecutionStatus.ERROR:
         errors = [event.code for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]

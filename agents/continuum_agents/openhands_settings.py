@@ -1,4 +1,4 @@
-"""The configuration of OpenHands: files and KEY=VALUE pairs, merged in order, then the options of the harness."""
+"""Read the configuration of OpenHands: files and KEY=VALUE pairs, merged in order, then the options of the harness."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpenHandsSettings:
     tool_limit_s: int | None
 
     def message(self, start: Start) -> str:
-        """The first message to the agent: the instruction with the task filled in."""
+        """Return the first message to the agent: the instruction with the task in it."""
         text = self.instruction.replace("{workspace}", start.workspace)
         return text.replace("{problem_statement}", start.task)
 
@@ -56,7 +56,7 @@ def settings_of(start: Start) -> OpenHandsSettings:
     """Read and check the configuration.
 
     Raises:
-        ValueError: a field does not exist; the message lists those that do.
+        ValueError: a field does not exist. The message lists the fields that exist.
         OSError: a file cannot be read.
     """
     config: dict[str, Any] = {}
@@ -85,15 +85,15 @@ def settings_of(start: Start) -> OpenHandsSettings:
     )
 
 
-def _llm(start: Start, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of OpenHands' LLM.
+def _llm(start: Start, configured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of OpenHands' LLM.
 
-    OpenHands sends a reasoning effort to every model, but some servers refuse it, so none is sent by default. The price
-    is set to 0, because OpenHands warns about unknown prices.
+    OpenHands sends a reasoning effort to every model. Some servers refuse it, so no effort is sent by default. The
+    price is set to 0, because OpenHands warns about unknown prices.
     """
     return {
         **{"reasoning_effort": None, "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
-        **given,
+        **configured,
         "model": f"openai/{start.model}",
         "base_url": start.base_url,
         "api_key": os.environ.get("OPENAI_API_KEY") or "EMPTY",
@@ -102,17 +102,17 @@ def _llm(start: Start, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _part(given: Any, name: str, options: frozenset[str]) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise ValueError(f"configuration {name}: expected fields, not {given!r}")
-    unknown = sorted(set(given) - options)
+def _part(values: Any, name: str, options: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError(f"configuration {name}: expected fields, not {values!r}")
+    unknown = sorted(set(values) - options)
     if unknown:
         raise ValueError(f"configuration {name}.{unknown[0]}: there are {', '.join(sorted(options))}")
-    return dict(given)
+    return dict(values)
 
 
 def _read(spec: str) -> dict[str, Any]:
-    """A YAML or JSON file, or ``llm.temperature=0``."""
+    """Read a YAML or JSON file, or a pair such as ``llm.temperature=0``."""
     key, is_pair, value = spec.partition("=")
     if not is_pair:
         read = yaml.safe_load(Path(spec).read_text(encoding="utf-8"))
@@ -122,8 +122,8 @@ def _read(spec: str) -> dict[str, Any]:
     nested: Any = yaml.safe_load(value)
     for part in reversed(key.split(".")):
         nested = {part: nested}
-    found: dict[str, Any] = nested
-    return found
+    fields: dict[str, Any] = nested
+    return fields
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """OpenHands' terminal with a time limit for commands. OpenHands' own time-outs leave a command running.
 
-At the limit the command gets Ctrl-C, which is how OpenHands itself interrupts commands. If it still runs three seconds
-later, it is killed. In both cases OpenHands sees the prompt of the shell and continues.
+At the limit the command gets Ctrl-C, as when OpenHands itself interrupts a command. If it is still running three
+seconds later, it is killed. In both cases OpenHands sees the prompt of the shell and continues.
 """
 
 from __future__ import annotations
@@ -54,7 +54,13 @@ class LimitedTerminal(TerminalTool):  # type: ignore[misc]
 
     @classmethod
     def create(cls, conv_state: Any, limit_s: float | None = None, **options: Any) -> Sequence[Any]:
-        """Make the terminal. ``limit_s``: seconds that a command may take; ``options``: of OpenHands' executor."""
+        """Make the terminal.
+
+        Args:
+            conv_state: OpenHands' state of the conversation.
+            limit_s: seconds that a command may take; None: no limit.
+            options: options of OpenHands' executor.
+        """
         executor = LimitedExecutor(
             limit_s=limit_s,
             working_dir=conv_state.workspace.working_dir,
@@ -66,7 +72,7 @@ class LimitedTerminal(TerminalTool):  # type: ignore[misc]
 
 
 def kill_commands() -> None:
-    """Kill the commands in this process's terminals, but not the shells. It works on Linux only."""
+    """Kill the commands in this process's terminals, but not the shells. This works only on Linux."""
     mark = f"{MARK_VARIABLE}={os.environ.get(MARK_VARIABLE, '')}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)

@@ -1,4 +1,4 @@
-"""What an agent changed in its folder, by git."""
+"""Read the changes that an agent made in its folder, by git."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 
 
 def head_of(workspace: str) -> str:
-    """The commit that the folder is at."""
+    """Return the commit that is checked out in the folder."""
     return _git(workspace, "rev-parse", "HEAD").strip()
 
 
 def patch_of(workspace: str, base: str) -> str:
-    """The difference from the commit ``base``, with changes that are not committed."""
+    """Return the difference between the commit ``base`` and the folder, with changes that are not committed."""
     _git(workspace, "add", "-A", "--", ".", ":(exclude,glob)**/__pycache__/**")
     return _git(workspace, "diff", "--cached", "--no-color", "--no-ext-diff", "--binary", base)
 

@@ -1,20 +1,20 @@
 """The messages between the harness and an agent's process: JSON lines over the process's stdin and stdout.
 
-The harness sends one ``start``. If it closes stdin before that, the process is not needed; if after that, the process
-shall stop. The process sends ``ready`` when its framework is loaded, ``turn`` and ``tool`` when a turn or a tool has
-ended, and ``done`` or ``error`` at the end. On SIGTERM it kills its tool, ends its program and sends ``done``. One
-process runs one program.
+One process runs one program. It sends ``ready`` when its framework is loaded, and the harness then sends one ``start``.
+If the harness closes stdin before ``start``, the process is not needed; if it closes stdin later, the process has to
+stop. The process sends ``turn`` and ``tool`` when a turn or a tool has ended, and ``done`` or ``error`` at the end. On
+SIGTERM it kills its tool, ends its program and sends ``done``.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
-"""Environment variable of the agent and all its child processes. By it the harness can find tools that outlive the
-agent, because they run in sessions of their own."""
+"""An environment variable of the agent and all its child processes. By this variable the harness finds tools that
+outlive the agent, because they run in sessions of their own."""
 
 CHECK = "--check"
 """With this argument an agent's process runs no program. It reads a start, and exits with status 1 and one line on
@@ -27,12 +27,12 @@ BATCH_LABEL, PROGRAM_LABEL = "continuum.batch", "continuum.program"
 
 
 class ProtocolError(Exception):
-    """A line that is not one of these messages."""
+    """A line is not a message of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From the harness: run this program."""
+    """The harness tells the process to run a program."""
 
     kind: ClassVar[str] = "start"
     program_id: str
@@ -55,9 +55,9 @@ class Start:
     config: tuple[str, ...] = ()
     """The framework's configuration: files, names that the framework knows, or KEY=VALUE."""
     step_limit: int | None = None
-    """Most calls of the model; None: as the configuration says."""
+    """The largest number of calls of the model; None: as the configuration says."""
     tool_limit_s: int | None = None
-    """Seconds that one tool may take; None: as the configuration says."""
+    """Seconds that a tool may take; None: as the configuration says."""
     environment: str = LOCAL
     """Where the agent's commands run: local, bubblewrap, docker."""
     image: str | None = None
@@ -105,7 +105,7 @@ class Done:
     submission: str = ""
     turns: int = 0
     passed: bool | None = None
-    """The result of the framework's own scorer; None if it has none or was not run."""
+    """The result of the framework's own scorer; None if there is no scorer or it was not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,6 @@ class Failed:
 
     kind: ClassVar[str] = "error"
     message: str
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 Event = Ready | TurnEnded | ToolEnded | Done | Failed
@@ -124,12 +123,12 @@ Message = TypeVar("Message", bound=Any)
 
 
 def to_line(message: Start | Event) -> str:
-    """A message as a line of JSON, with its line end."""
+    """Return a message as a line of JSON, with its line end."""
     return json.dumps({"type": message.kind, **asdict(message)}, separators=(",", ":")) + "\n"
 
 
 def read_start(line: str) -> Start:
-    """The start in a line.
+    """Read the start in a line.
 
     Raises:
         ProtocolError: the line is not a start.
@@ -142,16 +141,16 @@ def read_start(line: str) -> Start:
 
 
 def read_event(line: str) -> Event:
-    """The event in a line.
+    """Read the event in a line.
 
     Raises:
         ProtocolError: the line is not an event.
     """
     data = _object(line)
-    kind = _EVENTS.get(str(data.pop("type", None)))
-    if kind is None:
+    event_type = _EVENTS.get(str(data.pop("type", None)))
+    if event_type is None:
         raise ProtocolError(f"not a known event: {line[:200]!r}")
-    return _made(kind, data, line)
+    return _made(event_type, data, line)
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -164,10 +163,11 @@ def _object(line: str) -> dict[str, Any]:
     return data
 
 
-def _made(kind: type[Message], data: dict[str, Any], line: str) -> Message:
-    known = {part.name for part in fields(kind)}
+def _made(message_type: type[Message], data: dict[str, Any], line: str) -> Message:
+    """Make a message of the fields that its type has. A later version may send further fields."""
+    known = {field.name for field in fields(message_type)}
     try:
-        made: Message = kind(**{name: value for name, value in data.items() if name in known})
+        message: Message = message_type(**{name: value for name, value in data.items() if name in known})
     except TypeError as error:
         raise ProtocolError(f"{error}: {line[:200]!r}") from error
-    return made
+    return message

@@ -1,6 +1,6 @@
-"""A recorded web: the answers of a search engine and of web pages, and how long they took. Standard library only.
+"""Read a recorded web: the answers of a search engine and of web servers, with their times. Standard library only.
 
-The file has JSON lines. Each is a search or a page::
+The file consists of JSON lines. Each line is a search or a page::
 
     {"query": "...", "response": {"organic_results": [{"title": ..., "link": ..., "snippet": ...}]}, "seconds": 0.8}
     {"url": "https://...", "text": "<html>...", "status": 200, "seconds": 0.4}
@@ -20,16 +20,17 @@ from typing import Any
 
 
 class RecordedWebError(Exception):
-    """A file that is not a recorded web; the message names file, line and field."""
+    """A file is not a recorded web. The message names file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a search or to the request for a page, and the seconds it took."""
+    """The answer to a search, or to the request for a page."""
 
     seconds: float
+    """The time from the request to the answer."""
     error: str | None = None
-    """The text of the exception, if the request failed."""
+    """The text of the exception if the request failed."""
     response: Mapping[str, Any] = field(default_factory=dict)
     """SerpAPI's response to a search."""
     text: str = ""
@@ -45,7 +46,7 @@ class RecordedWeb:
     pages: dict[str, Answer] = field(default_factory=dict)
 
     def search(self, query: str) -> Answer | None:
-        """The answer to a query; None if it was not recorded. Queries are compared without case and repeated blanks."""
+        """Return the answer to a query; None if it was not recorded. Case and repeated spaces do not count."""
         return self.searches.get(query_key(query))
 
     def page(self, url: str) -> Answer | None:

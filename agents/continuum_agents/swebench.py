@@ -1,7 +1,8 @@
-"""Lists SWE-bench's tasks as ``mini-extra swebench`` selects them: ``python -m continuum_agents.swebench``.
+"""List SWE-bench's tasks as ``mini-extra swebench`` selects them: ``python -m continuum_agents.swebench``.
 
-It runs in mini-swe-agent's environment, which has ``datasets``. The names of subsets, the filter and the slice are
-mini-swe-agent's code. It writes JSON lines to stdout: instance_id, problem_statement, repo, base_commit, image.
+The module runs in mini-swe-agent's environment, which has ``datasets``. The names of subsets, the filter and the slice
+are interpreted by mini-swe-agent's code. The output is JSON lines on stdout: instance_id, problem_statement, repo,
+base_commit, image.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILES = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
 
 
 def load(subset: str, split: str) -> list[dict[str, Any]]:
-    """The instances of a subset: mini-swe-agent's name, a dataset on the Hub, a local folder or a file."""
+    """Load the instances of a subset: a name of mini-swe-agent's, a dataset on the Hub, a local folder or a file."""
     path = Path(subset)
     if path.is_file():
         kind = FILES.get(path.suffix)
@@ -32,25 +33,29 @@ def load(subset: str, split: str) -> list[dict[str, Any]]:
 
 
 def task_of(instance: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an instance that the harness needs."""
+    """Return the fields of an instance that the harness needs."""
     fields = {name: instance.get(name) for name in ("instance_id", "problem_statement", "repo", "base_commit")}
     return {**fields, "image": get_swebench_docker_image_name(instance)}
 
 
 def main() -> int:
-    """The command. Exit status: 0; 1, the tasks cannot be loaded, with one line on stderr."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--subset", required=True)
-    options.add_argument("--split", required=True)
-    options.add_argument("--slice", default="")
-    options.add_argument("--filter", default="")
-    options.add_argument("--shuffle", action="store_true")
-    given = options.parse_args()
+    """Run the command. Exit status: 0; 1, the tasks cannot be loaded, with one line on stderr."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--subset", required=True)
+    arguments.add_argument("--split", required=True)
+    arguments.add_argument("--slice", default="")
+    arguments.add_argument("--filter", default="")
+    arguments.add_argument("--shuffle", action="store_true")
+    options = arguments.parse_args()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # mini-swe-agent logs to stdout
     try:
-        instances = load(given.subset, given.split)
-        instances = filter_instances(instances, filter_spec=given.filter, slice_spec=given.slice, shuffle=given.shuffle)
+        instances = filter_instances(
+            load(options.subset, options.split),
+            filter_spec=options.filter,
+            slice_spec=options.slice,
+            shuffle=options.shuffle,
+        )
     except Exception as error:  # noqa: BLE001 - the edge of the process: the loader's errors are of many kinds
         sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1

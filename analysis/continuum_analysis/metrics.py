@@ -15,8 +15,9 @@ from continuum_traces.run_dir import MANIFEST, read_manifest
 from continuum_analysis.records.facts import RunFacts, facts_of
 from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.records.misses import reusable_tokens
+from continuum_analysis.records.reading import read_run
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
-from continuum_analysis.records.timeline import FAILED, TurnTimes, read_run
+from continuum_analysis.records.timeline import FAILED, TurnTimes
 
 Value = float | int | None
 
@@ -119,16 +120,12 @@ def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
     return sum(hit for hit, _ in known), sum(prompt for _, prompt in known)
 
 
-def _ideal_tokens(facts: RunFacts) -> int:
-    """Return the prompt tokens that a cache of unlimited size would have contained, for the same turns."""
-    first = [(p.turns[0], None) for p in facts.programs]
-    later = [pair for p in facts.programs for pair in zip(p.turns[1:], p.turns, strict=False)]
-    known = [(turn, before) for turn, before in [*first, *later] if turn.hit_tokens is not None]
-    return sum(reusable_tokens(turn, before, facts.block_tokens) for turn, before in known)
-
-
 def _ideal_ratio(facts: RunFacts) -> Value:
-    return _ratio(_ideal_tokens(facts), _prefix_tokens(facts)[1])
+    """Return the ratio for the same turns if the cache were of unlimited size."""
+    pairs = [pair for p in facts.programs for pair in zip(p.turns, [None, *p.turns], strict=False)]
+    known = [(turn, before) for turn, before in pairs if turn.hit_tokens is not None]
+    ideal = sum(reusable_tokens(turn, before, facts.block_tokens) for turn, before in known)
+    return _ratio(ideal, sum(turn.prompt_tokens for turn, _ in known))
 
 
 def _missed(facts: RunFacts) -> Value:

@@ -64,26 +64,28 @@ def _gpu_time(summary: Summary) -> str:
 def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
     return {
         column: value
-        for name, found in arm.metrics.items()
-        for column, value in _with_bounds(name, name, found).items()
+        for name, interval in arm.metrics.items()
+        for column, value in _with_bounds(name, name, interval).items()
     }
 
 
 def _comparison_cells(arm: ArmSummary) -> dict[str, Any]:
-    found = arm.comparison
-    ratio, difference_s, sooner = (found.ratio, found.difference_s, found.sooner) if found else (None, None, None)
+    comparison = arm.comparison
+    ratio, difference_s, sooner = (
+        (comparison.ratio, comparison.difference_s, comparison.sooner) if comparison else (None, None, None)
+    )
     return (
         _with_bounds("ratio_to_vllm", "ratio_to_vllm_interval", ratio)
         | _with_bounds("difference_to_vllm_s", "difference_to_vllm_interval_s", difference_s)
         | _with_bounds("sooner_than_vllm_share", "sooner_than_vllm_interval", sooner)
-        | {"effect_size_to_vllm": found.effect if found else None}
+        | {"effect_size_to_vllm": comparison.effect if comparison else None}
     )
 
 
-def _with_bounds(value: str, bounds: str, found: Interval | None) -> dict[str, float | None]:
+def _with_bounds(value: str, bounds: str, interval: Interval | None) -> dict[str, float | None]:
     """Return three columns: the estimate, and the two bounds of its interval."""
-    low, high = (found.bounds if found else None) or (None, None)
-    return {value: found.mean if found else None, f"{bounds}_low": low, f"{bounds}_high": high}
+    low, high = (interval.bounds if interval else None) or (None, None)
+    return {value: interval.mean if interval else None, f"{bounds}_low": low, f"{bounds}_high": high}
 
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
@@ -135,27 +137,29 @@ def turns_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Return one row for each turn, with the cause of its hit or miss."""
     rows = []
     for run in runs:
-        why = {(found.program_id, found.turn.index): found for found in run.metrics.facts.returns}
+        why = {(returned.program_id, returned.turn.index): returned for returned in run.metrics.facts.returns}
         for program in run.metrics.facts.everyone:
             for turn in program.turns:
-                found = why.get((program.program_id, turn.index))
+                returned = why.get((program.program_id, turn.index))
                 key = {**_key(run), "program_id": program.program_id, "turn": turn.index}
-                rows.append({**key, **_columns(turn, *TURN), **_why(turn, found)})
+                rows.append({**key, **_columns(turn, *TURN), **_why(turn, returned)})
     return pd.DataFrame(rows)
 
 
-def _why(turn: TurnTimes, found: Return | None) -> dict[str, Any]:
-    if found is None:
+def _why(turn: TurnTimes, returned: Return | None) -> dict[str, Any]:
+    if returned is None:
         cause = "first sight" if turn.index == 0 and turn.hit_tokens is not None else None
         return {"tool_before_s": None, "cause": cause, "reusable_tokens": None, "lost_tokens": None, "late_s": None}
-    return {"tool_before_s": found.tool_s, **_columns(found, "cause", "reusable_tokens", "lost_tokens", "late_s")}
+    return {"tool_before_s": returned.tool_s, **_columns(returned, "cause", "reusable_tokens", "lost_tokens", "late_s")}
 
 
 def pins_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Return one row for each pin: its TTL, the policy's estimates, how it ended, and the tool time that followed."""
     rows = []
     for run in runs:
-        tools = {(found.program_id, found.before.index): found.tool_s for found in run.metrics.facts.returns}
+        tools = {
+            (returned.program_id, returned.before.index): returned.tool_s for returned in run.metrics.facts.returns
+        }
         for program in run.metrics.facts.everyone:
             name = program.program_id
             key = {**_key(run), "program_id": name}

@@ -1,7 +1,7 @@
-"""Python imports this file at its start if its folder is in ``PYTHONPATH``. It instruments openai after its import.
+"""Instrument openai after its import. Python imports this file at its start if its folder is in ``PYTHONPATH``.
 
-``continuum-instrument`` sets the variable. The file uses the standard library only, because every Python process that
-an agent starts imports it, also those of other environments.
+``continuum-instrument`` sets this variable. The file uses only the standard library, because every Python process that
+an agent starts imports it, also processes of other environments.
 """
 
 import importlib.abc
@@ -14,7 +14,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pa
 
 
 def instrument() -> None:
-    """Instrument openai. If that fails, say so, and let the agent go on."""
+    """Instrument openai. If that fails, write a message and let the agent go on."""
     try:
         from continuum_client import instrumentation  # noqa: PLC0415 - it imports openai
 
@@ -24,7 +24,7 @@ def instrument() -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds openai as others do, and instruments it after its import."""
+    """Finds openai by the usual finders, and instruments it after its import."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "openai":
@@ -45,9 +45,9 @@ class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def run_the_next_sitecustomize() -> None:
-    """Run the file of this name that this one hides, if there is one."""
-    others = [place for place in sys.path if os.path.abspath(place or ".") != FOLDER]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    """Run another ``sitecustomize.py``, which this file hides, if there is one."""
+    folders = [folder for folder in sys.path if os.path.abspath(folder or ".") != FOLDER]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", folders)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module

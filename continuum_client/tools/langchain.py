@@ -1,4 +1,4 @@
-"""Tool times of LangChain and LangGraph."""
+"""Measure the tools of LangChain and LangGraph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from continuum_client.tools.running import Running
 class ToolTimes(BaseCallbackHandler):  # type: ignore[misc]
     """Measures the tools of the current program: ``invoke(..., config={"callbacks": [ToolTimes()]})``."""
 
-    run_inline = True  # asynchronous runs too: not in another thread
+    run_inline = True  # otherwise asynchronous runs would call the handler in another thread
 
     def __init__(self) -> None:
         self._running = Running()

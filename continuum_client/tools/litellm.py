@@ -1,4 +1,4 @@
-"""Tool times of agents that use LiteLLM."""
+"""Measure the tools of agents that use LiteLLM."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from continuum_client.tools.running import Running
 class ToolTimes(CustomLogger):  # type: ignore[misc]
     """Measures the tools of the current program: ``litellm.callbacks.append(ToolTimes())``.
 
-    LiteLLM does not run tools. The time from a reply to the next call is the tools', if the next call brings their
-    results.
+    LiteLLM does not run tools. The time from a reply to the next call counts as tool time if the next call contains the
+    tools' results.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class ToolTimes(CustomLogger):  # type: ignore[misc]
 
 
 def _tool(messages: list[Any]) -> str | None:
-    """The first tool whose result is at the end of the messages."""
+    """Return the first of the tools whose results end the messages, or None."""
     for results, message in enumerate(reversed(messages)):
         if message.get("role") != "tool":
             calls = message.get("tool_calls") if results else None

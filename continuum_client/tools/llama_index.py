@@ -1,4 +1,4 @@
-"""Tool times of LlamaIndex's agent workflows."""
+"""Measure the tools of LlamaIndex's agent workflows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from continuum_client.tools.running import Running
 
 
 class ToolTimes(BaseSpanHandler[BaseSpan]):  # type: ignore[misc]
-    """Measures the tools of the current program: ``ToolTimes.install()`` once, at the start."""
+    """Measures the tools of the current program: call ``ToolTimes.install()`` once, at the start."""
 
     _running: Running = PrivateAttr(default_factory=Running)
 
     @classmethod
     def install(cls) -> ToolTimes:
-        """Add a handler to LlamaIndex's root dispatcher."""
+        """Add a handler to LlamaIndex's root dispatcher, and return the handler."""
         handler = cls()
         get_dispatcher().add_span_handler(handler)
         return handler

@@ -1,4 +1,4 @@
-"""Tool times of the OpenAI Agents SDK."""
+"""Measure the tools of the OpenAI Agents SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool times of PydanticAI."""
+"""Measure the tools of PydanticAI."""
 
 from __future__ import annotations
 

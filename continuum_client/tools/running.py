@@ -1,4 +1,4 @@
-"""Tools that frameworks report by two events, their start and their end."""
+"""Measure tools of which a framework reports the start and the end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from continuum_client.errors import once
-from continuum_client.program import Tool, current_program
+from continuum_client.program import current_program
+from continuum_client.tool_runs import Tool
 
 MAX_RUNNING = 10_000
-"""Tools whose end was not reported; the oldest is forgotten first."""
+"""The number of tools that may run at once; of more tools, the oldest is forgotten."""
 
 
 class Running:
@@ -19,7 +20,7 @@ class Running:
         self._tools: OrderedDict[Hashable, Tool] = OrderedDict()
 
     def begin(self, key: Hashable, name: str) -> None:
-        """The tool ``name`` starts; ``key`` is the same in its two events."""
+        """Note that the tool ``name`` starts. ``key`` is the same at its start and its end."""
         once.guard("tool times", "a tool could not be measured", lambda: self._begin(key, name))
 
     def _begin(self, key: Hashable, name: str) -> None:
@@ -30,8 +31,8 @@ class Running:
                 self._tools.popitem(last=False)
 
     def end(self, key: Hashable, name: str | None = None) -> None:
-        """The tool with this key has ended. ``name``: its name, if it was not known before."""
+        """Note that the tool with this key has ended. ``name`` is its name if it was unknown at the start."""
         tool = self._tools.pop(key, None)
         if tool is not None:
             tool.name = name or tool.name
-            tool.__exit__(None, None, None)
+            tool.__exit__()

@@ -9,7 +9,7 @@ from continuum_bench.ctrl_c import leave_at_once
 
 
 def main() -> None:
-    """Run the command line, or print one line that says what this environment lacks."""
+    """Run the command line, or print in one line which requirement this environment does not meet."""
     leave_at_once()
     if sys.version_info < (3, 11):
         sys.exit("error: continuum-bench needs Python 3.11 or later; the client SDK works with Python 3.10")

@@ -1,4 +1,4 @@
-"""``continuum-bench``: the list of its commands. Each imports what it needs when it runs, so that --help is instant."""
+"""The commands of ``continuum-bench``. Each imports its modules only when it runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def serve(context: typer.Context, options: ServeOptions) -> int:
 
 @add_command(app)
 def profile(options: ProfileOptions) -> int:
-    """Write the prefill and decode times of a live server, or the modelled ones, to a small file."""
+    """Write the prefill and decode times of a live server, or modelled times, to a small file."""
     from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
 
     return write_profile_file(options)

@@ -79,7 +79,7 @@ def _parameters(group: type) -> list[inspect.Parameter]:
 
 def _info(option: Option) -> Any:
     """Return the parameter for Typer, or None if the field has no help text."""
-    sentence = _sentences(option.owner.__module__)[option.owner.__name__].get(option.name)
+    sentence = field_sentences(option.owner.__module__)[option.owner.__name__].get(option.name)
     if option.info is None and sentence is None:
         return None
     # Typer adds --no-NAME to a bool, unless the name of the option is given.
@@ -91,7 +91,7 @@ def _info(option: Option) -> Any:
 
 
 @cache
-def _sentences(module: str) -> dict[str, dict[str, str]]:
+def field_sentences(module: str) -> dict[str, dict[str, str]]:
     """Return the sentences below the fields of a module's classes, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: dict(_texts(node.body)) for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -1,8 +1,8 @@
-"""Ctrl-C ends every command with one line and exit code 130, in whatever moment it comes. Standard library only.
+"""Makes Ctrl-C end every command with one line and exit code 130. Standard library only.
 
-While a command works, Ctrl-C raises KeyboardInterrupt, and the command puts its files in order. Before and after that
-nothing has to be put in order, and a KeyboardInterrupt in the middle of an import would be a traceback: the process
-ends at once.
+While a command works, Ctrl-C raises KeyboardInterrupt, so that the command can complete its files. Before and after
+that (for example during imports, where KeyboardInterrupt would be shown as a traceback) Ctrl-C ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as of a shell's command."""
+"""The exit code after Ctrl-C, as shells use it."""
 
 
 def leave_at_once() -> None:
-    """Ctrl-C ends this process from now on, but for the time of ``raising``. Where it is ignored, it stays ignored."""
+    """Make Ctrl-C end this process at once, except inside ``raising``. If Ctrl-C is ignored, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt inside the block, where ``leave_at_once`` has been called before."""
+    """Make Ctrl-C raise KeyboardInterrupt inside the block, after ``leave_at_once`` was called."""
     ours = signal.getsignal(signal.SIGINT) is _leave
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,8 +37,11 @@ def raising() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Call this where a KeyboardInterrupt was caught. CPython remembers one that passed through ``exec``, which
-    dataclasses use, and would end the process by the signal in place of its exit code; new code makes it forget."""
+    """Make CPython forget a KeyboardInterrupt that was caught, so that the process ends with its own exit code.
+
+    CPython remembers a KeyboardInterrupt that passed through ``exec`` (which dataclasses use) and would end the process
+    by the signal. Another ``exec`` clears that memory.
+    """
     exec("")
 
 

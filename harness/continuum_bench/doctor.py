@@ -1,4 +1,4 @@
-"""``continuum-bench doctor``: what works on this machine."""
+"""``continuum-bench doctor``: checks what works on this machine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Check:
     found: str
     advice: str = ""
     optional: bool = False
-    """Nothing else needs it, so its absence is no fault."""
+    """No other feature depends on it, so a failed check is no error."""
 
 
 def checks() -> list[Check]:
     machine = [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report, _router)]
-    return [*machine, *_agents()]
+    return [*machine, *map(_agent, FRAMEWORKS.values())]
 
 
 def show_doctor(as_json: bool) -> int:
@@ -46,7 +46,7 @@ def show_doctor(as_json: bool) -> int:
             "models": [_model_facts(name) for name in _names(pairs)],
             "step_times": [asdict(p) for p in pairs],
         }
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")  # ``show`` needs packages that may be missing
     else:
         table = Table("check", "", "found", "what to do")
         for check in found:
@@ -81,7 +81,7 @@ def _model_facts(name: str) -> dict[str, Any]:
 
 
 def _models_table(pairs: Sequence[Provenance]) -> Table:
-    """A row for each model: what it takes, and the pairs that have tables."""
+    """Return a table with a row for each model: its memory, and the GPUs with measured step times."""
     degrees: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:
         if pair.kind != "roofline":
@@ -149,12 +149,8 @@ def _report() -> Check:
     )
 
 
-def _agents() -> list[Check]:
-    """The environments of the agent frameworks. `continuum-bench agent setup` makes them."""
-    return [_agent(framework) for framework in FRAMEWORKS.values()]
-
-
 def _agent(framework: Framework) -> Check:
+    """Check the environment of an agent framework, which `continuum-bench agent setup` makes."""
     name, wanted = f"agent {framework.name}", f"{framework.distribution} {framework.pinned_version}"
     try:
         python_of(framework)

@@ -1,7 +1,11 @@
-"""The error that the modules of the harness raise."""
+"""The errors that the modules of the harness raise: ``OptionError`` is a ``BenchError``."""
 
 from __future__ import annotations
 
 
 class BenchError(Exception):
-    """A request that cannot be carried out; the message says what to change."""
+    """A command cannot be carried out. The message says what to change."""
+
+
+class OptionError(BenchError):
+    """An option has a value that is not allowed. The message names the option and the allowed values."""

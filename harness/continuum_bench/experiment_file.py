@@ -16,13 +16,13 @@ from continuum_server.policy.catalog import PolicyError
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 
-from continuum_bench.errors import BenchError
+from continuum_bench.errors import BenchError, OptionError
 from continuum_bench.option_values import read_value
-from continuum_bench.options.declare import OptionError, declared, is_set
+from continuum_bench.options.declare import declared, is_set
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, WORKLOADS, LiveOptions, RunOptions
 from continuum_bench.options.together import faults
-from continuum_bench.yaml_files import beside, yaml_fault, yaml_of
+from continuum_bench.yaml_files import beside, yaml_of, yaml_value
 
 REPLAY = "replay"
 KEYS = {
@@ -95,10 +95,7 @@ def _override(text: str) -> _Entry:
     if not (equals and value.strip()):
         raise BenchError(f"--set {text}: expected NAME=VALUE; null is the default")
     key = _known(name.strip(), f"--set {text}")
-    try:
-        return _Entry(f"--set {text}", key, yaml.safe_load(value))
-    except yaml.YAMLError as error:
-        raise BenchError(f"--set {text}: not YAML: {yaml_fault(error)}") from error
+    return _Entry(f"--set {text}", key, yaml_value(value, f"--set {text}"))
 
 
 def _entries(path: Path) -> Iterator[_Entry]:

@@ -1,4 +1,4 @@
-"""``compare --fail-if``: conditions that a comparison must not meet, for CI."""
+"""``compare --fail-if``: conditions under which a comparison fails, for CI."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from continuum_bench.options.reports import GateOptions
 from continuum_bench.show import print_notice
 
 FAILED = 3
-"""The exit code where a condition holds."""
+"""The exit code if a condition holds."""
 Directories = Mapping[Path, Sequence[Run]]
 
 
 def side_by_side(directories: Directories) -> bool:
-    """Whether two directories contain the same arm and seed, so that they are two versions of one experiment."""
+    """Return whether two directories contain the same arm and seed, and so are two versions of one experiment."""
     seen = [
         {(run.arm, run.manifest.seed, run.manifest.workload.get("jps")) for run in runs}
         for runs in directories.values()
@@ -29,8 +29,10 @@ def side_by_side(directories: Directories) -> bool:
 
 
 def read_conditions(options: GateOptions) -> list[Condition]:
-    """Raises:
-    AnalysisError: a text that is no condition.
+    """Parse the conditions of ``--fail-if``.
+
+    Raises:
+        AnalysisError: a text is no condition.
     """
     return [Condition(text, options.point_estimate) for text in options.fail_if or ()]
 
@@ -38,8 +40,12 @@ def read_conditions(options: GateOptions) -> list[Condition]:
 def apply_conditions(
     directories: Directories, conditions: Sequence[Condition], baseline: str | None
 ) -> Sequence[Outcome]:
-    """Raises:
-    AnalysisError: a condition about an arm or a metric that these runs do not have.
+    """Return the outcome of each condition for each arm.
+
+    Directories that are versions of one experiment are compared with the first of them, other runs with the baseline.
+
+    Raises:
+        AnalysisError: a condition is about an arm or a metric that these runs do not have.
     """
     if not conditions:
         return ()
@@ -68,32 +74,33 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
 
 
 def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
-    """Each arm with the baseline, at each load and each step-time setting. The baseline is paired with itself."""
+    """Pair each arm with the baseline, at each load and each step-time setting. The baseline is paired with itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
-    for jps, band, runs in ((jps, *each) for jps, played in loads.items() for each in by_band(played).items()):
-        arms = _by_arm(runs)
-        base = baseline_of(arms, baseline)
-        at = f" at {band} step times" if band else ""
-        for arm, group in arms.items():
-            yield Pair(_name(arm, jps, loads) + at, group, arms[base])
+    for jps, played in loads.items():
+        for band, runs in by_band(played).items():
+            arms = _by_arm(runs)
+            base = arms[baseline_of(arms, baseline)]
+            at = f" at {band} step times" if band else ""
+            for arm, group in arms.items():
+                yield Pair(_name(arm, jps, loads) + at, group, base)
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
-    """Each arm of the later directories with the same arm of the first directory."""
+    """Pair each arm of the later directories with the same arm of the first directory."""
     (first, *later) = directories
     loads = by_load([run for runs in directories.values() for run in runs])
     for path in later:
         for jps in loads:
-            theirs, ours = (_by_arm(_at(directories[each], jps)) for each in (first, path))
-            for arm, group in ours.items():
-                if arm not in theirs:
+            before, after = (_by_arm(_at(directories[each], jps)) for each in (first, path))
+            for arm, group in after.items():
+                if arm not in before:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
-                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, theirs[arm])
+                yield Pair(f"{_name(arm, jps, loads)} in {path}", group, before[arm])
 
 
 def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
-    found = by_load(runs).get(jps, [])
-    return main_band(found) if found else []
+    at_load = by_load(runs).get(jps, [])
+    return main_band(at_load) if at_load else []
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -1,4 +1,4 @@
-"""One command at a time writes into a directory of runs."""
+"""The lock on a directory of runs, into which only one command at a time writes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` against other commands; the folder is made if it is missing. A killed process loses its lock.
+    """Lock ``folder`` for the block, and create it if it is missing. The lock ends with the process that holds it.
 
     Raises:
-        RunDirError: another run writes there, or nothing can be written.
+        RunDirError: another command holds the lock, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import read_edge
-from continuum_bench.options.declare import Option, OptionError
+from continuum_bench.options.declare import Option
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import read_death
@@ -78,7 +78,7 @@ def read_value(option: Option, given: Any, where: str) -> Any:
         option.check(value)
         if value is not None and option.name in READERS:
             READERS[option.name](value)
-    except (BenchError, OffloadError, OptionError, PolicyError, StepTimesError) as error:
+    except (BenchError, OffloadError, PolicyError, StepTimesError) as error:
         text = str(error)
         raise BenchError(f"{where}: {text.partition(' ')[2] if text.startswith('--') else text}") from error
     return value

@@ -44,18 +44,18 @@ from continuum_bench.options.reports import (
     SelfCheckOptions,
     SloOptions,
 )
-from continuum_bench.show import modelled, print_notice, print_summary, print_table, print_verdict
+from continuum_bench.show import modelled, print_json, print_notice, print_summary, print_table, print_verdict
 
 
 def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Print the metrics of each run, or the table that the options name."""
+    runs = _runs(options.directories, slo)
     if options.form is not None or options.out is not None or options.table is not None:
-        return _write_run_table(options, slo)
+        return _write_run_table(runs, options)
     if options.misses and not options.json_output:
-        return _show_misses(options.directories)
-    runs = _judged(_runs(options.directories, slo.alone), slo)
+        return _show_misses(runs)
     if options.json_output:
-        _print_json({str(run.path): _metrics_json(run) for run in runs})
+        print_json({str(run.path): _metrics_json(run) for run in runs})
         return 0
     rows = (*METRICS, *(slo_metrics(read_slo(slo.slo)) if slo.slo else ()))
     for run in runs:
@@ -63,11 +63,8 @@ def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     return 0
 
 
-def _print_json(data: object) -> None:
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
-
-
 def _metrics_json(run: Run) -> dict[str, Any]:
+    verdicts = _verdicts(run.path)
     return {
         **run.metrics.values,
         "pins_by_ending": run.metrics.pins_by_ending,
@@ -75,24 +72,32 @@ def _metrics_json(run: Run) -> dict[str, Any]:
         "unfinished": run.metrics.facts.unfinished,
         "failed": run.metrics.facts.failed,
         "errors_by_kind": run.metrics.errors_by_kind,
-        **_verdicts(run.path),
+        **({"passed": verdicts} if verdicts else {}),
     }
 
 
-def _runs(paths: Sequence[Path], alone: Path | None = None) -> list[Run]:
-    """Read all runs in these directories once, complete or not. ``alone``: as in ``SloOptions``."""
-    alone_s = None if alone is None else completion_times(alone)
+def _runs(paths: Sequence[Path], slo: SloOptions) -> list[Run]:
+    """Read all runs in these directories, complete or not, with the metrics of the SLO."""
     folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    return name_variants([read_run_metrics(folder, alone_s) for folder in folders])
+    alone_s = _alone_s(slo)
+    return _with_slo(name_variants([read_run_metrics(folder, alone_s) for folder in folders]), slo)
 
 
-def _verdicts(folder: Path) -> dict[str, dict[str, bool]]:
-    """Return ``{"passed": {PROGRAM: BOOL}}`` for real agents whose programs were tested, else an empty mapping."""
-    verdicts = read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
-    return {"passed": verdicts} if verdicts else {}
+def _alone_s(slo: SloOptions) -> dict[str, float] | None:
+    """Return the completion times of ``--alone`` by program."""
+    return None if slo.alone is None else completion_times(slo.alone)
+
+
+def _with_slo(runs: list[Run], slo: SloOptions) -> list[Run]:
+    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
+
+
+def _verdicts(folder: Path) -> Mapping[str, bool]:
+    """Return for each tested program of real agents whether it passed; empty for other runs."""
+    return read_verdicts(folder) if (folder / PROGRAMS).exists() else {}
 
 
 def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
@@ -104,19 +109,19 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
         print_notice("pins by ending: " + ", ".join(f"{k} {v}" for k, v in measured.pins_by_ending.items()))
-    for verdicts in _verdicts(run.path).values():
+    if verdicts := _verdicts(run.path):
         failing = ", ".join(name for name, passed in verdicts.items() if not passed)
-        said = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
-        print_notice(f"{said}; these do not: {failing}" if failing else said)
+        text = f"{sum(verdicts.values())} of {len(verdicts)} programs pass their benchmark's test"
+        print_notice(f"{text}; these do not: {failing}" if failing else text)
     if measured.facts.unfinished:
         print_notice(f"unfinished programs: {', '.join(measured.facts.unfinished)}")
     if measured.facts.failed:
         print_notice(f"failed programs: {', '.join(measured.facts.failed)}")
 
 
-def _show_misses(paths: Sequence[Path]) -> int:
+def _show_misses(runs: Sequence[Run]) -> int:
     """Print for each run a table of the causes of prefix cache hits and misses of returning turns."""
-    for run in _runs(paths):
+    for run in runs:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
@@ -125,15 +130,14 @@ def _show_misses(paths: Sequence[Path]) -> int:
     return 0
 
 
-def _write_run_table(options: AnalyzeOptions, slo: SloOptions) -> int:
+def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     """Write a table of runs for another program (``continuum_analysis.tables``)."""
     from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
 
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    rows = TABLES[name](_judged(_runs(options.directories, slo.alone), slo))
-    return _wrote(write_table(rows, options.form or "csv", options.out), options.out)
+    return _wrote(write_table(TABLES[name](runs), options.form or "csv", options.out), options.out)
 
 
 def write_reports(options: ReportOptions) -> int:
@@ -148,9 +152,8 @@ def write_reports(options: ReportOptions) -> int:
     if options.images:
         from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
 
-        for group in [paths] if out is not None else [[path] for path in paths]:
-            folder = (out.parent if out is not None else group[0]) / "images"
-            print_notice(f"images: {len(write_report_images(group, folder))} files in {folder}")
+        for group, folder in [(paths, out.parent)] if out is not None else [([path], path) for path in paths]:
+            print_notice(f"images: {len(write_report_images(group, folder / 'images'))} files in {folder / 'images'}")
     return 0
 
 
@@ -176,7 +179,7 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     summaries = {", ".join(map(str, group)): _summaries(directories, group, options.baseline) for group in groups}
     outcomes = apply_conditions(directories, conditions, options.baseline)
     if options.json_output:
-        _print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
+        print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
     else:
         for caption, by_jps in summaries.items():
             _print_comparison(caption, by_jps, slo)
@@ -219,7 +222,7 @@ def show_self_check(options: SelfCheckOptions) -> int:
     other = [] if options.against is None else main_band(load_runs(options.against))
     rates = self_check(main_band(load_runs(options.directory)), other, options.pairs)
     if options.json_output:
-        _print_json([asdict(rate) for rate in rates])
+        print_json([asdict(rate) for rate in rates])
         return 0
     headings = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
     rows = [
@@ -240,9 +243,9 @@ def show_self_check(options: SelfCheckOptions) -> int:
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
     """Return the runs of each directory, with the metrics of the SLO."""
     _refuse_twice(paths)
-    alone_s = None if slo.alone is None else completion_times(slo.alone)
+    alone_s = _alone_s(slo)
     loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_judged(name_variants([run for each in loaded.values() for run in each]), slo))
+    runs = iter(_with_slo(name_variants([run for each in loaded.values() for run in each]), slo))
     return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 
@@ -253,10 +256,6 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
     for number, path in enumerate(paths):
         if path.resolve() in [before.resolve() for before in paths[:number]]:
             raise AnalysisError(f"{path}: given twice")
-
-
-def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:
-    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
 
 
 def _summaries(

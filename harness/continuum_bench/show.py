@@ -1,8 +1,10 @@
-"""What the terminal shows: notices, tables and verdicts."""
+"""Prints notices, tables and verdicts to the terminal."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
 
 from continuum_analysis.compare.summary import Summary
@@ -12,18 +14,22 @@ from rich.measure import Measurement
 from rich.table import Table
 
 WIDTH = 160
-"""Columns where the output is no terminal and COLUMNS does not say."""
+"""Columns of tables if the output is no terminal and COLUMNS is not set."""
 _out = Console(highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_notice(text: str) -> None:
-    """A line for people, on standard error: JSON output stays alone on standard output."""
+    """Print a line for people on standard error. JSON output on standard output stays valid."""
     ERR.print(text, markup=False)
 
 
+def print_json(data: object) -> None:
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
 def print_summary(summary: Summary, caption: str) -> None:
-    """One row an arm, or, where the terminal is too narrow for that, one column an arm."""
+    """Print a summary with one row for each arm; if the terminal is too narrow, with one column for each arm."""
     shown = columns([summary])
     rows = [["policy", *(column.heading for column in shown)], *summary_rows(summary, shown)]
     console = _table_console()
@@ -36,17 +42,17 @@ def print_summary(summary: Summary, caption: str) -> None:
 
 
 def modelled(summary: Summary) -> str:
-    """The end of a caption, where GPU time was not measured."""
+    """Return the end of a caption: a note if GPU time is modelled, else nothing."""
     return "; GPU time is modelled" if summary.manifest.get("modelled") else ""
 
 
 def print_verdict(text: str) -> None:
-    """A sentence below the table of its summary; words stay whole in a terminal."""
+    """Print the verdict below the table of its summary, wrapped between words in a terminal."""
     Console(highlight=False, soft_wrap=not _out.is_terminal).print(text, markup=False)
 
 
 def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None:
-    """A table on standard output; columns with the headings ``words`` stand to the left, as the first one does."""
+    """Print a table. The first column and those with the headings ``words`` are aligned to the left."""
     _out.print(title, markup=False)
     _table_console().print(rich_table(table, words))
 
@@ -56,7 +62,7 @@ def _table_console() -> Console:
 
 
 def rich_table(table: TextTable, words: Sequence[str] = ()) -> Table:
-    """A table whose cells are broken between words only."""
+    """Return a table for rich whose cells are wrapped between words only."""
     made = Table()
     for index, heading in enumerate(table.headings):
         cells = [heading, *(row[index] for row in table.rows)]

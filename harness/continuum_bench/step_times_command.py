@@ -1,4 +1,4 @@
-"""``continuum-bench step-times build``: a table of one's own, from the kernel times that NVIDIA measured."""
+"""``continuum-bench step-times build``: build a table of step times from the kernel times that NVIDIA measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from continuum_bench.options.step_times import BuildOptions
 
 
 def build_user_table(options: BuildOptions) -> int:
-    """Describe the model, ask the measurements, and write both to the user's cache, where every command finds them."""
+    """Write the model's description and its table of step times to the user's cache, which every command reads."""
     gpu, tp = find_gpu(options.gpu).name, options.tp
     if tp not in TENSOR_PARALLEL:
         raise BenchError(f"--tp {tp}: there are {', '.join(map(str, TENSOR_PARALLEL))}")
@@ -41,11 +41,11 @@ def build_user_table(options: BuildOptions) -> int:
 
 
 def _model(options: BuildOptions) -> tuple[Model, bool]:
-    """The model, and whether it was known before."""
+    """Return the model, and whether the catalog had it before."""
     path = Path(options.model).expanduser()
     if not path.exists():
         if options.name is not None:
-            raise BenchError(f"--name {options.name}: for a config.json; {options.model} has a name")
+            raise BenchError(f"--name {options.name}: only for a config.json; {options.model} has a name already")
         return find_model(options.model), True
     model = read_model(path, options.name)
     if model.name in catalog_models():

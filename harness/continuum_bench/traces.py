@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,30 +22,36 @@ from rich.table import Table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
-from continuum_bench.show import print_notice
+from continuum_bench.show import print_json, print_notice
 
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
     check_free(target, overwrite)
-    programs, left_out = _read_telling(source, form)
+    programs, left_out = _read_source(source, form)
     if not programs:
         raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
-    of = f" of {written + left_out}" if left_out else ""
-    print_notice(f"{written}{of} programs written to {target}")
+    number = f"{written} of {written + left_out}" if left_out else str(written)
+    print_notice(f"{number} programs written to {target}")
     return 0
 
 
 def check_free(target: Path, overwrite: bool) -> None:
-    """Raises:
-    BenchError: the file exists, and may not be replaced.
+    """Check that the file may be written.
+
+    Raises:
+        BenchError: the file exists, and ``overwrite`` is not set.
     """
     if target.exists() and not overwrite:
         raise BenchError(f"{target}: exists already; --overwrite replaces it")
 
 
-def _read_telling(source: Path, form: str | None) -> tuple[list[Program], int]:
-    """The programs of a source, and how many were left out. Prints what was left out, and why."""
+def _read_source(source: Path, form: str | None) -> tuple[list[Program], int]:
+    """Read the programs of a source, and print which were left out and why.
+
+    Returns:
+        The programs, and the number of those left out.
+    """
     left_out: list[LeftOut] = []
     programs = list(read_any(source, form, left_out.append))
     for each in left_out:
@@ -70,7 +75,7 @@ def synth_traces(options: SynthOptions) -> int:
 
 def fit_profile(options: FitOptions) -> int:
     check_free(options.target, options.overwrite)
-    programs, _ = _read_telling(options.source, options.form)
+    programs, _ = _read_source(options.source, options.form)
     profile = fit(programs, options.name, cast(Reading, options.tokens_reading))
     write_json(options.target, dataclasses.asdict(profile))
     print_notice(f"profile written to {options.target}")
@@ -81,7 +86,7 @@ def validate_trace(source: Path) -> int:
     """Show the faults of a trace file. A source in another format is valid if programs can be imported from it."""
     other = _other_format(source)
     if other is not None:
-        programs, left_out = _read_telling(source, None)
+        programs, left_out = _read_source(source, None)
         number = f"{len(programs)} of {len(programs) + left_out} programs"
         print_notice(f"{source}: {other}, no trace file; {number} can be imported (continuum-bench traces import)")
         return 0 if programs else 2
@@ -93,7 +98,7 @@ def validate_trace(source: Path) -> int:
 
 
 def _other_format(source: Path) -> str | None:
-    """What the source is, in words; None: a trace file, or something unknown."""
+    """Return a description of a source in another format; None: a trace file, or an unknown format."""
     if source.is_dir():
         return "a folder"
     try:
@@ -104,39 +109,40 @@ def _other_format(source: Path) -> str | None:
 
 
 def show_stats(source: str, form: str | None, as_json: bool) -> int:
-    found = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
+    statistics = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+        print_json(dataclasses.asdict(statistics))
         return 0
     published = next((row for name, row in TABLE_2.items() if name in source.lower()), None)
     console = Console(highlight=False)
-    console.print(_overview(source, found, published))
-    console.print(_tool_table(found))
-    if found.unknown_durations:
-        print_notice(f"{found.unknown_durations} tool calls have no recorded duration and count as 0")
+    console.print(_overview(source, statistics, published))
+    console.print(_tool_table(statistics))
+    if statistics.unknown_durations:
+        print_notice(f"{statistics.unknown_durations} tool calls have no recorded duration and count as 0")
     return 0
 
 
-def _overview(source: str, found: TraceStats, published: Published | None) -> Table:
-    kind = "synthetic" if found.synthetic else "recorded"
+def _overview(source: str, statistics: TraceStats, published: Published | None) -> Table:
+    kind = "synthetic" if statistics.synthetic else "recorded"
     table = Table(
-        title=f"{source}: {found.programs} programs, {found.turns_total} turns ({kind})", title_justify="left"
+        title=f"{source}: {statistics.programs} programs, {statistics.turns_total} turns ({kind})", title_justify="left"
     )
     for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
         table.add_column(heading, justify="left" if heading.startswith("per") else "right")
 
-    def row(name: str, own: MeanStd, theirs: MeanStd | None, form: Callable[[float], str] = _count) -> None:
-        paper = (form(theirs.mean), form(theirs.std)) if theirs else ("-", "-")
-        table.add_row(name, form(own.mean), form(own.std), *paper)
+    def row(name: str, own: MeanStd, paper: MeanStd | None, form: Callable[[float], str] = _count) -> None:
+        published_cells = (form(paper.mean), form(paper.std)) if paper else ("-", "-")
+        table.add_row(name, form(own.mean), form(own.std), *published_cells)
 
-    row("turns", found.turns, published.turns if published else None)
-    row("time between turns", found.gap_ms, published.gap_ms if published else None, _time)
-    row("tokens, final context", found.tokens_context, published.tokens if published else None)
-    row("tokens, summed over turns", found.tokens_cumulative, published.tokens if published else None)
-    row("generated tokens per turn", found.output_tokens, None)
-    table.caption = f"slowest tenth of the gaps holds {found.slowest_tenth_share:.1%} of the time between turns"
-    if found.sharing_a_prefix:
-        table.caption += f"\n{found.sharing_a_prefix} programs share a prefix, {found.shared_prefix_tokens:,.0f} tokens"
+    row("turns", statistics.turns, published.turns if published else None)
+    row("time between turns", statistics.gap_ms, published.gap_ms if published else None, _time)
+    row("tokens, final context", statistics.tokens_context, published.tokens if published else None)
+    row("tokens, summed over turns", statistics.tokens_cumulative, published.tokens if published else None)
+    row("generated tokens per turn", statistics.output_tokens, None)
+    table.caption = f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns"
+    if statistics.sharing_a_prefix:
+        tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
+        table.caption += f"\n{statistics.sharing_a_prefix} programs share a prefix, {tokens}"
     return table
 
 
@@ -145,19 +151,19 @@ def _count(value: float) -> str:
 
 
 def _time(milliseconds: float) -> str:
-    """``0.4 ms``, ``113 ms``, ``1.67 s``, ``4,201 s``."""
+    """Return a time as ``0.4 ms``, ``113 ms``, ``1.67 s`` or ``4,201 s``."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
     seconds = milliseconds / 1000
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _tool_table(found: TraceStats) -> Table:
+def _tool_table(statistics: TraceStats) -> Table:
     table = Table(title="tools, most time first", title_justify="left")
     for heading in ("tool", "calls", "share of time", "mean", "p50", "p90", "p99", "its slowest tenth holds"):
         left = heading == "tool"
         table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
-    for tool in found.tools[:12]:
+    for tool in statistics.tools[:12]:
         times = map(_time, (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
         table.add_row(
             tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *times, f"{tool.slowest_tenth_share:.1%}"
@@ -168,20 +174,20 @@ def _tool_table(found: TraceStats) -> Table:
 def convert_trace(options: ConvertOptions) -> int:
     """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
     source, target, to = options.source, options.target, options.to
-    if to != "native":  # the target is then a run directory
+    if to != "native":  # the target of native is a run directory
         check_free(target, options.overwrite)
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
         written = write_preview(target, read_events(source if source.is_dir() else source.parent))
-        print_notice(f"{written.events} events; {written.dropped_facts} facts the preview's form has no place for")
+        print_notice(f"{written.events} events; {written.dropped_facts} facts have no place in the preview's format")
     elif to == "native":
         rows = read_preview(source)
         write_rows(create(target) / EVENTS, rows)
     elif to == "continuum":
         return import_traces(source, target, options.form, options.overwrite)
     elif to in EXPORTERS:
-        export(target, _read_telling(source, options.form)[0], to)
+        export(target, _read_source(source, options.form)[0], to)
     else:
         raise BenchError(f"--to {to}: {which(to, ['continuum', *EXPORTERS, 'preview', 'native'])}")
     print_notice(f"written to {target}")

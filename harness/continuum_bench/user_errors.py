@@ -1,4 +1,4 @@
-"""Errors that a user can correct. Each is shown as one line, without a traceback."""
+"""The errors that a user can correct. Each is shown in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from continuum_traces.jsonl import TraceError
 from continuum_traces.run_dir import RunDirError
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError
 
 USER_ERRORS = (
     AnalysisError,
     BenchError,
     EngineError,
-    OptionError,
     PluginError,
     PolicyError,
     StepTimesError,

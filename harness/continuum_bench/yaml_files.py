@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,11 +28,22 @@ def yaml_of(path: Path) -> Iterator[str]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise BenchError(f"{path}{line}: not YAML: {yaml_fault(error)}") from error
+        raise BenchError(f"{path}{line}: not YAML: {_first_line(error)}") from error
 
 
-def yaml_fault(error: yaml.YAMLError) -> str:
-    """Return the parser's message in one line."""
+def yaml_value(text: str, where: str) -> Any:
+    """Decode a value of the command line.
+
+    Raises:
+        BenchError: the text is not YAML; the message begins with ``where``.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BenchError(f"{where}: not YAML: {_first_line(error)}") from error
+
+
+def _first_line(error: yaml.YAMLError) -> str:
     return str(getattr(error, "problem", None) or error).partition("\n")[0]
 
 

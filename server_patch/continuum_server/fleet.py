@@ -239,7 +239,7 @@ class Fleet:
             if len(self._lost) == len(self.servers):
                 if self._stopping:
                     return
-                raise ServerError("no replica is left")
+                raise ServerError("all replicas have ended")
             if self.router is not None and not self._stopping:
                 self._check_router(self.router)
             if now_s() >= deadline_s:
@@ -266,7 +266,7 @@ class Fleet:
         self._held.close()
         self._page.close()
 
-    def _processes(self) -> list[Server | Router]:
+    def _processes(self) -> list[BoundProcess]:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def stop(self) -> None:

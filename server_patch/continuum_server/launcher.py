@@ -27,7 +27,7 @@ from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
 
 
-class Server:
+class Server(BoundProcess):
     """A running server. As a context manager it waits until the server is healthy, and leaves no process behind.
 
     Args:
@@ -59,8 +59,7 @@ class Server:
         self.name = secrets.token_hex(4)
         command, environment = command_of(config, self.port)
         environment = {**os.environ, **environment, SERVER_NAME: self.name}
-        self._bound = BoundProcess(command, environment, self._log or sys.stderr.fileno())
-        self.process = self._bound.process
+        super().__init__(command, environment, self._log or sys.stderr.fileno())
 
     def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
         """Wait until /health answers, and the answer comes from this server.
@@ -70,8 +69,8 @@ class Server:
         """
         deadline_s = now_s() + timeout_s
         while now_s() < deadline_s:
-            if self._bound.ended:
-                raise ServerError(f"the server {self._bound.ended}{self._tail()}")
+            if self.ended:
+                raise ServerError(f"the server {self.ended}{self._tail()}")
             if answers(f"{self.url}/health") and listens(self.process.pid, self.port):
                 self._held.close()
                 return
@@ -91,7 +90,7 @@ class Server:
 
     def how_it_ended(self) -> str | None:
         """Return ``was killed by signal 9; see LOG`` or the like; None while the server runs."""
-        ended = self._bound.ended
+        ended = self.ended
         if self.process.returncode == 0:
             ended = f"{ended}, as vLLM does when its engine dies"
         where = f"see {self._log_path}" if self._log_path is not None else "its log is above"
@@ -99,32 +98,31 @@ class Server:
 
     def state(self) -> ServerState:
         """Ask the server whether it serves clients. Takes up to two seconds."""
-        if self._bound.ended:
+        if self.ended:
             return "dead"
         return "serving" if answers(f"{self.url}/health") else "unhealthy"
 
     def terminate(self) -> None:
         """Ask the server to finish its running requests and stop. Does not wait."""
         self._stopping = True
-        self._bound.terminate()
+        super().terminate()
 
     def kill(self) -> None:
         """Kill the server and all processes that it started, and wait for its end."""
-        self._stopping = True
-        self._bound.kill()
+        super().kill()
         self._held.close()
 
     def kill_group(self) -> None:
         """Send SIGKILL to all the server's processes. Does not wait, so a signal handler may call it."""
         self._stopping = True
-        self._bound.kill_group()
+        super().kill_group()
 
-    def stop(self, timeout_s: float | None = None) -> int:
+    def stop(self) -> int:
         """Call ``terminate``, then ``kill`` if the server does not end in time. Return the exit status."""
         if self.process.poll() is None:
             self.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(self.config.drain_s + 30.0 if timeout_s is None else timeout_s)
+            self.process.wait(self.config.drain_s + 30.0)
         self.kill()  # child processes may still run
         if self._log is not None:
             self._log.close()
@@ -175,7 +173,7 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
         except RunDirError as error:
             raise ServerError(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"{config.statistics}: no statistics of tools: {error}") from error
+            raise ServerError(f"{config.statistics}: not a file of tool statistics: {error}") from error
 
 
 def _opened(log: Path) -> IO[bytes]:

@@ -11,10 +11,12 @@ import json
 import os
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from continuum_server.cache import default_cache
+from continuum_server.step_times import hf_config
 from continuum_server.step_times.specs import Model
 
 VOCABULARY = 8192
@@ -65,15 +67,11 @@ TINY = Model(
 )
 
 
-def ensure_model(model: Model, cache: Path | None = None) -> Path:
-    """Return the directory of a model, and write it first if it does not exist. Several processes may do so at once.
-
-    Args:
-        cache: the folder that contains the directories of all models; default ``cache.default_cache()``.
-    """
+def ensure_model(model: Model) -> Path:
+    """Return the directory of a model, and write it first if it does not exist. Several processes may do so at once."""
     inputs = json.dumps([FORMAT, config_of(model), CHAT_TEMPLATE, sys.version_info[:2]])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:12]
-    folder = (cache or default_cache()) / f"{model.name}-{digest}"
+    folder = default_cache() / f"{model.name}-{digest}"
     if not (folder / "config.json").exists():
         write_model(model, folder)
     return folder
@@ -103,26 +101,18 @@ def write_model(model: Model, folder: Path) -> None:
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """Return the content of config.json: the model's geometry, with this module's vocabulary and tied embeddings."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": model.llama_hidden,
-        "intermediate_size": model.intermediate,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.query_heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": model.max_context_tokens,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": True,
-        "vocab_size": VOCABULARY,
-        "bos_token_id": None,
-        "eos_token_id": SPECIAL.index(END_OF_TURN),
-        "torch_dtype": "bfloat16",
-    }
+    """Return the content of config.json: a Llama with the model's geometry and this module's vocabulary."""
+    llama = replace(
+        model,
+        architecture="LlamaForCausalLM",
+        hidden=model.llama_hidden,
+        vocab=VOCABULARY,
+        tied_embeddings=True,
+        window_layers=0,
+        experts=0,
+    )
+    ids = {"bos_token_id": None, "eos_token_id": SPECIAL.index(END_OF_TURN)}
+    return {**hf_config.config_of(llama), "rope_theta": 500000.0, **ids}
 
 
 def _train_tokenizer() -> str:

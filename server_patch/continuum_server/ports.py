@@ -14,11 +14,11 @@ import psutil
 from continuum_server.server_config import ServerError
 
 
-def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET request succeeds in time. Proxies that the environment names are not used."""
+def answers(url: str) -> bool:
+    """Whether a GET request succeeds within two seconds. Proxies that the environment names are not used."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout_s):
+        with opener.open(url, timeout=2.0):
             return True
     except (OSError, http.client.HTTPException):
         return False

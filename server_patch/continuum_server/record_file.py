@@ -129,7 +129,7 @@ def _open(folder: Path, patience_s: float = 0.0) -> int:
         except OSError as error:
             if patience_s <= 0:
                 os.close(fd)
-                raise RunDirError(f"{path}: another server writes there") from error
+                raise RunDirError(f"{path}: another server writes this record") from error
         time.sleep(0.1)
         patience_s -= 0.1
 

@@ -84,7 +84,7 @@ def longest_request(config: ServerConfig) -> int | str | None:
     room = (blocks - 1) * size
     if wanted is not None and wanted > room:
         raise ServerError(
-            f"a prompt plus output of {wanted} tokens does not fit {blocks} KV blocks, which hold one of {room}; "
+            f"a prompt plus output of {wanted} tokens does not fit {blocks} KV blocks, which hold {room} tokens; "
             "allow less (--max-model-len) or more blocks (--kv-blocks)"
         )
     return room if wanted is None and room < model.max_context_tokens else wanted
@@ -102,10 +102,10 @@ def _check(config: ServerConfig) -> None:
     if config.policy != STOCK:
         policy = find_policy(config.policy)
         if policy.label == "bound":
-            raise PolicyError(f"policy {policy.name!r} knows the future: a bound for studies, no server can run it")
+            raise PolicyError(f"policy {policy.name!r} is a bound: it knows the future, so no server can run it")
         read_options(policy, config.policy_options)
     if config.engine == "gpu" and config.model is None:
-        raise ServerError("engine gpu needs a model: what vLLM is to load")
+        raise ServerError("engine gpu needs a model: a folder or a name that vLLM can load")
     if config.engine not in ("gpu", "emulated", "cpu"):
         raise ServerError(f"unknown engine {config.engine!r}; there are: gpu, emulated, cpu")
     if config.engine != "emulated" and config.model is not None:
@@ -134,9 +134,9 @@ def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
     """Refuse arguments that would silently replace others: vLLM uses only the last of an option that is given twice."""
     name = _passed_on("additional-config", vllm_arguments)
     if name:
-        raise ServerError(f"{name}: the server's settings go there; give them as options of their own (--help)")
+        raise ServerError(f"{name}: Continuum passes its settings in this option; use serve's own options (--help)")
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
-        raise ServerError("--api-key: given twice, of which vLLM takes the last; several keys are --api-key A B")
+        raise ServerError("--api-key: given twice, and vLLM uses only the last; several keys are --api-key A B")
 
 
 def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:

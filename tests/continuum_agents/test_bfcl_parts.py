@@ -100,7 +100,7 @@ def test_entries_have_bfcl_s_names() -> None:
     ("line", "said"),
     [
         ("{", "json:1: not JSON"),
-        ("[]", "json:1: id: expected web_search_NUMBER"),
+        ("[]", "json:1: expected an object"),
         ('{"id": "memory_3"}', "json:1: id: expected web_search_NUMBER"),
         ('\n{"id": "web_search_1", "involved_classes": ["MathAPI"]}', "json:2: involved_classes"),
         ('{"id": "web_search_1", "involved_classes": ["WebSearchAPI"], "question": []}', "json:1: question"),

@@ -152,8 +152,8 @@ def test_no_python_for_a_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     framework = replace(find_framework("openhands"), pythons=((3, 97), (3, 99)))
     with pytest.raises(NoPython, match=r"openhands needs Python 3\.97 or later, before 3\.99, and none was found"):
         find_python(framework)
-    monkeypatch.setattr("continuum_bench.agents.run.FRAMEWORKS", {"openhands": framework})
-    monkeypatch.setattr("continuum_bench.agents.run.find_framework", lambda name: framework)
+    monkeypatch.setattr("continuum_bench.agents.environment.FRAMEWORKS", {"openhands": framework})
+    monkeypatch.setattr("continuum_bench.agents.environment.find_framework", lambda name: framework)
     named = CliRunner().invoke(app, ["agent", "setup", "openhands"])
     assert (named.exit_code, "needs Python 3.97" in named.output) == (2, True)
     everything = CliRunner().invoke(app, ["agent", "setup"])

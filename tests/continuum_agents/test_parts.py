@@ -50,7 +50,7 @@ START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config
         ToolEnded(1, "pytest", 0.5, 1),
         Done("Submitted", "diff\n--- a", 7),
         Done("Answered", "42", 3, passed=True),
-        Failed("ValueError: x", {"where": "y"}),
+        Failed("ValueError: x"),
     ],
 )
 def test_events_come_back_as_they_were(event: Event) -> None:

@@ -15,7 +15,8 @@ from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics import METRICS, analyze_run
 from continuum_analysis.records.demand import demand
 from continuum_analysis.records.generator import lateness_warning
-from continuum_analysis.records.timeline import AnalysisError, order_events, read_run
+from continuum_analysis.records.reading import order_events, read_run
+from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
@@ -216,7 +217,7 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
     assert row["ratio_to_vllm_within_one_arrival_sequence"] is None
     assert written["policies"]["vllm"]["ratio_to_vllm"] == 1.0
-    assert json.loads((tmp_path / "summary.json").read_text()) == written
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(written))
     assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
     by_seed = (tmp_path / "summary_by_seed.csv").read_text().splitlines()
     assert [line.split(",")[:3] for line in by_seed[4:]] == [

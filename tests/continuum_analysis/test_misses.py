@@ -10,13 +10,8 @@ import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain, limits_of
-from continuum_analysis.records.timeline import (
-    ProgramTimes,
-    add_arrivals,
-    add_client_records,
-    client_events,
-    order_events,
-)
+from continuum_analysis.records.reading import add_arrivals, add_client_records, client_events, order_events
+from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from continuum_analysis.records.occupancy import occupancy
-from continuum_analysis.records.timeline import add_client_records, order_events
+from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_analysis.report.program_timeline import segments
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
-from continuum_analysis.records.timeline import add_client_records, order_events
+from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
-from continuum_analysis.records.timeline import ProgramTimes, add_client_records, order_events
+from continuum_analysis.records.reading import add_client_records, order_events
+from continuum_analysis.records.timeline import ProgramTimes
 from continuum_analysis.report.program_timeline import segments
 from continuum_traces.replica_records import merge
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, write_rows

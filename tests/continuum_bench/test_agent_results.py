@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import ProgramRecord
-from continuum_bench.agents.run import Results, _show
+from continuum_bench.agents.results import Results, show_results
 from continuum_bench.errors import BenchError
 from continuum_traces.schema import Manifest
 
@@ -36,7 +36,7 @@ def test_programs_that_were_not_run_are_counted(tmp_path: Path, capsys: pytest.C
     with results(tmp_path / "out") as found:
         found.to_run = 3
         found.ended(ProgramRecord("a", "a", 0.0, status="Interrupted"))
-    _show(found, as_json=False)
+    show_results(found, as_json=False)
     assert "1 programs: 1 Interrupted, 2 not run" in " ".join(capsys.readouterr().err.split())
 
 

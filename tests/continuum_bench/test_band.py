@@ -109,7 +109,7 @@ def test_each_end_is_played_where_the_ends_differ() -> None:
 def test_a_sweep_says_how_it_plays_the_band(tmp_path: Path) -> None:
     refused = bench("sweep", "--set", "step_times=band", "--set", "jps=1", "--out", tmp_path / "s")
     assert refused.exit_code == 2
-    assert "a sweep plays low,mid,high as points of its grid" in refused.stderr
+    assert "not in a sweep; give step_times=low,mid,high as points of its grid" in refused.stderr
 
 
 @pytest.mark.slow

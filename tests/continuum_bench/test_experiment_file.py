@@ -13,8 +13,9 @@ from typing import Any, get_args
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_bench.errors import OptionError
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
-from continuum_bench.options.declare import Limit, Option, OptionError, declared
+from continuum_bench.options.declare import Limit, Option, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.together import faults, settled
@@ -67,6 +68,8 @@ def test_a_printed_file_is_read_as_the_same_options(
 def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
     write_programs(tmp_path / "trace.jsonl", synthesize(load_profile("swebench"), 2, seed=1))
     assert read_experiment(written(tmp_path, "workload: trace.jsonl")).options.traces == tmp_path / "trace.jsonl"
+    (tmp_path / "folder").mkdir()
+    assert read_experiment(written(tmp_path, "workload: folder")).options.traces == tmp_path / "folder"
 
 
 @pytest.mark.parametrize(
@@ -179,8 +182,9 @@ def test_every_experiment_survives_being_printed_and_read(
     """Options that do nothing are at their defaults; policies are read as a list of names."""
     defaults = RunOptions(print_config=options.print_config)
     if live.base_url is not None:
-        server_decides = [option.name for option, _ in faults(options, live)]
-        options = settled(replace(options, **{name: getattr(defaults, name) for name in server_decides}))
+        refused = [option.name for option, _ in faults(options, live)]
+        live = replace(live, **{name: None for name in refused if name == "resume"})
+        options = settled(replace(options, **{name: getattr(defaults, name) for name in refused if name != "resume"}))
     else:
         live = LiveOptions()
     expected = replace(options, print_config=False, policy=options.policy and arms_of(options.policy))

@@ -321,7 +321,7 @@ def test_options_for_servers_are_refused_without_one(tmp_path: Path, option: lis
         (["--arrivals", "concurrency:2", "--warm-up", "3s"], "give a number of programs, not seconds"),
         (["--warm-up", "many"], "expected a number of programs (10) or seconds (60s)"),
         (["--time-limit-s", "0"], "--time-limit-s 0: must be above 0"),
-        (["--resume", "nowhere"], "--resume and --out"),
+        (["--resume", "nowhere"], "--resume: not with --out"),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, option: list[str], message: str) -> None:

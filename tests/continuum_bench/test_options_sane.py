@@ -11,8 +11,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from continuum_bench.agents.cli import agent_app
 from continuum_bench.cli import app, step_times_app, traces_app
-from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import Option, OptionError, declared
+from continuum_bench.errors import BenchError, OptionError
+from continuum_bench.options.declare import Option, declared
 from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions
 from continuum_bench.user_errors import USER_ERRORS
 from continuum_bench.virtual.engine_options import engine_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from continuum_analysis.compare.runs import load_runs
-from continuum_analysis.records.timeline import read_run
+from continuum_analysis.records.reading import read_run
 from continuum_bench.cli import app
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_events, read_manifest

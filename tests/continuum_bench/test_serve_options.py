@@ -66,7 +66,7 @@ def test_settings_past_the_options_are_refused() -> None:
     settings = '{"continuum": {"guards": {"pins_yield_to": "moon"}}}'
     done = runner.invoke(app, ["serve", "--port", "0", "--additional-config", settings])
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: --additional-config: the server's settings go there; ")
+    assert done.stderr.startswith("error: --additional-config: Continuum passes its settings in this option; ")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: 
     finally:
         theirs.close()
     assert done.exit_code == 2
-    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes there\n"
+    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes this record\n"
 
 
 def test_folders_are_made(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def refusal(*arguments: str) -> str:
     ("given", "message"),
     [
         ("--engine moon", "unknown engine 'moon'; there are: gpu, emulated, cpu"),
-        ("--engine gpu", "engine gpu needs a model: what vLLM is to load"),
+        ("--engine gpu", "engine gpu needs a model: a folder or a name that vLLM can load"),
         ("--engine cpu --model {folder}", "model {folder}: that folder has no config.json"),
         ("--engine gpu --model {folder}", "model {folder}: that folder has no config.json"),
         ("--engine gpu --model {folder}/none", "model {folder}/none: no such folder"),
@@ -210,7 +210,7 @@ def test_the_longest_request_fits_the_kv_blocks(config: ServerConfig, longest: i
     assert ("--max-model-len" in command) == (longest is not None)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{nonsense", "not JSON: "), ("{}", "no statistics of tools: ")])
+@pytest.mark.parametrize(("text", "message"), [("{nonsense", "not JSON: "), ("{}", "not a file of tool statistics: ")])
 def test_a_file_that_is_no_statistics_is_not_replaced(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(text)
     said = refusal("--statistics", str(tmp_path / "mine.json"))

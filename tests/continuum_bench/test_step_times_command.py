@@ -61,7 +61,7 @@ def test_a_pair_of_the_catalog_without_a_table_gets_one() -> None:
     ("model", "gpu", "reason"),
     [
         ("glm-4.5-air", "h100", "no measurements of glm-4.5-air on 1 x h100-80gb"),
-        ("deepseek-v3.1", "h200", "does not tell MLA's attention from the rest"),
+        ("deepseek-v3.1", "h200", "cannot separate MLA's attention from the rest"),
         ("gemma-3-12b", "h100", "no tables for Gemma3ForConditionalGeneration"),
         ("qwen3-8b", "rtx-4090", "no measurements of rtx-4090; it has: a100-80gb"),
         ("qwen3-8b", "h100", "comes with this package"),

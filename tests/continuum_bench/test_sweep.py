@@ -19,7 +19,6 @@ from click.testing import Result
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.cli import app
-from continuum_bench.errors import BenchError
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.sweep.goodput import search
 from continuum_bench.sweep.grid import AXES, grid_of, read_grid
@@ -124,8 +123,9 @@ MISTAKES = [
     ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("plot: 3", "plot: expected a mapping"),
     ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
-    ("engine: cpu\nreplicas: [1, 2]", "replicas: for engine virtual"),
-    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: for engine virtual"),
+    ("engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
+    ("engine: cpu\nreplicas: [1, 2]", "replicas: only for engine virtual"),
+    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
 ]
 
 
@@ -152,6 +152,9 @@ def test_mistakes_of_the_command_line(tmp_path: Path) -> None:
     assert "cannot read" in bench("sweep", tmp_path / "absent.yaml").stderr
     assert "expected AXIS=VALUE" in bench("sweep", "--set", "jps").stderr
     assert "--set: moon: unknown" in bench("sweep", "--set", "moon=1").stderr
+    broken = bench("sweep", "--set", "jps=[").stderr
+    assert broken.startswith("error: --set jps=[: not YAML: ")
+    assert broken.count("\n") == 1
     assert "--jobs 0: must be at least 1" in bench("sweep", "--set", "jps=1", "--jobs", 0).stderr
     (tmp_path / "manifest.json").write_text("{}")
     assert "holds a run already" in bench("sweep", "--set", "jps=1", "--out", tmp_path).stderr
@@ -208,7 +211,7 @@ def test_a_changed_grid_adds_cells_and_keeps_the_others(swept: Path, folder: Pat
 
 def test_another_trace_of_the_same_name_is_another_cell(folder: Path, tmp_path: Path) -> None:
     def names(path: Path) -> set[str]:
-        return {cell.name for cell in plan(read_grid(path), tmp_path, [])}
+        return {cell.name for cell in plan(read_grid(path))}
 
     before = names(folder / "grid.yaml")
     (tmp_path / "grid.yaml").write_text((folder / "grid.yaml").read_text())
@@ -255,7 +258,7 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
 
 def test_a_cell_that_is_not_whole_is_not_kept(swept: Path, folder: Path, tmp_path: Path) -> None:
     store = SweepStore(tmp_path / "out")
-    cell = plan(read_grid(folder / "grid.yaml"), store.path, [])[0]
+    cell = plan(read_grid(folder / "grid.yaml"))[0]
     with store.locked():
         played = store.begin(cell)
         with pytest.raises(RunDirError, match=r"engine\.json: cannot read"):
@@ -276,7 +279,7 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     store = SweepStore(tmp_path)
     with (
         store.locked(),
-        pytest.raises(BenchError, match="another sweep is at work there"),
+        pytest.raises(RunDirError, match="another run is writing there"),
         SweepStore(tmp_path).locked(),
     ):
         pass
@@ -295,8 +298,8 @@ def test_a_failed_cell_does_not_stop_the_others(folder: Path, tmp_path: Path) ->
     assert "2 of 2 cells are missing" in done.stderr
 
 
-def test_the_time_left_is_guessed_from_turns_played(folder: Path, tmp_path: Path) -> None:
-    cells = plan(read_grid(folder / "grid.yaml"), tmp_path, [])
+def test_the_time_left_is_guessed_from_turns_played(folder: Path) -> None:
+    cells = plan(read_grid(folder / "grid.yaml"))
     now = [0.0]
     with SweepDisplay(cells, 3, quiet=True, clock=lambda: now[0]) as display:
         assert display.summary() == "3 of 11 cells"
@@ -380,7 +383,7 @@ def test_on_ray_the_same_bytes(folder: Path, swept: Path, tmp_path: Path) -> Non
 
 def test_a_live_cell_gives_its_server_what_the_grid_says(folder: Path) -> None:
     (folder / "gpu.yaml").write_text("policy: vllm\nworkload: small.jsonl\nengine: gpu\ntp: 2\nblock_size: 32\n")
-    (cell,) = plan(read_grid(folder / "gpu.yaml"), folder / "unused", ())
+    (cell,) = plan(read_grid(folder / "gpu.yaml"))
     config = config_of(cell, "gpu", {"model": "m"}, None)
     assert (config.gpus, config.block_size, config.model) == (2, 32, "m")
     assert config.vllm_arguments == ("--tensor-parallel-size", "2", "--gpu-memory-utilization", "0.9")

@@ -186,22 +186,22 @@ def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
         load_workload("plain", programs, ArrivalOptions(tool_times="constant:5"))
 
 
-def test_every_change_is_a_group_of_its_own(tmp_path: Path) -> None:
+def test_every_change_is_a_group_of_its_own() -> None:
     specs = ["recorded", *SPECS]
     raw = {"tool_times": specs, "num_programs": 2, "policy": ["vllm", "continuum"]}
-    cells = plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])
+    cells = plan(grid_of(raw, "here", Path(), "g"))
     assert len({cell.group.folder for cell in cells}) == len(specs)
-    (plain, _) = plan(grid_of({**raw, "tool_times": "recorded"}, "here", Path(), "g"), tmp_path, [])
-    (without, _) = plan(grid_of({k: raw[k] for k in ("num_programs", "policy")}, "here", Path(), "g"), tmp_path, [])
+    (plain, _) = plan(grid_of({**raw, "tool_times": "recorded"}, "here", Path(), "g"))
+    (without, _) = plan(grid_of({k: raw[k] for k in ("num_programs", "policy")}, "here", Path(), "g"))
     assert plain.group.folder == without.group.folder
 
 
-def test_cases_that_meet_in_a_point_are_played_once(tmp_path: Path) -> None:
+def test_cases_that_meet_in_a_point_are_played_once() -> None:
     raw = {"num_programs": 2, "policy": "vllm", "cases": [{"turn_scale": [1, 2]}, {"jps": 0.13, "policy": "continuum"}]}
-    cells = [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])]
+    cells = [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"))]
     assert len(cells) == len(set(cells)) == 3
     raw["cases"].append({"turn_scale": 2})
-    assert [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"), tmp_path, [])] == cells
+    assert [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"))] == cells
 
 
 def test_scaled_lengths() -> None:

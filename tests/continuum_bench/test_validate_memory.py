@@ -10,7 +10,7 @@ import pytest
 from continuum_bench.cli import app
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
-from continuum_bench.validate.memory import blocks_of_a_full_pool
+from continuum_bench.validate.memory import blocks_of_a_full_pool, refined_blocks
 from continuum_bench.validate.replay import play
 from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.virtual.config import times_of
@@ -19,10 +19,15 @@ from typer.testing import CliRunner
 SENT = tuple(Served(0.01 * n, 0.01 * n, 0.01 * n, 150 + 37 * (n % 11), 100 + 23 * (n % 7)) for n in range(160))
 
 
-def served_by(kv_blocks: int, max_num_seqs: int) -> list[Served]:
+def served_by(kv_blocks: int, max_num_seqs: int, step_overhead_ms: float | None = None) -> list[Served]:
     """The same requests on the virtual engine of one H100."""
     options = ValidateOptions(
-        log=Path("unused"), gpu="h100", model="llama-3.1-8b", kv_blocks=kv_blocks, max_num_seqs=max_num_seqs
+        log=Path("unused"),
+        gpu="h100",
+        model="llama-3.1-8b",
+        kv_blocks=kv_blocks,
+        max_num_seqs=max_num_seqs,
+        step_overhead_ms=step_overhead_ms,
     )
     run = LoggedRun("full", SENT)
     config = engine_of(run, options)
@@ -36,6 +41,24 @@ def full() -> list[Served]:
 
 def test_a_full_pool_shows_its_size(full: list[Served]) -> None:
     assert blocks_of_a_full_pool(full, 256, 16) == pytest.approx(800, rel=0.05)
+
+
+def test_the_estimate_is_one_that_shows_the_same_on_the_model(full: list[Served]) -> None:
+    """Whatever part of a full pool running requests hold, and with wrong step times."""
+    tight = served_by(500, 256, step_overhead_ms=10.0)
+    for served, blocks in ((full, 800), (tight, 500)):
+        assert refined_blocks(served, 256, 16, lambda n: served_by(n, 256)) == pytest.approx(blocks, rel=0.015)
+
+
+def test_an_estimate_that_cannot_be_played_stays(full: list[Served]) -> None:
+    assert refined_blocks(full, 256, 16, lambda n: None) == blocks_of_a_full_pool(full, 256, 16)
+
+
+def test_a_small_card_may_have_had_any_pool(full: list[Served]) -> None:
+    """At a lower utilisation the model would hardly fit an RTX 4090."""
+    run = LoggedRun("full", tuple(full))
+    config = engine_of(run, ValidateOptions(log=Path("unused"), gpu="rtx-4090", model="llama-3.1-8b"))
+    assert config.kv_blocks == pytest.approx(800, rel=0.05)
 
 
 def test_a_queue_for_places_is_no_full_pool() -> None:

@@ -320,8 +320,8 @@ def test_auto_survives_a_cancelled_call(serve: Callable[..., FakeServer], tmp_pa
 
 
 def test_hosts_that_are_known_are_not_asked(server: FakeServer) -> None:
-    assert endpoints.found("https://api.openai.com/v1/") is DIALECTS["openai"]
-    assert endpoints.found(server.url) is None
+    assert endpoints.dialect_of("https://api.openai.com/v1/") is DIALECTS["openai"]
+    assert endpoints.dialect_of(server.url) is None
 
 
 # ------------------------------------------------------------------------------------- names, options

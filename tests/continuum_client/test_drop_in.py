@@ -19,6 +19,7 @@ from pydantic import BaseModel
 import continuum_client
 from continuum_client import client as client_module
 from continuum_client.dialects import HEADERS
+from continuum_client.settings import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::continuum_client.errors.ContinuumWarning")
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -346,7 +347,7 @@ def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypat
 
 
 def test_wrap_refuses_other_things() -> None:
-    with pytest.raises(TypeError, match="client of openai"):
+    with pytest.raises(TypeError, match="an openai client"):
         continuum_client.wrap("client")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="dialekt"):
         continuum_client.wrap(openai.OpenAI(), dialekt="vllm")  # type: ignore[call-overload]
@@ -417,9 +418,7 @@ class OfOnesOwn(openai.OpenAI):
 )
 def test_signatures_at_run_time(ours: type[Any], theirs: type[Any]) -> None:
     listed, openais = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-    assert list(listed) == sorted(
-        [*openais, *client_module.OPTIONS], key=lambda name: (name == "more", name in client_module.OPTIONS)
-    )
+    assert list(listed) == sorted([*openais, *OPTIONS], key=lambda name: (name == "more", name in OPTIONS))
     assert {name: listed[name] for name in openais} == dict(openais)
     assert listed["content"].default == "none"
 
@@ -432,4 +431,4 @@ def test_editors_see_every_argument(name: str) -> None:
     block = source[source.index(f"class {name}(") :].split(") -> None: ...")[0]
     listed = {line.strip().split(":")[0] for line in block.split("def __init__(")[1].splitlines()}
     assert set(theirs.parameters) - {"self"} <= listed
-    assert set(client_module.OPTIONS) <= listed
+    assert set(OPTIONS) <= listed

@@ -28,7 +28,8 @@ from continuum_client import (
     current_program,
     inherit_threads,
 )
-from continuum_client.program import Program, ToolRun, busy_seconds
+from continuum_client.program import Program
+from continuum_client.tool_runs import ToolRun, busy_seconds
 
 ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -416,11 +416,11 @@ def test_a_process_that_just_ends(server: FakeServer, tmp_path: Path) -> None:
 
 def test_lines_are_whole_whoever_dies(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    first = SharedLines(path, b"head")
+    first = SharedLines(path, b"head\n")
     first.append(b"one\n")
     with path.open("ab") as torn:
         torn.write(b"x" * 200_000)  # longer than one step back
-    SharedLines(path, b"head").append(b"two\n")
+    SharedLines(path, b"head\n").append(b"two\n")
     first.append(b"three\n")
     assert path.read_bytes() == b"head\none\ntwo\nthree\n"
 
@@ -429,7 +429,7 @@ HOLDS = """
 import sys
 from pathlib import Path
 from continuum_client.appender import SharedLines
-with SharedLines(Path(sys.argv[1])).locked() as held:
+with SharedLines(Path(sys.argv[1])) as held:
     print("held", flush=True)
     sys.stdin.readline()
     held.write(b"first\\n")
@@ -514,11 +514,11 @@ def test_memory_is_bounded(server: FakeServer, tmp_path: Path) -> None:
                 with p.tool("t"):
                     pass
         assert len(p._runs) == 256
-        assert p.keeper._last is not None
-        assert {type(value).__name__ for value in vars(p.keeper).values()} <= {
+        assert p.ledger._last is not None
+        assert {type(value).__name__ for value in vars(p.ledger).values()} <= {
             "Recorder", "lock", "int", "str", "float", "NoneType", "EndedCall", "Turn", "bool", "tuple", "Join",
         }  # fmt: skip
-    assert p.keeper._last is None
+    assert p.ledger._last is None
 
 
 # ----------------------------------------------------------------------------- the tools that read it

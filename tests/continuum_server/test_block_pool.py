@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.vllm_plugin.touch_points_pool import KNOWN, SWITCH, ShortLookup, ShortLoops
+from continuum_server.vllm_plugin.touch_points_pool import KNOWN, SWITCH, ShortCount, ShortLookup, ShortLoops
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.conversation import Job
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from nano import build
 from test_virtual import workloads
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 
 pytestmark = pytest.mark.skipif(not check_version().startswith(KNOWN), reason="this vLLM runs its own code")
 
@@ -35,6 +38,10 @@ def blocks_of(pool: BlockPool) -> tuple[list[int], dict[bytes, list[int]], list[
     return free, by_hash, known
 
 
+def classes_of(manager: Any) -> tuple[type, ...]:
+    return type(manager.block_pool), type(manager.coordinator), type(manager.coordinator.single_type_managers[0])
+
+
 def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[Any]:
     """The pool's state after each call of the scheduler, then the run's events and turns."""
     events: list[Any] = []
@@ -42,9 +49,10 @@ def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[
     options = dict(POLICIES[policy].test_options)
     scheduler, loop = build(jobs, policy, options, turns=turns, events=events, **shape)
     manager = scheduler.kv_cache_manager
-    assert (type(manager.block_pool), type(manager.coordinator)) == (ShortLoops, ShortLookup)
+    assert classes_of(manager) == (ShortLoops, ShortLookup, ShortCount)
     if own_code:
         manager.block_pool.__class__, manager.coordinator.__class__ = BlockPool, UnitaryKVCacheCoordinator
+        manager.coordinator.single_type_managers[0].__class__ = FullAttentionManager
     states = []
     while not loop.idle:
         loop.advance()
@@ -62,7 +70,37 @@ def test_same_blocks_as_vllms_own_code(policy: str, jobs: list[Job], shared: boo
     assert history(jobs, policy, own_code=False, **shape) == history(jobs, policy, own_code=True, **shape)
 
 
+CHAINS = [[b"a", b"b", b"c", b"d"], [b"a", b"b", b"x", b"y"], [b"p", b"q", b"r", b"s"]]
+"""Block hashes of three prompts, of which two share a prefix."""
+uses = st.tuples(st.sampled_from(["look", "cache", "evict"]), st.integers(0, 2), st.integers(1, 4))
+
+
+@pytest.fixture(scope="module")
+def manager() -> Any:
+    return build([], "vllm", {}, blocks=8)[0].kv_cache_manager
+
+
+@given(st.lists(uses, min_size=8, max_size=30))
+@settings(max_examples=200)
+def test_a_lookup_repeated_finds_what_a_new_one_finds(manager: Any, uses: list[tuple[str, int, int]]) -> None:
+    pool, coordinator = manager.block_pool, manager.coordinator
+    pool.reset_prefix_cache()
+    for use, which, count in uses:
+        if use == "look":
+            anew = list(takewhile(bool, map(pool.cached_block_hash_to_block._cache.get, CHAINS[which])))
+            anew = [next(iter(found.values())) if isinstance(found, dict) else found for found in anew]
+            (found,), tokens, _ = coordinator.find_longest_cache_hit(CHAINS[which], 4 * coordinator.block_size)
+            assert [block.block_id for block in found] == [block.block_id for block in anew]
+            assert tokens == len(found) * coordinator.block_size
+            continue
+        blocks = pool.get_new_blocks(count)
+        if use == "cache":
+            prompt: Any = SimpleNamespace(block_hashes=CHAINS[which])
+            pool.cache_full_blocks(prompt, blocks, 0, count, coordinator.block_size, 0)
+        pool.free_blocks(reversed(blocks))
+
+
 def test_vllms_own_code_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "own")
     manager = build([], "vllm", {})[0].kv_cache_manager
-    assert (type(manager.block_pool), type(manager.coordinator)) == (BlockPool, UnitaryKVCacheCoordinator)
+    assert classes_of(manager) == (BlockPool, UnitaryKVCacheCoordinator, FullAttentionManager)

@@ -167,7 +167,7 @@ def test_short_turns_come_back_in_the_midst_of_long_answers(router: str) -> None
 
 def test_a_replica_that_went_too_far_ends_the_run() -> None:
     """No step is as long as said here: a stretch would pass over turns that other replicas' answers bring."""
-    with pytest.raises(EngineError, match="went past a turn"):
+    with pytest.raises(EngineError, match="ran past the arrival of a turn"):
         Outcome(long_and_short(), "round-robin", replicas=2, least_step_s=100.0)
 
 
@@ -237,7 +237,7 @@ def test_turns_of_a_lost_replica_are_computed_again_elsewhere() -> None:
 
 
 def test_a_program_that_fits_nowhere_ends_the_run() -> None:
-    with pytest.raises(EngineError, match="nothing can run"):
+    with pytest.raises(EngineError, match="no request can run"):
         Outcome([Job(program("huge", turns=1, new=2000), 0.0)], "affinity", replicas=2)
 
 

@@ -221,7 +221,7 @@ def test_shared_prefixes_are_found_and_reasoning_is_not() -> None:
 
 
 def test_a_program_that_can_never_run_ends_the_run() -> None:
-    with pytest.raises(EngineError, match="nothing can run"):
+    with pytest.raises(EngineError, match="no request can run"):
         play([Job(program("huge", turns=1, new=2000), 0.0)], blocks=32)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_analysis.metrics import analyze_run
-from continuum_analysis.records.timeline import read_run
+from continuum_analysis.records.reading import read_run
 from continuum_traces.replica_records import merge, read_record
 from continuum_traces.run_dir import EVENTS, read_events, replica_folders, replica_name, runs_below, write_rows
 from continuum_traces.schema import SchedulerEvent

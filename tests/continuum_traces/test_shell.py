@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from continuum_agents.edge import command_name
 from continuum_server.vllm_plugin.tool_keys import openai_key
 from continuum_traces.shell import first_program, programs, simple_commands
 from hypothesis import given
 from hypothesis import strategies as st
+
+from continuum_client.recorder import tool_by_command
 
 COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
     ("ls -la", "ls", ("ls",)),
@@ -79,7 +80,7 @@ def test_words_lose_their_quotes() -> None:
 @pytest.mark.parametrize("command", [command for command, _, _ in COMMANDS])
 def test_a_client_and_a_server_name_a_command_alike(command: str) -> None:
     called = {"function": {"name": "bash", "arguments": json.dumps({"command": command})}}
-    assert command_name(command, "bash") == openai_key([called])
+    assert tool_by_command("bash", json.dumps({"command": command})) == openai_key([called])
 
 
 PIECES = st.sampled_from(

@@ -1,4 +1,5 @@
-"""The docs site as a reader gets it: no broken link, every page in its menu, nothing fetched from elsewhere."""
+"""The docs site as a reader gets it: no broken link, every page in its menu, nothing fetched from elsewhere. Tests that
+pages name exist."""
 
 from __future__ import annotations
 
@@ -113,3 +114,11 @@ def test_search_works_from_the_file_system(site: Path) -> None:
 def test_the_tables_of_policies_are_up_to_date() -> None:
     overview = runpy.run_path(str(REPO / "docs" / "generate.py"))["policy_overview"]()
     assert (REPO / "docs" / "policies" / "README.md").read_text(encoding="utf-8") == overview, "run make docs"
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    pages = [REPO / "README.md", *(REPO / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", page.read_text("utf-8"))}
+    for file, _, function in (name.partition("::") for name in sorted(named)):
+        text = (REPO / file).read_text(encoding="utf-8")
+        assert not function or f"def {function}(" in text, f"{file}::{function}"

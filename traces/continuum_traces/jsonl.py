@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from continuum_traces.lines import end_line, header_line, program_line, read_program, read_turn, turn_line
+from continuum_traces.lines import encoded, end_line, header_line, program_line, read_program, read_turn, turn_line
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
 
 
@@ -92,7 +92,7 @@ def write_programs(path: Path | str, programs: Iterable[Program], **header: Any)
     target = Path(path)
     written = 0
     with replacing(target) as raw, _compressed(raw, target) as out:
-        out.write(_encode(header_line(**header)))
+        out.write(encoded(header_line(**header)))
         for program in programs:
             written += 1
             out.writelines(_program_bytes(program))
@@ -123,14 +123,10 @@ def _compressed(raw: IO[bytes], target: Path) -> Any:
 
 
 def _program_bytes(program: Program) -> Iterator[bytes]:
-    yield _encode(program_line(program))
+    yield encoded(program_line(program))
     for index, turn in enumerate(program.turns):
-        yield _encode(turn_line(program.program_id, index, turn))
-    yield _encode(end_line(program.program_id))
-
-
-def _encode(line: dict[str, Any]) -> bytes:
-    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        yield encoded(turn_line(program.program_id, index, turn))
+    yield encoded(end_line(program.program_id))
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -5,6 +5,7 @@ Standard library only: the client's recorder writes the same lines. docs/trace-f
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -47,6 +48,14 @@ def turn_line(program_id: str, index: int, turn: Turn) -> dict[str, Any]:
 def end_line(program_id: str) -> dict[str, Any]:
     """Return the line that closes a program: no turn of the program follows."""
     return {"kind": "end", "program_id": program_id}
+
+
+def encoded(line: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a line, with its line end."""
+    return _encode(line).encode("utf-8", "replace") + b"\n"
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _written(row: Program | Turn | ToolCall) -> dict[str, Any]:

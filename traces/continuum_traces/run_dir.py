@@ -21,8 +21,8 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
@@ -59,8 +59,13 @@ class RunDirError(Exception):
 
 def compact(row: Any) -> dict[str, Any]:
     """Convert a dataclass instance to a dictionary, without the fields that are None or empty."""
-    values = ((f.name, getattr(row, f.name)) for f in dataclasses.fields(row))
+    values = ((name, getattr(row, name)) for name in _field_names(row.__class__))
     return {name: value for name, value in values if value is not None and value != ()}
+
+
+@cache
+def _field_names(row_type: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(row_type))
 
 
 @contextmanager
@@ -124,9 +129,7 @@ class JsonLines:
     def __enter__(self) -> JsonLines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

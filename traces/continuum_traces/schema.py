@@ -152,7 +152,7 @@ class Between:
     """At least ``low``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as ``SchedulerEvent``
 class Tags:
     """What a client tells the server about one request. Every field is optional; None means unknown."""
 
@@ -203,7 +203,7 @@ EventKind = Literal[
 UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take the engine five times as long, five times a turn
 class SchedulerEvent:
     """One line of scheduler_timestamps.jsonl: an event in the scheduler, at ``t`` seconds on the scheduler's clock."""
 

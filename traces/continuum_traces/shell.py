@@ -260,7 +260,7 @@ class _Lexer:
     # -------------------------------------------------------------------------------- redirections
 
     _HEREDOC = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|<>()'\"]+))")
-    _OPERATOR = re.compile(r"<<<|[<>]{1,2}[&|]?|<>")
+    _OPERATOR = re.compile(r"<<<|[<>]{1,2}[&|]?")
 
     def _redirect(self) -> None:
         if self._word is not None and all(piece.isdigit() for piece in self._word):

@@ -120,14 +120,14 @@ class Condition:
 
     def _value(self, term: ast.expr, pair: Pair) -> Interval:
         if isinstance(term, ast.Name):
-            value = _interval(term.id, pair)
-            if value is None:
+            interval = _interval(term.id, pair)
+            if interval is None:
                 raise self._error(term, _no_value(term.id, pair))
-            if value.bounds is None and not self._only_estimates:
+            if interval.bounds is None and not self._only_estimates:
                 raise self._error(
                     term, f"no interval for {pair.name} (one seed): give runs of --seeds 3 or more, or --point-estimate"
                 )
-            return Interval(value.mean) if self._only_estimates else value
+            return Interval(interval.mean) if self._only_estimates else interval
         return self._reduced(term, pair)
 
     def _reduced(self, term: ast.expr, pair: Pair) -> Interval:

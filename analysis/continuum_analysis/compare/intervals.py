@@ -135,7 +135,7 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
     estimate = float(top.mean() / bottom.mean())
     if len(top) < 2:
         return Interval(estimate)
-    found = bootstrap(
+    interval = bootstrap(
         (top, bottom),
         lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
         paired=True,
@@ -145,7 +145,7 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return Interval(estimate, float(found.low), float(found.high))
+    return Interval(estimate, float(interval.low), float(interval.high))
 
 
 def standardized_difference(over: Sequence[float], under: Sequence[float]) -> float | None:

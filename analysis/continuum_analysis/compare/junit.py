@@ -14,17 +14,17 @@ SUITE = "continuum-bench compare"
 
 
 def junit_xml(outcomes: Sequence[Outcome]) -> str:
-    counts = {"tests": str(len(outcomes)), "failures": str(sum(each.failed for each in outcomes)), "errors": "0"}
+    counts = {"tests": str(len(outcomes)), "failures": str(sum(outcome.failed for outcome in outcomes)), "errors": "0"}
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
-    for each in outcomes:
+    for outcome in outcomes:
         case = ElementTree.SubElement(
-            suite, "testcase", {"classname": each.pair.name, "name": f"not ({each.condition})", "time": "0"}
+            suite, "testcase", {"classname": outcome.pair.name, "name": f"not ({outcome.condition})", "time": "0"}
         )
-        if each.failed:
-            ElementTree.SubElement(case, "failure", {"message": each.found, "type": "condition"}).text = each.text
+        if outcome.failed:
+            ElementTree.SubElement(case, "failure", {"message": outcome.found, "type": "condition"}).text = outcome.text
         else:
-            ElementTree.SubElement(case, "system-out").text = each.text
+            ElementTree.SubElement(case, "system-out").text = outcome.text
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

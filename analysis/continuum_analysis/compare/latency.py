@@ -39,7 +39,7 @@ def _rows(name: str, arm: ArmSummary) -> Iterator[list[str]]:
     if arm.metrics["ttft_mean_s"] is None:
         return
     for row, metric, form in SPANS:
-        found = [arm.metrics.get(f"{metric}_{statistic}_s") for statistic in STATISTICS]
-        yield [name, row, *(interval_text(each, form) for each in found)]
+        values = [arm.metrics.get(f"{metric}_{statistic}_s") for statistic in STATISTICS]
+        yield [name, row, *(interval_text(each, form) for each in values)]
     tokens = interval_text(arm.metrics[TOKENS], "{:.0f}".format)
     yield [name, "output tokens/s per GPU", tokens, *[NO_VALUE] * (len(STATISTICS) - 1)]

@@ -78,10 +78,10 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
     """
     if not path.exists():
         raise AnalysisError(f"{path}: no such file or directory")
-    found = records_at(path)
-    described = [folder for folder in found if (folder / MANIFEST).exists()]
+    records = records_at(path)
+    described = [folder for folder in records if (folder / MANIFEST).exists()]
     complete = [folder for folder in described if (folder / ENGINE).exists()]
-    bare = [folder for folder in found if folder not in described]
+    bare = [folder for folder in records if folder not in described]
     runs = [read_run_metrics(folder, alone_s) for folder in complete or bare]
     if not runs:
         cut = f"; {len(described)} there were cut short, which `analyze` shows" if described else ""
@@ -126,10 +126,10 @@ def baseline_of(arms: Mapping[str, Sequence[Run]], asked: str | None = None) -> 
         AnalysisError: the baseline ``asked`` has no run.
     """
     wanted = BASELINES if asked is None else (asked,)
-    found = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
-    if found is None and asked is not None:
+    baseline = next((arm for arm, runs in arms.items() if {arm, runs[0].manifest.policy} & set(wanted)), None)
+    if baseline is None and asked is not None:
         raise AnalysisError(f"--baseline {asked}: no run of it; {which(asked, arms)}")
-    return found or next(iter(arms))
+    return baseline or next(iter(arms))
 
 
 def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:

@@ -110,18 +110,22 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
     alarms, claims, unbounded, total, separate, first = 0, 0, 0, 0, 0, 0
     for number, dealt in enumerate(deals):
         groups = [dealt[at : at + size] for at in range(0, len(dealt) - size + 1, size)]
-        found = [method(group) for group in groups]
-        raised = sum(_leaves_out_one(each) for each in found)
-        claims += sum(each.bounds is not None and outcome(each) in ("faster", "slower") for each in found)
+        intervals = [method(group) for group in groups]
+        raised = sum(map(_is_alarm, intervals))
+        claims += sum(map(_is_claim, intervals))
         alarms, total = alarms + raised, total + len(groups)
-        unbounded += sum(each.low is None for each in found)
+        unbounded += sum(interval.low is None for interval in intervals)
         if number == 0:
             separate, first = len(groups), raised
     return Rate(policy, name, pairs, size, separate, first, alarms / total, claims / total, unbounded / total)
 
 
-def _leaves_out_one(found: Interval) -> bool:
-    return found.bounds is not None and not found.bounds[0] <= 1 <= found.bounds[1]
+def _is_alarm(interval: Interval) -> bool:
+    return interval.bounds is not None and not interval.bounds[0] <= 1 <= interval.bounds[1]
+
+
+def _is_claim(interval: Interval) -> bool:
+    return interval.bounds is not None and outcome(interval) in ("faster", "slower")
 
 
 def _means(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
@@ -139,5 +143,5 @@ def _bootstrap(pairs: Sequence[Pair]) -> Interval:
 
 
 def _within_one(pairs: Sequence[Pair]) -> Interval:
-    ((one, other),) = pairs
-    return resampled_ratio(*paired_jcts(one.metrics.facts.programs, other.metrics.facts.programs))
+    ((run, twin),) = pairs
+    return resampled_ratio(*paired_jcts(run.metrics.facts.programs, twin.metrics.facts.programs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +63,8 @@ class ArmSummary:
     """Program ids."""
 
     def mean(self, metric: str) -> float | None:
-        found = self.metrics[metric]
-        return None if found is None else found.mean
+        value = self.metrics[metric]
+        return None if value is None else value.mean
 
     @property
     def ratio(self) -> Interval | None:
@@ -74,7 +73,7 @@ class ArmSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the arm's entry in summary.json."""
-        intervals = {name: _bounds(found) for name, found in self.metrics.items()}
+        intervals = {name: _bounds(interval) for name, interval in self.metrics.items()}
         return {
             "policy": self.policy,
             "router": self.router,
@@ -128,20 +127,20 @@ def _bounds(interval: Interval | None) -> list[float] | None:
     return None if interval is None or interval.bounds is None else list(interval.bounds)
 
 
-def _comparison_json(found: Comparison | None) -> dict[str, Any]:
+def _comparison_json(comparison: Comparison | None) -> dict[str, Any]:
     return {
-        "ratio_to_vllm": found.ratio.mean if found else None,
-        "ratio_to_vllm_interval": _bounds(found.ratio) if found else None,
-        "ratio_to_vllm_within_one_arrival_sequence": _bounds(found.ratio_within) if found else None,
-        "ratio_to_vllm_bootstrap_interval": _bounds(found.ratio_resampled) if found else None,
-        "difference_to_vllm_s": found.difference_s.mean if found else None,
-        "difference_to_vllm_interval_s": _bounds(found.difference_s) if found else None,
-        "effect_size_to_vllm": found.effect if found else None,
-        "worst_slowdown_to_vllm": found.worst if found else None,
-        "sooner_than_vllm_share": found.sooner.mean if found else None,
-        "sooner_than_vllm_interval": _bounds(found.sooner) if found else None,
-        "paired_seeds": list(found.seeds) if found else [],
-        "paired_programs": list(found.programs) if found else [],
+        "ratio_to_vllm": comparison.ratio.mean if comparison else None,
+        "ratio_to_vllm_interval": _bounds(comparison.ratio) if comparison else None,
+        "ratio_to_vllm_within_one_arrival_sequence": _bounds(comparison.ratio_within) if comparison else None,
+        "ratio_to_vllm_bootstrap_interval": _bounds(comparison.ratio_resampled) if comparison else None,
+        "difference_to_vllm_s": comparison.difference_s.mean if comparison else None,
+        "difference_to_vllm_interval_s": _bounds(comparison.difference_s) if comparison else None,
+        "effect_size_to_vllm": comparison.effect if comparison else None,
+        "worst_slowdown_to_vllm": comparison.worst if comparison else None,
+        "sooner_than_vllm_share": comparison.sooner.mean if comparison else None,
+        "sooner_than_vllm_interval": _bounds(comparison.sooner) if comparison else None,
+        "paired_seeds": list(comparison.seeds) if comparison else [],
+        "paired_programs": list(comparison.programs) if comparison else [],
     }
 
 
@@ -189,7 +188,7 @@ def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None
         arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
         runner_up=_runner_up(by_arm),
         warnings=tuple(_warnings(by_arm)),
-        manifest=read_json(file) if file is not None and file.exists() else _as_json(runs[0].manifest),
+        manifest=read_json(file) if file is not None and file.exists() else dataclasses.asdict(runs[0].manifest),
     )
 
 
@@ -199,8 +198,8 @@ def _runner_up(by_arm: Mapping[str, Sequence[Run]]) -> tuple[str, Comparison] | 
     if len(ranked) < 2:
         return None
     best, second = ranked[:2]
-    found = compare_to(by_arm[second], by_arm[best])
-    return None if found is None else (second, found)
+    comparison = compare_to(by_arm[second], by_arm[best])
+    return None if comparison is None else (second, comparison)
 
 
 def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:
@@ -216,10 +215,6 @@ def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int,
         asked.index(run.manifest.policy) if run.manifest.policy in asked else len(asked),
         run.manifest.seed,
     )
-
-
-def _as_json(manifest: Any) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(dataclasses.asdict(manifest))))
 
 
 def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | None:

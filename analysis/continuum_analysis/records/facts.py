@@ -9,7 +9,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_analysis.records.misses import Return, explain, limits_of
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime
-from continuum_analysis.records.timeline import PinTimes, ProgramTimes, State, TurnTimes
+from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
 from continuum_analysis.records.token_gaps import TokenGaps, pooled_gaps
 
 
@@ -63,27 +63,19 @@ def facts_of(
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
     """Collect the facts of a run. Without a manifest the block size is derived from the hits, and GPUs are unknown."""
-    by_state: dict[State, list[ProgramTimes]] = {"finished": [], "failed": [], "unfinished": []}
     everyone = tuple(program for program in programs if program.counted)
     limits = limits_of(manifest, programs)
     counted = {program.program_id for program in everyone}
-    for program in everyone:
-        by_state[program.state].append(program)
-    done = tuple(by_state["finished"])
+    done = tuple(program for program in everyone if program.finished)
     return RunFacts(
         programs=done,
         everyone=everyone,
         uncounted=tuple(program for program in programs if not program.counted),
-        unfinished=tuple(p.program_id for p in by_state["unfinished"]),
-        failed=tuple(p.program_id for p in by_state["failed"]),
+        unfinished=tuple(p.program_id for p in everyone if p.state == "unfinished"),
+        failed=tuple(p.program_id for p in everyone if p.state == "failed"),
         turns=tuple(turn for p in done for turn in p.turns),
         pins=tuple(pin for p in everyone for pin in p.pins),
-        gaps=tuple(
-            after.arrive_s - before.finish_s
-            for p in done
-            for before, after in zip(p.turns, p.turns[1:], strict=False)
-            if before.finish_s is not None and after.arrive_s >= before.finish_s
-        ),
+        gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
         returns=tuple(returned for returned in explain(programs, limits) if returned.program_id in counted),
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 from typing import Literal
 
@@ -153,7 +154,7 @@ def explain(programs: Sequence[ProgramTimes], limits: Limits) -> list[Return]:
 
 def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iterator[Return]:
     pins = {pin.turn: pin for pin in program.pins}
-    for before, turn in zip(program.turns, program.turns[1:], strict=False):
+    for before, turn in pairwise(program.turns):
         if turn.hit_tokens is None:
             continue
         pin = pins.get(before.index)

@@ -1,27 +1,13 @@
-"""Programs with their turns and pins, built from the recorded events of a run directory."""
+"""The times of programs, their turns and their pins, as recorded, and what follows from them directly."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
-from pathlib import Path
+from itertools import accumulate, pairwise
 from typing import Literal
 
-from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import (
-    ARRIVALS,
-    ENGINE,
-    EVENTS,
-    PREVIEW_EVENTS,
-    TURNS,
-    read_arrivals,
-    read_turns,
-    replica_folders,
-    rows_written,
-)
-from continuum_traces.scheduler_timestamps import read_preview
-from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
+from continuum_traces.schema import TurnRecord
 
 State = Literal["finished", "failed", "unfinished"]
 
@@ -235,6 +221,12 @@ class ProgramTimes:
     def requeue_s(self) -> float:
         return sum(turn.requeue_s for turn in self.turns)
 
+    def gaps(self) -> Iterator[tuple[TurnTimes, float]]:
+        """Yield each turn with the seconds from its finish to the next arrival, unless the two requests overlap."""
+        for turn, after in pairwise(self.turns):
+            if turn.finish_s is not None and after.arrive_s >= turn.finish_s:
+                yield turn, after.arrive_s - turn.finish_s
+
     @property
     def worst_ttft_s(self) -> float | None:
         """The longest TTFT of the program's turns; None if the TTFT of a turn is unknown."""
@@ -272,189 +264,3 @@ def pinned_tokens(programs: Iterable[ProgramTimes]) -> tuple[list[float], list[i
     changes += [(pin.until_s, -pin.tokens) for pin in pins if pin.until_s is not None]
     changes.sort()
     return [t for t, _ in changes], list(accumulate((tokens for _, tokens in changes), initial=0))
-
-
-def read_run(path: Path) -> list[ProgramTimes]:
-    """Read the programs of a run directory in order of arrival.
-
-    They are read from the scheduler's records, from the preview's file, or from the client's records alone (if another
-    server ran them). Programs of which nothing but the arrival was recorded come last.
-
-    Raises:
-        AnalysisError: the directory contains no records.
-        RunDirError: a file has a fault; the message names its line and field.
-    """
-    for name in rows_written(path) if path.is_dir() else ():
-        if not (path / name).exists():
-            raise AnalysisError(f"{path / name}: missing, but the run wrote it ({ENGINE} says so); take it from a copy")
-    has_turns, has_events = (path / TURNS).exists(), (path / EVENTS).exists() or replica_folders(path)
-    if has_turns or has_events:
-        records = list(read_turns(path)) if has_turns else []
-        events = read_record(path) if has_events else client_events(records)
-        programs = add_client_records(order_events(events), records)
-        return add_arrivals(programs, read_arrivals(path)) if (path / ARRIVALS).exists() else programs
-    for candidate in (path, path / PREVIEW_EVENTS):
-        if candidate.is_file():
-            return order_events(read_preview(candidate))
-    raise AnalysisError(f"{path}: holds neither {EVENTS} nor {TURNS} nor {PREVIEW_EVENTS}")
-
-
-def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
-    """Yield an arrival and a finish for each turn that a client recorded. Queue waits are unknown."""
-    for record in sorted(records, key=lambda r: r.due_s):
-        key, turn_id = (record.program_id, record.turn), record.turn_id
-        yield SchedulerEvent(record.due_s, "arrive", *key, prompt_tokens=record.prompt_tokens, turn_id=turn_id)
-        if record.finish_s is not None:
-            status = "stop" if record.error is None else "error"
-            tool = record.tools[0] if record.tools else None
-            yield SchedulerEvent(
-                record.finish_s, "finish", *key, output_tokens=record.output_tokens, tool=tool, status=status
-            )
-
-
-def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
-    """Build programs, in order of arrival, from their events. Events of different programs may come in any order."""
-    programs: dict[str, _Program] = {}
-    for event in events:
-        program = programs.setdefault(event.program_id, _Program(ProgramTimes(event.program_id)))
-        program.take(event)
-    for program in programs.values():
-        _name_endings(program.times)
-    seen = (program.times for program in programs.values() if program.times.turns)
-    return sorted(seen, key=lambda p: (p.arrive_s, p.program_id))
-
-
-class _Program:
-    """Collects the events of one program."""
-
-    def __init__(self, times: ProgramTimes) -> None:
-        self.times = times
-        self._by_id: dict[str, int] = {}
-        """Indexes into the program's turns."""
-        self._by_request: dict[tuple[str, int | None], TurnTimes] = {}
-
-    def take(self, event: SchedulerEvent) -> None:
-        if event.event == "arrive":
-            self._arrive(event)
-        elif event.event in ("pin", "unpin"):
-            _apply_to_pins(self.times.pins, event)
-        elif (turn := self._try_of(event)) is not None:
-            _apply_to_turn(turn, event)
-
-    def _arrive(self, event: SchedulerEvent) -> None:
-        """Add a turn, or another try of a known turn."""
-        turns = self.times.turns
-        turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
-        turn.request_id, turn.turn_id = event.request_id, event.turn_id
-        place = self._place_of(event)
-        if place is None:
-            place = len(turns)
-            turns.append(turn)
-        else:
-            turns[place] = _tried_again(turns[place], turn)
-        if event.turn_id is not None:
-            self._by_id[event.turn_id] = place
-        if event.request_id is not None:
-            self._by_request[event.request_id, event.replica] = turn
-
-    def _place_of(self, event: SchedulerEvent) -> int | None:
-        """Return the index of the turn of which this arrival is another try; None for a new turn.
-
-        The client's turn id decides. Without a turn id, the turn number decides, unless that turn has ended well: then
-        the program ended, and another program with the same id began.
-        """
-        if event.turn_id is not None and event.turn_id in self._by_id:
-            return self._by_id[event.turn_id]
-        turns = self.times.turns
-        if event.turn_id is not None or not turns or turns[-1].index < event.turn:
-            return None
-        place = next((n for n in reversed(range(len(turns))) if turns[n].index == event.turn), None)
-        return None if place is None or turns[place].ended_well else place
-
-    def _try_of(self, event: SchedulerEvent) -> TurnTimes | None:
-        """Return the try to which an event belongs: by request id, or without one the last try of its turn number."""
-        if event.request_id is not None and (event.request_id, event.replica) in self._by_request:
-            return self._by_request[event.request_id, event.replica]
-        key = event.turn, event.replica
-        return next((t for t in reversed(self.times.turns) if (t.index, t.replica) == key), None)
-
-
-def _tried_again(before: TurnTimes, turn: TurnTimes) -> TurnTimes:
-    """Return ``turn`` with ``before`` among its earlier tries."""
-    turn.index, turn.arrive_s, turn.again_s = before.index, before.arrive_s, turn.arrive_s
-    turn.turn_id = turn.turn_id or before.turn_id
-    turn.earlier = [*before.earlier, before]
-    before.arrive_s, before.again_s, before.earlier = before.last_arrive_s, None, []
-    return turn
-
-
-def _apply_to_pins(pins: list[PinTimes], event: SchedulerEvent) -> None:
-    if event.event == "pin":
-        pin = PinTimes(event.turn, event.t, event.ttl_s, event.tokens or 0)
-        pin.delay_estimate_s, pin.eta = event.delay_estimate_s, event.eta
-        pins.append(pin)
-        return
-    held = [pin for pin in pins if pin.until_s is None]
-    of_turn = [pin for pin in held if pin.turn == event.turn] or held  # replicas may hold one each
-    if of_turn:
-        of_turn[0].until_s, of_turn[0].reason = event.t, event.reason or "not recorded"
-
-
-def _apply_to_turn(turn: TurnTimes, event: SchedulerEvent) -> None:
-    if event.event == "start":
-        turn.start_s, turn.hit_tokens = event.t, event.hit_tokens
-        turn.prompt_tokens = event.prompt_tokens or turn.prompt_tokens
-    elif event.event == "finish":
-        turn.finish_s, turn.tool, turn.status = event.t, event.tool, event.status
-        turn.output_tokens = event.output_tokens or 0
-    elif event.event == "preempt":
-        turn.preempted_s.append(event.t)
-    elif event.event == "resume" and len(turn.resumed_s) < len(turn.preempted_s):
-        turn.resumed_s.append(event.t)
-    elif event.event == "reload":
-        turn.reload_bytes += event.bytes or 0
-        turn.reload_since_s = event.t if turn.reload_since_s is None else turn.reload_since_s
-
-
-def _name_endings(program: ProgramTimes) -> None:
-    """Set the reason ``hit`` of pins without a recorded reason if a later turn arrived during the pin."""
-    for pin in program.pins:
-        if pin.reason == "not recorded" and pin.until_s is not None:
-            later = (turn.arrive_s for turn in program.turns if turn.index > pin.turn)
-            if any(pin.since_s <= arrive_s <= pin.until_s for arrive_s in later):
-                pin.reason = "hit"
-
-
-def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
-    """Add the client's records to the turns of the programs. A failure that only the client recorded counts too.
-
-    A record belongs to the turn with the same turn id if both have one, else to the turn with the same number.
-    """
-    by_number = {(p.program_id, t.index): t for p in programs for t in p.turns}
-    by_id = {(p.program_id, t.turn_id): t for p in programs for t in p.turns}
-    for record in records:
-        turn = by_id.get((record.program_id, record.turn_id)) if record.turn_id is not None else None
-        if turn is None:
-            turn = by_number.get((record.program_id, record.turn))
-            if turn is not None and None not in (turn.turn_id, record.turn_id):
-                continue  # the record belongs to another turn
-        if turn is not None:
-            turn.client = record
-            if record.error is not None:
-                turn.status = "error"
-            if turn.start_s is None:
-                turn.hit_tokens = record.cached_tokens
-    return programs
-
-
-def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]) -> list[ProgramTimes]:
-    """Mark the programs outside the measured window, and append the programs that have no recorded turn."""
-    by_id = {program.program_id: program for program in programs}
-    lost = []
-    for arrival in arrivals:
-        program = by_id.get(arrival.program_id)
-        if program is None:
-            program = ProgramTimes(arrival.program_id)
-            lost.append(program)
-        program.counted, program.due_from_arrival_s = arrival.counted, arrival.due_s
-    return [*programs, *lost]

@@ -64,13 +64,13 @@ def _spread(seeds: int) -> str:
 def _head_bar(
     groups: Groups, summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]
 ) -> Bar | None:
-    found = summary.arms[name].metrics[metric]
-    if found is None:
+    value = summary.arms[name].metrics[metric]
+    if value is None:
         return None
     seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
-    few, shown = len(seeds) < ENOUGH_SEEDS, found.within(0.0, float("inf"))
-    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (found.mean, found.mean)
-    return Bar("", name, found.mean, low, high, look, interval_text(shown, form, seeds))
+    few, shown = len(seeds) < ENOUGH_SEEDS, value.within(0.0, float("inf"))
+    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (value.mean, value.mean)
+    return Bar("", name, value.mean, low, high, look, interval_text(shown, form, seeds))
 
 
 def jct_figure(groups: Groups) -> Figure:
@@ -97,7 +97,7 @@ def jct_figure(groups: Groups) -> Figure:
 def _within(times: np.ndarray, everyone: int, share: float) -> str:
     """Return the seconds within which that share of all programs finished; a dash if fewer programs finished."""
     number = max(1, ceil(share * everyone))
-    return short(float(times[number - 1])) if number <= len(times) else "-"
+    return short(float(times[number - 1])) if number <= len(times) else NO_VALUE
 
 
 def bubble_figure(groups: Groups) -> Figure:
@@ -108,9 +108,10 @@ def bubble_figure(groups: Groups) -> Figure:
         waits = [(i, p.bubble_s) for i, p in enumerate(everyone, 1) if p.turns]
         known = [(i, wait) for i, wait in waits if wait is not None]
         if known:
-            lines.append(thin_line(policy, arm, [i for i, _ in known], [wait for _, wait in known]))
-            quarters = np.array_split([wait for _, wait in known], 4)
-            rows.append((policy, *(short(q.mean()) if len(q) else "-" for q in quarters), short(_top(known))))
+            numbers, seconds = zip(*known, strict=True)
+            lines.append(thin_line(policy, arm, numbers, seconds))
+            means = (short(quarter.mean()) if len(quarter) else NO_VALUE for quarter in np.array_split(seconds, 4))
+            rows.append((policy, *means, short(max(seconds))))
     return Figure(
         "bubbles",
         "Waiting, program by program",
@@ -118,10 +119,6 @@ def bubble_figure(groups: Groups) -> Figure:
         [Panel("", "program, in order of arrival", "time in the queue, s", lines)],
         TextTable(("policy", "first quarter, mean s", "second", "third", "last", "longest, s"), rows),
     )
-
-
-def _top(points: Sequence[tuple[int, float]]) -> float:
-    return max(value for _, value in points)
 
 
 def wait_figure(groups: Groups) -> Figure:
@@ -153,7 +150,7 @@ def _waits_by_turn(group: Sequence[Run]) -> dict[int, list[float]]:
 
 def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
     waits = [wait for turn, values in by_turn.items() if low <= turn <= high for wait in values]
-    return short(float(np.mean(waits))) if waits else "-"
+    return short(float(np.mean(waits))) if waits else NO_VALUE
 
 
 def pin_figure(summary: Summary) -> Figure:

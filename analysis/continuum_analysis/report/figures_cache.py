@@ -159,9 +159,8 @@ def tails_figure(groups: Groups) -> Figure:
 def _gaps_by_tool(run: Run) -> dict[str, list[float]]:
     by_tool: dict[str, list[float]] = {}
     for program in run.metrics.facts.everyone:
-        for before, after in zip(program.turns, program.turns[1:], strict=False):
-            if before.finish_s is not None and after.arrive_s >= before.finish_s:
-                by_tool.setdefault(before.tool or "(none named)", []).append(after.arrive_s - before.finish_s)
+        for turn, gap_s in program.gaps():
+            by_tool.setdefault(turn.tool or "(none named)", []).append(gap_s)
     return by_tool
 
 
@@ -174,8 +173,8 @@ def _tail_cells(ordered: np.ndarray, total_s: float) -> list[str]:
 
 def miss_figure(groups: Groups) -> Figure:
     returns = {policy: [r for run in group for r in run.metrics.facts.returns] for policy, group in groups.items()}
-    returns = {policy: found for policy, found in returns.items() if found}
-    counts = {policy: count_causes(found) for policy, found in returns.items()}
+    returns = {policy: returned for policy, returned in returns.items() if returned}
+    counts = {policy: count_causes(returned) for policy, returned in returns.items()}
     stacks = [
         Stack(
             cause,
@@ -187,7 +186,7 @@ def miss_figure(groups: Groups) -> Figure:
         for cause in CAUSES
         if any(cause in each for each in counts.values())
     ]
-    rows = [(policy, *row) for policy, found in returns.items() for row in cause_table(found).rows]
+    rows = [(policy, *row) for policy, returned in returns.items() for row in cause_table(returned).rows]
     return Figure(
         "misses",
         "Why returns found their KV, or did not",

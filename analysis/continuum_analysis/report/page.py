@@ -14,9 +14,9 @@ from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, m
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
-from continuum_analysis.records.demand import demand
 from continuum_analysis.records.unknown import cannot_be_known
-from continuum_analysis.report.figure_kit import Figure, Groups, shown_run
+from continuum_analysis.report.experiment_facts import experiment_facts, flat, knee, kv_tokens
+from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
     bubble_figure,
     demand_figure,
@@ -146,7 +146,7 @@ def render(page: Page) -> str:
         why=figures.why,
         programs=figures.programs,
         timeline=timeline_json(groups, cast) if any(run.metrics.facts.machine for run in page.runs) else "",
-        facts=_facts(page.runs, summary, groups, capacity),
+        facts=experiment_facts(page.runs, summary, groups, capacity),
         modelled=manifest.modelled,
         notes=manifest.notes,
         unknown=_unknown(page.runs),
@@ -154,7 +154,7 @@ def render(page: Page) -> str:
         comparisons=_comparisons(summary),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
-        manifest=_flat(summary.manifest) + _runs_manifest(page),
+        manifest=flat(summary.manifest) + _runs_manifest(page),
     )
 
 
@@ -172,7 +172,7 @@ def _trust(page: Page, capacity: int | None) -> str:
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
     said = [f"{seeds} seeds" if seeds > 1 else "one seed", f"{len(page.runs[0].metrics.facts.everyone):,} programs"]
     if capacity:
-        mean, side = _knee(page.groups, capacity, baseline)[::2]
+        mean, _, side = knee(page.groups, capacity, baseline)
         said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
@@ -205,16 +205,18 @@ def _comparisons(summary: Summary) -> TextTable:
     return TextTable((*headings, "programs compared"), rows)
 
 
-def _comparison(found: Comparison) -> tuple[str, ...]:
-    kind = "over seeds" if found.ratio.bounds else "one arrival sequence only"
-    known = [each for each in (found.ratio, found.ratio_resampled, found.ratio_within) if each and each.bounds]
-    used, all_programs = found.programs
+def _comparison(comparison: Comparison) -> tuple[str, ...]:
+    kind = "over seeds" if comparison.ratio.bounds else "one arrival sequence only"
+    known = [
+        each for each in (comparison.ratio, comparison.ratio_resampled, comparison.ratio_within) if each and each.bounds
+    ]
+    used, all_programs = comparison.programs
     return (
-        f"{found.ratio.mean:.2f}",
+        f"{comparison.ratio.mean:.2f}",
         f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
-        found.difference_s.text("{:.1f}".format),
-        found.sooner.text("{:.0%}".format),
-        NO_VALUE if found.effect is None else f"{found.effect:.1f}",
+        comparison.difference_s.text("{:.1f}".format),
+        comparison.sooner.text("{:.0%}".format),
+        NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
         f"{used:,} of {all_programs:,}",
     )
 
@@ -225,7 +227,7 @@ def _runs_manifest(page: Page) -> list[tuple[str, str]]:
         (f"runs.{run.path.name}.{name}", value)
         for runs in page.loads.values()
         for run in runs
-        for name, value in _flat(_of_run(run))
+        for name, value in flat(_of_run(run))
     ]
 
 
@@ -242,92 +244,3 @@ def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def kv_tokens(runs: Sequence[Run]) -> int | None:
-    """Return the size of the KV pools of all replicas in tokens; None if the manifest does not give it."""
-    manifest = runs[0].manifest
-    tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
-    return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
-
-
-def _replicas(runs: Sequence[Run]) -> str:
-    """Return the number of replicas and their routers; an empty text with one replica."""
-    number = runs[0].manifest.engine_options.get("replicas") or 1
-    routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
-    return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
-
-
-def _band(steps: dict[str, Any], summary: Summary) -> str | None:
-    """Return the bands of the step times; None unless low, mid and high differ."""
-    if summary.ends:
-        return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
-    return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
-
-
-def _facts(runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None) -> list[tuple[str, str]]:
-    """Return the facts of the experiment that the manifest gives: workload, seeds, engine, model, GPU, KV pool ..."""
-    manifest = runs[0].manifest
-    work, hardware = manifest.workload, manifest.hardware
-    steps = hardware.get("step_times", {})
-    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
-    seeds = ", ".join(map(str, summary.seeds))
-    facts = [
-        ("Workload", _join([work.get("name"), kind])),
-        ("Programs", _join([work.get("programs")])),
-        ("Turns", _join([work.get("turns")])),
-        ("Tokens reading", _join([work.get("tokens_reading")])),
-        ("Arrivals", _join([work.get("arrivals"), f"{work['jps']} programs/s" if "jps" in work else None])),
-        ("Tool times", _join([work.get("tool_times")])),
-        ("Seeds", seeds),
-        ("Engine", manifest.engine),
-        ("Model", _join([hardware.get("model")])),
-        ("GPU", _join([hardware.get("gpu"), _parallel(hardware)])),
-        ("Replicas", _replicas(runs)),
-        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
-        ("Attention", _join([steps.get("attention")])),
-    ]
-    if capacity:
-        facts += [
-            ("KV pool", f"{capacity:,} tokens"),
-            ("Distance to the knee", _knee_words(groups, capacity, summary.baseline)),
-        ]
-    return [(name, value) for name, value in facts if value]
-
-
-def _join(parts: Sequence[object]) -> str:
-    return ", ".join(str(part) for part in parts if part is not None)
-
-
-def _parallel(hardware: Mapping[str, Any]) -> str | None:
-    degrees = {"tensor parallel over": "tensor_parallel", "pipeline stages:": "pipeline_parallel"}
-    said = [f"{words} {hardware[name]}" for words, name in degrees.items() if hardware.get(name) not in (None, 1)]
-    return ", ".join(said) or None
-
-
-def _knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:
-    """Return the mean and peak of the live context as shares of the pool under this policy, and the side of the knee on
-    which they are."""
-    need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
-    mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
-    if peak <= 1.0:
-        return mean, peak, "below the knee, where policies should agree"
-    return mean, peak, "beyond the knee, where seeds differ widely"
-
-
-def _knee_words(groups: Groups, capacity: int, policy: str) -> str:
-    mean, peak, side = _knee(groups, capacity, policy)
-    seed = (shown_run(groups, policy) or groups[policy][0]).manifest.seed
-    return (
-        f"live context fills {mean:.0%} of the pool on average and {peak:.0%} at its peak under {policy}, seed "
-        f"{seed}: {side}"
-    )
-
-
-def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return nested entries of a manifest under dotted names."""
-    if isinstance(data, Mapping):
-        return [row for key, value in data.items() for row in _flat(value, f"{name}.{key}" if name else str(key))]
-    if isinstance(data, list | tuple):
-        return [(name, ", ".join(map(str, data)))] if data else []
-    return [(name, str(data))]

@@ -48,33 +48,33 @@ class Goodput:
     """Mean over seeds."""
 
 
-def summarize_goodput(found: Sequence[Found]) -> list[Goodput]:
-    points = list(dict.fromkeys(_key(one) for one in found))
+def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
+    points = list(dict.fromkeys(_key(result) for result in results))
     rows = []
     for point in points:
-        here = [one for one in found if _key(one) == point]
-        base = {one.seed: one.jps for one in here if one.policy in BASELINES}
-        for policy in dict.fromkeys(one.policy for one in here):
-            rows.append(_row([one for one in here if one.policy == policy], base))
+        here = [result for result in results if _key(result) == point]
+        base = {result.seed: result.jps for result in here if result.policy in BASELINES}
+        for policy in dict.fromkeys(result.policy for result in here):
+            rows.append(_row([result for result in here if result.policy == policy], base))
     return rows
 
 
 def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
-    rates = tuple(one.jps for one in mine)
-    paired = [(one.jps, base[one.seed]) for one in mine if one.seed in base]
+    rates = tuple(result.jps for result in mine)
+    paired = [(result.jps, base[result.seed]) for result in mine if result.seed in base]
     reached = all(isfinite(rate) for rate in rates)
     ratio: Interval | None = None
     ratios: tuple[float, ...] = ()
     if paired and all(isfinite(a) and isfinite(b) and b > 0.0 for a, b in paired):
         ratio = ratio_interval([a for a, _ in paired], [b for _, b in paired])
         ratios = tuple(a / b for a, b in paired)
-    limit_s = sum(one.limit_s for one in mine) / len(mine)
+    limit_s = sum(result.limit_s for result in mine) / len(mine)
     mean = mean_interval(rates) if reached else None
     return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, ratios, limit_s)
 
 
-def _key(one: Found) -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(value)) for name, value in one.axes.items())
+def _key(result: Found) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(value)) for name, value in result.axes.items())
 
 
 def goodput_table(rows: Sequence[Goodput]) -> TextTable:

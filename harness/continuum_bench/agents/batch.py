@@ -1,8 +1,8 @@
-"""Runs programs of a real framework, each in a process of its own, at most N at the same time.
+"""Runs the programs of an agent framework, each in a process of its own, at most N at the same time.
 
-A worker loads the process of its next program and prepares its workspace before the program arrives. A program that
-arrives while all workers are busy waits for a worker and for its process to load. The clock starts when the first
-workers are ready.
+A worker prepares the workspace of its next program and loads the program's process before the program arrives. If all
+workers are busy, an arriving program waits for a worker and for its process to load. The clock starts when every worker
+has loaded its first process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import asyncio
 import hashlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ UNFINISHED = (DIED, ERROR, INTERRUPTED)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What all programs of a batch share."""
+    """Settings that all programs of a batch have in common."""
 
     python: Path
     module: str
@@ -46,20 +45,19 @@ class Batch:
     workers: int
     time_limit_s: float
     answers: bool = False
-    """True: programs end in an answer that their framework scores, and have no folder of code and no test."""
-
+    """Programs end in an answer that their framework scores. They have no folder of code and no test."""
     scored: bool = False
-    """True: programs have a verdict also without a test."""
+    """Programs without a test have a verdict too."""
 
     @property
     def in_folders(self) -> bool:
-        """Whether programs work in folders of this machine, and not in Docker images or without code."""
+        """Whether programs work in folders of this machine, not in Docker images or without code."""
         return not self.answers and self.start.environment != DOCKER
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A program and when it arrives, in seconds since the first workers were ready."""
+    """A program and its arrival in seconds, counted from the start of the clock."""
 
     task: Task
     program_id: str
@@ -94,28 +92,27 @@ class ProgramRecord:
 
 
 class Sink(Protocol):
-    """Receives the records."""
+    """Receives the records of programs."""
 
     def offset_s(self) -> float:
-        """Seconds since the directory was created."""
+        """Return the seconds since the directory was created."""
 
     def ended(self, record: ProgramRecord) -> None:
-        """Called when a program ended."""
+        """Record a program that ended."""
 
 
 def batch_label(out: Path) -> str:
-    """The label of a batch's containers. It depends on the directory only, so a resumed batch has the same label."""
+    """Return the label of a batch's containers. It depends on the directory only, so it survives a resume."""
     return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
 
 
 class Runner:
     """Plays one batch. ``run`` may be called once."""
 
-    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> None:
+    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink) -> None:
         self._batch = batch
         self._left = iter(arrivals)
         self._sink = sink
-        self._say = say
         self._workers = min(batch.workers, len(arrivals))
         self._loading = asyncio.Semaphore(max(1, os.cpu_count() or 1))
         self._began = asyncio.Event()
@@ -125,7 +122,7 @@ class Runner:
 
     async def run(self) -> None:
         """Play all programs. If cancelled, end the running ones and leave no process behind."""
-        workers = [asyncio.create_task(self._work(self._left)) for _ in range(self._workers)]
+        workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -138,9 +135,9 @@ class Runner:
         for process in list(self._processes):
             process.kill()
 
-    async def _work(self, arrivals: Iterator[Arrival]) -> None:
+    async def _work(self) -> None:
         first = True
-        for arrival in arrivals:  # all workers share one iterator
+        for arrival in self._left:  # all workers share this iterator
             record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s or 0.0)
             try:
                 await self._play(arrival, record, first)
@@ -157,7 +154,7 @@ class Runner:
         self._sink.ended(record)
 
     async def _play(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
-        """Prepare a program, wait for its arrival, and play it. Faults go into the record."""
+        """Prepare a program, wait for its arrival, and play it. Errors are written into the record."""
         process: AgentProcess | None = None
         try:
             try:
@@ -169,14 +166,14 @@ class Runner:
             finally:
                 if first:
                     self._one_ready()
-            await self._until(arrival, record)
+            await self._wait_for(arrival, record)
             await self._converse(process, arrival, record)
         except (TaskError, AgentDied) as error:
             record.status = ERROR if isinstance(error, TaskError) else DIED
-            seen = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
-            record.error = f"{error}{seen}"
+            log = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
+            record.error = f"{error}{log}"
             if record.start_s is None:
-                await self._until(arrival, record)
+                await self._wait_for(arrival, record)
         finally:
             if process is not None:
                 await process.end()
@@ -194,18 +191,13 @@ class Runner:
     def _workspace(self, arrival: Arrival) -> Path:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
-    def _labels(self, arrival: Arrival) -> Iterator[tuple[str, str]]:
-        """Labels of the program's container."""
-        yield BATCH_LABEL, batch_label(self._batch.out)
-        yield PROGRAM_LABEL, arrival.program_id
-
     def _one_ready(self) -> None:
         self._waiting_for -= 1
         if self._waiting_for <= 0 and not self._began.is_set():
             self._zero_s = self._sink.offset_s()
             self._began.set()
 
-    async def _until(self, arrival: Arrival, record: ProgramRecord) -> None:
+    async def _wait_for(self, arrival: Arrival, record: ProgramRecord) -> None:
         """Wait until the program arrives."""
         await self._began.wait()
         now_s = self._sink.offset_s()
@@ -218,7 +210,7 @@ class Runner:
             program_id=arrival.program_id,
             task=arrival.task.problem_statement,
             image=arrival.task.image,
-            labels=tuple(f"{name}={value}" for name, value in self._labels(arrival)),
+            labels=(f"{BATCH_LABEL}={batch_label(self._batch.out)}", f"{PROGRAM_LABEL}={arrival.program_id}"),
             instance_id=arrival.task.instance_id,
             workspace=str(self._workspace(arrival)),
             run_dir=str(self._batch.out),
@@ -233,11 +225,11 @@ class Runner:
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
             record.passed = False if self._batch.scored or arrival.task.test is not None else None
         finally:
-            record.end_s = self._sink.offset_s()  # before its process ends, which takes a moment
+            record.end_s = self._sink.offset_s()  # not the end of the process, which comes later
 
 
 async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
-    """Read a process's events until its program ended.
+    """Read a process's events until its program ends.
 
     Raises:
         AgentDied: the process ended first.
@@ -258,7 +250,7 @@ async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
 
 
 async def _passes(test: str, workspace: Path) -> bool:
-    """Whether the task's test passes on the code that the agent left."""
+    """Return whether the task's test passes on the code that the agent left."""
     process = await asyncio.create_subprocess_shell(
         test,
         cwd=workspace,
@@ -282,7 +274,7 @@ def play(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str],
 
 
 async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
-    runner = Runner(batch, arrivals, sink, say)
+    runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
     signals = 0
 
@@ -307,13 +299,3 @@ async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Calla
             loop.remove_signal_handler(number)
         runner.kill()
     return True
-
-
-class Clock:
-    """Seconds since a recorded directory was begun."""
-
-    def __init__(self, offset_s: Callable[[float], float]) -> None:
-        self._offset_s = offset_s
-
-    def __call__(self) -> float:
-        return self._offset_s(time.monotonic())  # noqa: TID251 - the recorder's own clock

@@ -6,14 +6,16 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from continuum_agents.recorded_web import RecordedWebError, read_web
 from continuum_traces.names import which
 
-from continuum_bench.agents.run import Results, Work, environment_of, run_batch
-from continuum_bench.agents.tasks import Task
+from continuum_bench.agents.environment import Environment, environment_of
+from continuum_bench.agents.results import Results
+from continuum_bench.agents.run import Work, run_batch
+from continuum_bench.agents.tasks import Task, objects_of
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import BfclOptions
 from continuum_bench.show import print_notice
@@ -24,7 +26,7 @@ CATEGORIES = {
     "web_search_no_snippet": ("web_search_no_snippet",),
     "web_search": ("web_search_base", "web_search_no_snippet"),
 }
-"""BFCL's names. The third stands for both."""
+"""The names that ``--category`` accepts, and BFCL's categories that each stands for."""
 LIVE = "live"
 KEY_VARIABLE = "SERPAPI_API_KEY"
 SCORER = "continuum_agents.bfcl_score"
@@ -32,15 +34,15 @@ SCORER = "continuum_agents.bfcl_score"
 
 def run_bfcl(options: BfclOptions) -> int:
     """Play, record and score the entries. Returns the exit code, as ``run_batch``."""
-    framework, python = environment_of(options.framework)
-    entries = (options.tasks or _installed_data(python)) / ENTRIES
+    environment = environment_of(options.framework)
+    entries = (options.tasks or _installed_data(environment.python)) / ENTRIES
     config = _config(options)
 
     def find_work() -> Work:
         return Work(
             tasks=read_entries(entries, options.category, options.part),
             answers=True,
-            conclude=lambda results: _score(python, framework.variables(), results, options),
+            conclude=lambda results: _score(environment, results, options),
             facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
             config=config,
         )
@@ -49,36 +51,36 @@ def run_bfcl(options: BfclOptions) -> int:
 
 
 def _installed_data(python: Path) -> Path:
-    """The folder of the entries in the bfcl-eval package."""
-    found = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
-    if not found:
+    """Return the folder of the entries in the bfcl-eval package."""
+    folders = sorted(python.parents[1].glob("lib/python*/site-packages/bfcl_eval/data"))
+    if not folders:
         raise BenchError(
             f"{python.parents[1]}: no bfcl_eval in it; make it again: continuum-bench agent setup bfcl --anew"
         )
-    return found[-1]
+    return folders[-1]
 
 
 # ------------------------------------------------------------------------------------------- the entries
 
 
 def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
-    """Read BFCL's entries as tasks, named as BFCL names them in that category.
+    """Read BFCL's entries as tasks. Their ids are those that BFCL uses in the category.
 
     Args:
         path: file of lines in BFCL's format.
         category: one of ``CATEGORIES``.
-        part: START:STOP, which of the lines.
+        part: START:STOP, the range of lines.
 
     Raises:
-        BenchError: a fault; the message names the file, the line and the field.
+        BenchError: an invalid line; the message names the file, the line and the field.
     """
     if category not in CATEGORIES:
         raise BenchError(f"--category {category}: {which(category, CATEGORIES)}")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"--tasks {path.parent}: a folder with {ENTRIES} in it is needed: {error}") from error
-    entries = [_entry(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()][_slice(part)]
+    entries = [_entry(where, data) for where, data in objects_of(path, text)][_slice(part)]
     if not entries:
         raise BenchError(f"--slice {part}: {path} has no entry there")
     return [
@@ -88,12 +90,9 @@ def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
     ]
 
 
-def _entry(where: str, line: str) -> tuple[str, str]:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise BenchError(f"{where}: not JSON: {error}") from error
-    entry_id = data.get("id") if isinstance(data, dict) else None
+def _entry(where: str, data: dict[str, Any]) -> tuple[str, str]:
+    """Return the id and the question of an entry."""
+    entry_id = data.get("id")
     if not (isinstance(entry_id, str) and entry_id.removeprefix("web_search_").isdecimal()):
         raise BenchError(f"{where}: id: expected web_search_NUMBER")
     if data.get("involved_classes") != ["WebSearchAPI"]:
@@ -119,11 +118,9 @@ def _slice(part: str) -> slice:
 
 
 def _config(options: BfclOptions) -> tuple[str, ...]:
-    """The configuration of the agents' processes, with absolute paths."""
+    """Return the configuration of the agents' processes, with absolute paths."""
     if options.web == LIVE and not os.environ.get(KEY_VARIABLE):
         raise BenchError(f"--web live: searches through SerpAPI, whose key is to be in {KEY_VARIABLE}; or --web FILE")
-    if options.web != LIVE and options.record_web is not None:
-        raise BenchError("--record-web: records what --web live answers")
     settings = {
         "web": options.web if options.web == LIVE else str(_readable_web(Path(options.web)).absolute()),
         "record_web": None if options.record_web is None else str(options.record_web.absolute()),
@@ -151,7 +148,7 @@ def _web_facts(web: str) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- the score
 
 
-def _score(python: Path, environment: Mapping[str, str], results: Results, options: BfclOptions) -> None:
+def _score(environment: Environment, results: Results, options: BfclOptions) -> None:
     """Write BFCL's files of results and scores, and print the score."""
     batch = {
         "out": str(results.out),
@@ -160,17 +157,17 @@ def _score(python: Path, environment: Mapping[str, str], results: Results, optio
         "prompting": options.prompting,
     }
     log = results.out / "logs" / "score.log"
-    with log.open("wb") as said:
+    with log.open("wb") as stderr:
         scorer = subprocess.run(
-            [str(python), "-I", "-m", SCORER],
+            [str(environment.python), "-I", "-m", SCORER],
             input=json.dumps(batch).encode(),
             stdout=subprocess.PIPE,
-            stderr=said,
-            env={**os.environ, **environment},
+            stderr=stderr,
+            env={**os.environ, **environment.framework.variables()},
         )
     if scorer.returncode:
         print_notice(f"BFCL's scorer failed; {log} has what it said")
         return
-    heads = scorer.stdout.splitlines()[-1]  # before it, what bfcl-eval prints while it is imported
+    heads = scorer.stdout.splitlines()[-1]  # bfcl-eval prints other lines while it is imported
     for category, head in json.loads(heads).items():
         print_notice(f"BFCL's scorer, {category}: {head['correct_count']} of {head['total_count']} right")

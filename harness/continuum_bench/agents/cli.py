@@ -1,4 +1,4 @@
-"""``continuum-bench agent``: the list of its commands. Each imports what it needs when it runs."""
+"""The commands of ``continuum-bench agent``. Each imports its modules only when it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def setup(
     anew: Annotated[bool, typer.Option("--anew", help="Make environments again that are up to date.")] = False,
 ) -> int:
     """Make the virtual environments of the frameworks, with every version pinned."""
-    from continuum_bench.agents.run import setup_environments  # noqa: PLC0415
+    from continuum_bench.agents.environment import setup_environments  # noqa: PLC0415
 
     return setup_environments(frameworks or (), anew)
 

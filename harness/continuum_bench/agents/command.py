@@ -1,4 +1,4 @@
-"""``continuum-bench agent command``: run any program as the agent of a batch, behind a proxy of its own."""
+"""``continuum-bench agent command``: run any program as the agent of a batch. Each program has its own proxy."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def run_command(options: CommandOptions, words: Sequence[str]) -> int:
 
 
 def _with_check(task: Task, check: str | None) -> Task:
-    """The task with the command's check where it has no test, and with an empty folder where it names no code."""
+    """Return the task with ``check`` as its test if it has none, and with an empty folder if it names no code."""
     return replace(task, test=task.test or check, empty=task.folder is None and task.repository is None)

@@ -1,4 +1,4 @@
-"""One agent's process: start it, send its program, read its events, end it and everything that it started."""
+"""The process of one agent: starts it, sends its program, reads its events, and kills it with all its children."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE_S = 10.0
 
 
 class AgentDied(Exception):
-    """The process ended, or broke the protocol, before its program ended."""
+    """An agent's process ended, or violated the protocol, before its program ended."""
 
 
 class AgentProcess:
@@ -31,8 +31,6 @@ class AgentProcess:
         self._process = process
         self._mark = mark
         self._scratch = scratch
-        self.version = ""
-        """The framework's version, known once the process is ready."""
 
     @classmethod
     async def spawn(cls, python: Path, module: str, environment: Mapping[str, str], log: Path) -> AgentProcess:
@@ -42,8 +40,8 @@ class AgentProcess:
             AgentDied: the system cannot start another process.
         """
         mark = uuid.uuid4().hex
-        scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # a short path: sockets have little room
-        # isolated: neither PYTHONPATH nor this folder reach it. In this environment both are as for this process
+        scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # the paths of sockets must be short
+        # -I ignores PYTHONPATH and the working directory; -P, for this process's own Python, only the latter
         flag = "-P" if str(python) == sys.executable else "-I"
         try:
             with log.open("ab") as stderr:
@@ -54,7 +52,7 @@ class AgentProcess:
                     stderr=stderr,
                     limit=LINE_BYTES,
                     env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
-                    start_new_session=True,  # Ctrl-C goes to the harness only, which ends programs in order
+                    start_new_session=True,  # Ctrl-C reaches only the harness, which then ends the programs
                 )
         except BaseException as error:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -63,26 +61,23 @@ class AgentProcess:
             raise
         return cls(process, mark, scratch)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def wait_until_ready(self, timeout_s: float) -> None:
-        """Raises:
-        AgentDied: the process ended, or took too long to load.
+        """Wait until the process has loaded its framework.
+
+        Raises:
+            AgentDied: the process ended, or took too long to load.
         """
         try:
             event = await asyncio.wait_for(self._first_event(), timeout_s)
         except asyncio.TimeoutError as error:
             raise AgentDied(f"its framework was not loaded after {timeout_s:g} s") from error
         if event is None:
-            raise AgentDied(await self._how())
+            raise await self.died()
         if not isinstance(event, Ready):
-            raise AgentDied(f"it said {event.kind!r} before it was ready")
-        self.version = event.framework_version
+            raise AgentDied(f"it sent {event.kind!r} before it was ready")
 
     async def _first_event(self) -> Event | None:
-        """The first event. Other lines are skipped, because frameworks print while they are imported."""
+        """Return the first event, and skip the lines that frameworks print while they are imported."""
         while line := await self._line():
             with suppress(ProtocolError):
                 return read_event(line)
@@ -91,15 +86,15 @@ class AgentProcess:
     async def begin(self, start: Start) -> None:
         """Send the process its program."""
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # the process died; its events will show that
+        with suppress(ConnectionError):  # the process died: ``events`` ends too
             self._process.stdin.write(to_line(start).encode())
             await self._process.stdin.drain()
 
     async def events(self) -> AsyncIterator[Event]:
-        """The process's events, until its stdout ends.
+        """Yield the process's events until its stdout ends.
 
         Raises:
-            AgentDied: a line that is no event.
+            AgentDied: a line is no event.
         """
         while line := await self._line():
             try:
@@ -108,26 +103,23 @@ class AgentProcess:
                 raise AgentDied(str(error)) from error
 
     async def _line(self) -> str:
-        """The next line; empty at the end of stdout, and for a line that was cut off when the process was killed."""
+        """Return the next line; empty at the end of stdout, and for a line that is cut off there."""
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
         except ValueError as error:
-            raise AgentDied(f"it said more than {LINE_BYTES} bytes in one line") from error
+            raise AgentDied(f"it wrote a line of more than {LINE_BYTES} bytes") from error
         return line.decode("utf-8", "replace") if line.endswith(b"\n") else ""
 
     async def died(self) -> AgentDied:
-        """The error for a process whose events ended before its program did."""
-        return AgentDied(await self._how())
-
-    async def _how(self) -> str:
+        """Return the error for a process whose stdout ended before its program did."""
         try:
             status = await asyncio.wait_for(self._process.wait(), GRACE_S)
         except asyncio.TimeoutError:
-            return "it closed its stdout and went on"
-        return (
-            f"the agent's process ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
-        )
+            return AgentDied("it closed its stdout and went on")
+        if status < 0:
+            return AgentDied(f"it was killed by signal {-status}")
+        return AgentDied(f"the agent's process ended with status {status}")
 
     async def end(self, grace_s: float = GRACE_S) -> None:
         """Ask the process to stop if it still runs, then kill it and everything that it started."""
@@ -153,20 +145,20 @@ class AgentProcess:
 def kill_marked(mark: str) -> None:
     """Kill every process with this mark in its environment, until none is left. Works on Linux only."""
     for _ in range(20):
-        found = marked(mark)
-        for pid in found:
+        running = marked(mark)
+        for pid in running:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not running:
             return
 
 
 def marked(mark: str) -> list[int]:
-    """Ids of the running processes with this mark."""
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
-    found = []
+    """Return the ids of the running processes with this mark."""
+    variable = f"{MARK_VARIABLE}={mark}".encode()
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):  # empty for a zombie
-                found.append(int(folder.name))
-    return found
+            if variable in (folder / "environ").read_bytes().split(b"\0"):  # empty for a zombie
+                pids.append(int(folder.name))
+    return pids

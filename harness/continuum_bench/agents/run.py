@@ -1,102 +1,54 @@
-"""``continuum-bench agent FRAMEWORK``: run a batch of real agents against a server. A batch can be resumed."""
+"""``continuum-bench agent FRAMEWORK``: runs a batch of real agents against a server."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from continuum_agents.environments import (
-    COMMAND,
-    FRAMEWORKS,
-    AgentEnvironmentError,
-    Framework,
-    NoPython,
-    find_framework,
-    python_of,
-    set_up,
-)
+from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.names import which
-from continuum_traces.run_dir import (
-    MANIFEST,
-    PROGRAMS,
-    TURNS,
-    read_json,
-    read_manifest,
-    read_turns,
-    write_json,
-    write_manifest,
-)
 from continuum_traces.schema import Manifest
 
-from continuum_bench.agents.batch import Arrival, Batch, Clock, ProgramRecord, play
+from continuum_bench.agents.batch import Arrival, Batch, play
+from continuum_bench.agents.environment import environment_of
+from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line, default_out, utc_now
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
+from continuum_bench.options.run import uses_rate
 from continuum_bench.show import print_notice
-from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace, uses_rate
-from continuum_client.appender import Presence, SharedLines
+from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace
 from continuum_client.dialects import DIALECTS
-from continuum_client.recorder import Recorder
-from continuum_client.recover import add_missing_turns
-from continuum_client.reply import Content
 
-PREDICTIONS = "preds.json"
-ANSWERS = "answers.json"
-LOCK = "batch.lock"
 WORKERS = 4
-"""Agent processes at the same time where the user gives no number."""
-
-
-def at_once(options: AgentOptions) -> int:
-    """Number of agent processes at the same time."""
-    lanes = lanes_of(options.arrivals)
-    return lanes[0] if lanes is not None else options.workers or WORKERS
-
-
-def setup_environments(names: Sequence[str], anew: bool) -> int:
-    """Make the environments of these frameworks; default: of all for which this machine has the right Python."""
-    try:
-        for framework in [find_framework(name) for name in names or FRAMEWORKS]:
-            try:
-                set_up(framework, print_notice, anew)
-            except NoPython as error:
-                if names:
-                    raise
-                print_notice(f"left out: {error}")
-    except AgentEnvironmentError as error:
-        raise BenchError(str(error)) from error
-    return 0
+"""Number of agent processes at the same time if the user gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a batch plays, and what happens with its results."""
+    """The tasks of a batch, and how its results are concluded."""
 
     tasks: list[Task]
     answers: bool = False
-    """True: programs answer a question. False: programs change code in a folder."""
+    """Programs answer a question; otherwise they change code in a folder."""
     scored: bool = False
-    """True: programs have a verdict also without a test, so a program that is stopped has failed."""
+    """Programs without a test have a verdict too, so a program that is stopped has failed."""
     conclude: Callable[[Results], None] | None = None
     """Called when everything is recorded, also after Ctrl-C."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the workload for the manifest."""
     config: tuple[str, ...] = ()
-    """The framework's configuration if the harness makes it, and not the user."""
+    """The framework's configuration, if the harness writes it instead of the user."""
 
 
 def run_openhands(options: OpenHandsOptions) -> int:
@@ -115,19 +67,19 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     Args:
         options: the user's options.
         tasks: file that the tasks come from, for the manifest.
-        find_work: reads the tasks; called when the options have been checked.
+        find_work: reads the tasks; called after the options were checked.
     """
-    framework, python = environment_of(options.framework)
+    environment = environment_of(options.framework)
     _check(options)
     work = find_work()
     endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
     start = _start(options, endpoint, work.config)
     if options.config:
-        said = f"-c {' -c '.join(options.config)}"
-        run_in(framework, python, framework.runner, CHECK, say=said, words=to_line(start))
-    out = (options.out or Path("runs") / f"{options.framework}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    manifest = _manifest(options, tasks, framework, endpoint, start, work)
-    with Results(out, manifest, start, framework.distribution, work.answers) as results:
+        asked = f"-c {' -c '.join(options.config)}"
+        environment.run(environment.framework.runner, CHECK, asked=asked, stdin=to_line(start))
+    out = (options.out or default_out(options.framework)).absolute()
+    manifest = _manifest(options, tasks, environment.framework, endpoint, start, work)
+    with Results(out, manifest, start, environment.framework.distribution, work.answers) as results:
         arrivals = _arrivals(options, work.tasks, results)
         finished = len(work.tasks) - len(arrivals)
         again = f", {finished} finished before" if finished else ""
@@ -136,9 +88,9 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         complete, results.to_run = True, len(arrivals)
         if arrivals:
             batch = Batch(
-                python=python,
-                module=framework.runner,
-                environment=framework.variables(),
+                python=environment.python,
+                module=environment.framework.runner,
+                environment=environment.framework.variables(),
                 start=start,
                 out=out,
                 workers=at_once(options),
@@ -149,45 +101,10 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
             complete = play(batch, arrivals, results, print_notice)
         if work.conclude is not None:
             work.conclude(results)
-    _show(results, options.json_output)
+    show_results(results, options.json_output)
     if not complete:
         return 130
     return 0 if all(record.finished for record in results.records) else 1
-
-
-def environment_of(name: str) -> tuple[Framework, Path]:
-    if name == COMMAND.name:
-        return COMMAND, Path(sys.executable)
-    try:
-        framework = find_framework(name)
-        return framework, python_of(framework)
-    except AgentEnvironmentError as error:
-        raise BenchError(str(error)) from error
-
-
-def run_in(framework: Framework, python: Path, module: str, *arguments: str, say: str, words: str = "") -> str:
-    """Run a module in a framework's environment. Returns what the module wrote to stdout.
-
-    Args:
-        framework, python: as ``environment_of`` returns them.
-        module: the module's name.
-        arguments: its command-line arguments.
-        say: what the user asked for, for the error message.
-        words: its stdin.
-
-    Raises:
-        BenchError: the module failed; the message ends with the last line of its stderr.
-    """
-    done = subprocess.run(
-        [str(python), "-I", "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        input=words,
-        env={**os.environ, **framework.variables()},
-    )
-    if done.returncode:
-        raise BenchError(f"{say}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    return done.stdout
 
 
 def _check(options: AgentOptions) -> None:
@@ -198,8 +115,14 @@ def _check(options: AgentOptions) -> None:
     arrival_times(options.arrivals)
 
 
+def at_once(options: AgentOptions) -> int:
+    """Return the number of agent processes at the same time."""
+    lanes = lanes_of(options.arrivals)
+    return lanes.number if lanes is not None else options.workers or WORKERS
+
+
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
-    """The message that starts every program. A program's id, task and folders are filled in later."""
+    """Return the message that starts a program, without the program's id, task and folders."""
     dialect = options.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
@@ -221,7 +144,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
 
 
 def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
-    """The programs still to be run, in a random order. A resumed batch has the same order."""
+    """Return the programs still to be run, in a random order. A resumed batch has the same order."""
     rng = np.random.default_rng(options.seed)
     order = list(tasks)
     rng.shuffle(cast(Any, order))
@@ -233,11 +156,11 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
 
 
 def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
-    """The second at which each program arrives; None: when a worker is free."""
+    """Return the second at which each program arrives; None: when a worker is free."""
     lanes = lanes_of(options.arrivals)
     if lanes is not None:
-        number, ramp_s = lanes
-        return [place * ramp_s / number if place < number else None for place in range(len(tasks))]
+        step_s = lanes.ramp_s / lanes.number
+        return [place * step_s if place < lanes.number else None for place in range(len(tasks))]
     if not tasks:
         return []
     return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
@@ -247,8 +170,8 @@ def _manifest(
     options: AgentOptions, tasks: Path, framework: Framework, endpoint: Endpoint, start: Start, work: Work
 ) -> Manifest:
     return Manifest(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=("continuum-bench", *sys.argv[1:]),
+        created=utc_now(),
+        command=command_line(),
         continuum_version=version("continuum-ttl"),
         versions={
             "python": platform.python_version(),
@@ -279,125 +202,3 @@ def _manifest(
         modelled=endpoint.modelled,
         notes=(f"server: {endpoint.base_url}",),
     )
-
-
-class Results:
-    """A batch's directory: programs.jsonl, preds.json (answers.json if programs answer questions), the agents' records.
-
-    It is a context manager. All agents must have ended when it is left, also after an error.
-
-    Raises:
-        BenchError: the directory holds something else, or another batch is running in it.
-    """
-
-    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
-        self.out = out
-        self.model = start.model
-        self.records: list[ProgramRecord] = []
-        self.to_run = 0
-        """Programs that were to be run this time."""
-        _claim(out, manifest)
-        self._lock = Presence(out / LOCK)
-        if not self._lock.alone:
-            raise BenchError(f"--out {out}: another batch is running there")
-        for name in ("logs",) if answers else ("logs", "workspaces"):
-            (out / name).mkdir(exist_ok=True)
-        self._recorder = Recorder(out, cast(Content, start.content), source)
-        self._clock = Clock(self._recorder.offset_s)
-        self._programs = SharedLines(out / PROGRAMS)
-        self._answers = answers
-        self._file = out / (ANSWERS if answers else PREDICTIONS)
-        self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
-        self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
-
-    def new_program_id(self, instance_id: str) -> str:
-        """The instance's name. A number is added if an earlier, unfinished program had this id."""
-        number, name = 1, instance_id
-        while name in self._ids:
-            number += 1
-            name = f"{instance_id}#{number}"
-        self._ids.add(name)
-        return name
-
-    def offset_s(self) -> float:
-        return self._clock()
-
-    def ended(self, record: ProgramRecord) -> None:
-        """Record a program that ended, and its prediction if the program finished."""
-        self.records.append(record)
-        line = {name: value for name, value in asdict(record).items() if name != "submission"}
-        self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        if record.finished:
-            self.predictions[record.instance_id] = self._prediction(record)
-            write_json(self._file, self.predictions)
-        turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
-        why = f" ({record.error})" if record.error else ""
-        tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
-        print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
-
-    def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
-        """A prediction in SWE-bench's format, or an answer and whether it is right."""
-        if self._answers:
-            return {"status": record.status, "answer": record.submission, "passed": record.passed}
-        return {
-            "model_name_or_path": self.model,
-            "instance_id": record.instance_id,
-            "model_patch": record.submission,
-        }
-
-    def __enter__(self) -> Results:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Add the turns that killed processes did not write to the trace, and release the directory."""
-        try:
-            add_missing_turns(self.out)
-        finally:
-            self._programs.close()
-            self._lock.close()
-
-
-def _claim(out: Path, manifest: Manifest) -> None:
-    """Make the directory, or check that it holds an earlier part of the same batch."""
-    if (out / MANIFEST).exists():
-        earlier = read_manifest(out)
-        name = earlier.workload.get("name")
-        if name != manifest.workload["name"]:
-            raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
-        if _against(earlier) != _against(manifest):
-            raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BenchError(f"--out {out}: cannot create: {error.strerror}") from error
-    write_manifest(out, manifest)
-
-
-def _against(manifest: Manifest) -> str:
-    """The server and the model of a batch."""
-    return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
-
-
-def _show(results: Results, as_json: bool) -> None:
-    """Print a summary of the batch."""
-    records = [record for record in results.records if record.finished]
-    times = [(record.end_s or 0.0) - record.arrival_s for record in records]
-    tested = [record for record in records if record.passed is not None]
-    summary = {
-        "out": str(results.out),
-        "programs": len(results.records),
-        "status": dict(Counter(record.status for record in results.records)),
-        "turns": sum(record.turns for record in results.records),
-        "mean_s": round(float(np.mean(times)), 3) if times else None,
-        "tested": len(tested),
-        "passed": sum(bool(record.passed) for record in tested),
-    }
-    if as_json:
-        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
-        return
-    ends = {**cast(dict[str, int], summary["status"]), "not run": results.to_run - len(results.records)}
-    counts = ", ".join(f"{count} {status}" for status, count in ends.items() if count)
-    mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
-    passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
-    print_notice(f"{summary['programs']} programs: {counts or 'all finished before'}{mean}{passed}")

@@ -1,4 +1,4 @@
-"""``continuum-bench agent mini-swe``: tasks of files or of SWE-bench, in folders or containers."""
+"""``continuum-bench agent mini-swe``: runs tasks from a file or from SWE-bench, in folders or in containers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
 
 from continuum_bench.agents.batch import batch_label
-from continuum_bench.agents.run import Results, Work, environment_of, run_batch, run_in
+from continuum_bench.agents.environment import Environment, environment_of
+from continuum_bench.agents.results import Results
+from continuum_bench.agents.run import Work, run_batch
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import default_out
 from continuum_bench.options.agent import MiniSweOptions
 from continuum_bench.show import print_notice
 
@@ -28,10 +30,10 @@ _SWE_BENCH = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 def run_mini_swe(options: MiniSweOptions) -> int:
     """Play tasks of a file or of a dataset. Returns the exit code, as ``run_batch``."""
     _check(options)
-    agent, file, out = _Agent(), options.tasks, options.out
+    agent, file, out = environment_of(options.framework), options.tasks, options.out
     if file is None:
-        out = out or Path("runs") / f"mini-swe-{datetime.now():%Y%m%d-%H%M%S}"
-        file = agent.load(options, out)
+        out = out or default_out(options.framework)
+        file = _load(agent, options, out)
     tasks = read_tasks(file, options.repos)
     in_docker = options.environment == DOCKER
     if in_docker:
@@ -39,15 +41,16 @@ def run_mini_swe(options: MiniSweOptions) -> int:
 
     def prepare() -> Work:
         if in_docker:
-            agent.clean(out)
+            if out is not None:
+                _containers(agent, "clean", batch_label(out))
             if options.pull:
-                agent.pull(tasks)
+                _containers(agent, "pull", *dict.fromkeys(task.image for task in tasks if task.image))
         return Work(tasks, conclude=conclude, facts=_facts(options))
 
     def conclude(done: Results) -> None:
         write_fixes(done.out, tasks, done.predictions)
         if in_docker:
-            agent.clean(done.out)
+            _containers(agent, "clean", batch_label(done.out))
 
     return run_batch(replace(options, out=out), file, prepare)
 
@@ -60,8 +63,8 @@ def _check(options: MiniSweOptions) -> None:
 
 
 def clean_containers() -> int:
-    """Remove the containers of every batch, also of a batch that is running."""
-    _Agent().run(CONTAINERS, "clean")
+    """Remove the containers of all batches, including running ones."""
+    environment_of(MiniSweOptions.framework).run(CONTAINERS, "clean", asked="docker")
     return 0
 
 
@@ -70,7 +73,7 @@ def _bwrap() -> str:
 
 
 def with_image(file: Path, task: Task) -> Task:
-    """The task with its Docker image: the one that it names, else SWE-bench's image for its id."""
+    """Return the task with its Docker image: the image that it names, else SWE-bench's image for its id."""
     if task.image is not None:
         return task
     if not _SWE_BENCH.fullmatch(task.instance_id):
@@ -91,37 +94,21 @@ def _facts(options: MiniSweOptions) -> dict[str, Any]:
     }
 
 
-class _Agent:
-    """Runs our modules in mini-swe-agent's environment."""
+def _load(agent: Environment, options: MiniSweOptions, out: Path) -> Path:
+    """Write the dataset's tasks to a file in ``out``, and return its path."""
+    chosen = ["--subset", str(options.subset), "--split", options.split]
+    chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
+    chosen += ["--shuffle"] if options.shuffle else []
+    tasks = agent.run(LOADER, *chosen, asked=f"--subset {options.subset}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / TASKS).write_text(tasks, encoding="utf-8")
+    except OSError as error:
+        raise BenchError(f"--out {out}: {error.strerror}") from error
+    return out / TASKS
 
-    def __init__(self) -> None:
-        self._framework, self._python = environment_of("mini-swe")
 
-    def load(self, options: MiniSweOptions, out: Path) -> Path:
-        """Write the dataset's tasks to a file in ``out``."""
-        chosen = ["--subset", str(options.subset), "--split", options.split]
-        chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
-        found = self.run(LOADER, *chosen, *(["--shuffle"] if options.shuffle else []), say=f"--subset {options.subset}")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / TASKS).write_text(found, encoding="utf-8")
-        except OSError as error:
-            raise BenchError(f"--out {out}: {error.strerror}") from error
-        return out / TASKS
-
-    def pull(self, tasks: list[Task]) -> None:
-        """Fetch missing images before anything is timed."""
-        self._tell(self.run(CONTAINERS, "pull", *dict.fromkeys(task.image for task in tasks if task.image)))
-
-    def clean(self, out: Path | None) -> None:
-        """Remove the containers that a run in this directory left."""
-        if out is not None:
-            self._tell(self.run(CONTAINERS, "clean", batch_label(out)))
-
-    def run(self, module: str, *arguments: str, say: str = "docker") -> str:
-        """Run a module, as ``run_in``."""
-        return run_in(self._framework, self._python, module, *arguments, say=say)
-
-    def _tell(self, said: str) -> None:
-        for line in said.splitlines():
-            print_notice(line)
+def _containers(agent: Environment, *arguments: str) -> None:
+    """Fetch images (``pull IMAGE ...``) or remove a batch's containers (``clean LABEL``), and print the messages."""
+    for line in agent.run(CONTAINERS, *arguments, asked="docker").splitlines():
+        print_notice(line)

@@ -1,4 +1,4 @@
-"""Tasks for real agents: reads JSON lines with SWE-bench's or Multi-SWE-bench's fields, prepares a folder for each."""
+"""Tasks for real agents: reads files in the formats of SWE-bench and Multi-SWE-bench, and prepares workspaces."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empt
 
 
 class TaskError(Exception):
-    """A task cannot be started. Its program fails; the others go on."""
+    """A task cannot be started. Its program fails; other programs go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One line of the file."""
+    """One task: a line of the file."""
 
     instance_id: str
     problem_statement: str
@@ -54,37 +54,42 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
         repos: folder with clones of the repositories that tasks name, ORG/REPO or ORG__REPO.
 
     Raises:
-        BenchError: a fault; the message names the file, the line and the field.
+        BenchError: an invalid line; the message names the file, the line and the field.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"--tasks {path}: cannot read: {error}") from error
-    tasks = list(_tasks(path, lines, repos))
+    tasks: dict[str, Task] = {}
+    for where, data in objects_of(path, text):
+        task = _task(where, data, path.parent, repos)
+        if task.instance_id in tasks:
+            raise BenchError(f"{where}: instance_id: {task.instance_id!r} is there already")
+        tasks[task.instance_id] = task
     if not tasks:
         raise BenchError(f"--tasks {path}: no task in it")
-    return tasks
+    return list(tasks.values())
 
 
-def _tasks(path: Path, lines: list[str], repos: Path | None) -> Iterator[Task]:
-    seen: set[str] = set()
-    for number, line in enumerate(lines, 1):
+def objects_of(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON object in each line of ``text``, with its place (``FILE:LINE``). Empty lines are skipped.
+
+    Raises:
+        BenchError: a line is no JSON object; the message names the file and the line.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        task = _task(f"{path}:{number}", line, path.parent, repos)
-        if task.instance_id in seen:
-            raise BenchError(f"{path}:{number}: instance_id: {task.instance_id!r} is there already")
-        seen.add(task.instance_id)
-        yield task
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise BenchError(f"{path}:{number}: not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise BenchError(f"{path}:{number}: expected an object")
+        yield f"{path}:{number}", data
 
 
-def _task(where: str, line: str, base: Path, repos: Path | None) -> Task:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise BenchError(f"{where}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise BenchError(f"{where}: expected an object")
+def _task(where: str, data: dict[str, Any], base: Path, repos: Path | None) -> Task:
     if "org" in data:
         data = _as_swe_bench(where, data)
     instance_id = _text(where, data, "instance_id")
@@ -116,10 +121,10 @@ def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
         raise BenchError(f"{where}: resolved_issues: expected a list with an issue in it")
     if not isinstance(base, dict):
         raise BenchError(f"{where}: base: expected an object with sha")
-    said = (issues[0].get(part) for part in ("title", "body"))
+    texts = (issues[0].get(part) for part in ("title", "body"))
     return {
         "instance_id": data.get("instance_id") or f"{org}__{repo}-{number}",
-        "problem_statement": "\n\n".join(part.strip() for part in said if isinstance(part, str) and part.strip()),
+        "problem_statement": "\n\n".join(text.strip() for text in texts if isinstance(text, str) and text.strip()),
         "repo": f"{org}/{repo}",
         "base_commit": _text(f"{where}: base", base, "sha"),
         "number": number,
@@ -140,7 +145,7 @@ def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]
 
 
 def _clone(repos: Path, repository: str) -> Path:
-    """The folder of a repository's clone."""
+    """Return the folder of a repository's clone."""
     flat = repos / repository.replace("/", "__")
     return flat if flat.is_dir() else repos / repository
 
@@ -160,7 +165,7 @@ def prepare_workspace(task: Task, workspace: Path) -> None:
     """Make a fresh copy of the task's code and commit it, so that ``git diff`` shows the agent's changes only.
 
     Raises:
-        TaskError: the folder or the commit does not exist, or git is missing.
+        TaskError: the folder or the commit does not exist, or git is not installed.
     """
     if task.folder is None and not task.empty:
         named = f" or give --repos, a folder with a clone of {task.repository}" if task.repository else ""
@@ -196,7 +201,7 @@ def _commit(workspace: Path) -> None:
 
 
 def _checked_out(clone: Path, commit: str, workspace: Path) -> None:
-    """Fetch this commit only. Later commits could contain the solution."""
+    """Check out this commit without any later ones, which could contain the solution."""
     workspace.mkdir(parents=True)
     _git(workspace, "init", "-q")
     _git(workspace, "fetch", "-q", "--depth", "1", f"file://{clone}", commit)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
@@ -25,6 +24,7 @@ from continuum_traces.synth import bundled
 
 from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
+from continuum_bench.invocation import command_line
 from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.sweep.command import exit_code, play_grid
@@ -36,9 +36,9 @@ POLICY_COST = Path("benchmarks") / "policy_cost.py"
 WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
 STEPS = {"quick": "150", "full": "300"}
 BASE = "continuum"
-"""The policy that figures of kind ratios compare all others with."""
+"""Figures of kind ratios compare all other policies with this policy."""
 NO_HINTS = "no hints"
-"""What figures of kind hints compare with: the same policy without them."""
+"""Figures of kind hints compare each policy with the same policy without hints."""
 SWEPT = ("lines", "ratios", "hints", "queue", "estimates")
 """Kinds of figures whose cells are known before the first is played."""
 
@@ -51,21 +51,16 @@ def run_figure(options: FigureOptions) -> int:
     where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces or ())])
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
-        raise BenchError(f"figure {spec.name}: --dry-run: it has no cells, or finds them as it goes")
+        raise BenchError(f"figure {spec.name}: --dry-run: this figure has no cells, or finds them while it is played")
     if options.overrides and spec.kind in ("tools", "overhead"):
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     if options.limits and spec.kind != "goodput":
-        raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: for figure goodput")
+        raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: only for figure goodput")
     if options.traces and spec.kind == "overhead":
         raise BenchError(f"figure {spec.name}: --traces {options.traces[0]}: this figure plays no programs")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
-    if spec.kind == "tools":
-        return _tools(spec, options, out)
-    if spec.kind == "overhead":
-        return _overhead(spec, options, out)
-    if spec.kind == "goodput":
-        return _goodput(spec, options, out)
-    return _sweep(spec, options, out)
+    play = {"tools": _tools, "overhead": _overhead, "goodput": _goodput}.get(spec.kind, _sweep)
+    return play(spec, options, out)
 
 
 def list_figures() -> int:
@@ -107,9 +102,9 @@ def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"], _command())
+    study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"])
     with store.locked():
-        rows = summarize_goodput(study.run(_now(), options.quiet))
+        rows = summarize_goodput(study.run())
         if rows:
             write_tables(read_sweep(out))
             write_json(out / "goodput.json", goodput_json(rows))
@@ -125,15 +120,15 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     panels, table = tools_figure(workloads)
     if not panels:
         raise BenchError("figure tool-times: the traces hold no tool times")
-    _made(out)
+    _create_out(out)
     _write(spec, options, out, panels, table, [])
     return 0
 
 
 def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    """Run the benchmark of a scheduling step. It measures this machine, so it runs alone and cannot be resumed."""
+    """Run the benchmark of a scheduling step, which measures this machine. It cannot be resumed."""
     if not POLICY_COST.is_file():
-        raise BenchError(f"figure overhead: runs {POLICY_COST}; give the command in a checkout of the repository")
+        raise BenchError(f"figure overhead: needs {POLICY_COST}; run it in a checkout of the repository")
     arguments = ["--json", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
     done = subprocess.run([sys.executable, str(POLICY_COST), *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -144,7 +139,7 @@ def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
         [name, *(f"{arms[name]:.0f} ({arms[name] / arms['stock']:.3f})" for arms in steps_us.values())]
         for name in next(iter(steps_us.values()))
     ]
-    _made(out)
+    _create_out(out)
     _write(spec, options, out, [], TextTable(headings, rows), [])
     return 0
 
@@ -158,9 +153,10 @@ def _write(
     warnings: Sequence[str],
 ) -> None:
     """Write figure.svg, figure.png, figure.md and report.html, and print the table."""
-    facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", " ".join(_command()))]
+    command = " ".join(command_line())
+    facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", command)]
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
-    text = "\n".join([f"`{' '.join(_command())}`", "", *table.markdown(), ""])
+    text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     without_gpu = spec.kind in ("tools", "overhead")
     print_table(table, spec.title if without_gpu else f"{spec.title}: {MODELLED['virtual']}")
@@ -171,25 +167,17 @@ def _write(
 
 
 def _reading(spec: FigureSpec) -> str:
-    """The text of the page that explains its bars and ratios."""
-    found = {
+    """Return the text of the page that explains its bars and ratios."""
+    texts = {
         "lines": READING,
         "ratios": RATIO_READING.format(base=BASE),
         "hints": RATIO_READING.format(base=NO_HINTS),
         "goodput": GOODPUT_READING,
     }
-    return found.get(spec.kind, "")
+    return texts.get(spec.kind, "")
 
 
-def _made(out: Path) -> None:
+def _create_out(out: Path) -> None:
     if (out / "report.html").exists() and not (out / "figure.md").exists():
         raise RunDirError(f"{out}: holds something else already; choose another --out")
     create(out)
-
-
-def _command() -> list[str]:
-    return ["continuum-bench", *sys.argv[1:]]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -15,15 +15,22 @@ from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
 
 Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "overhead", "goodput"]
-"""lines: a sweep's metric against an axis. ratios: mean JCT to ``continuum``'s, point by point. hints: mean
-JCT to the same policy's without hints. queue: waiting by
-program. estimates: eta and T over time. tools: tool times of traces. overhead: cost of a scheduling step. goodput:
-bisection over the load."""
+"""What a figure shows.
+
+lines      a metric of a sweep against one of its axes
+ratios     mean JCT divided by ``continuum``'s, at each point of the grid
+hints      mean JCT divided by that of the same policy without hints
+queue      the waiting time of each program
+estimates  the estimates eta and T over time
+tools      tool times of traces
+overhead   the cost of a scheduling step
+goodput    the highest load within a limit on the mean JCT, found by bisection
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """One experiment."""
+    """One of the papers' experiments."""
 
     name: str
     title: str
@@ -44,10 +51,10 @@ class FigureSpec:
     """For kind goodput: the ``tolerance`` of the search, and the limits for quick and for full."""
 
     def sweep(self, mode: str, traces: Sequence[Path], overrides: Sequence[str] = ()) -> Grid:
-        """The grid to play.
+        """Return the grid to play.
 
         Raises:
-            BenchError: an override that does not fit, or a trace that does not exist.
+            BenchError: an override is invalid, or a trace does not exist.
         """
         raw = {**self.grid, **(self.full if mode == "full" else self.quick), "plot": dict(self.plot)}
         where = f"figure {self.name}"
@@ -59,15 +66,15 @@ class FigureSpec:
 
 
 def figure_names() -> list[str]:
-    found = (files("continuum_bench") / "figures").iterdir()
-    return sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml"))
+    entries = (files("continuum_bench") / "figures").iterdir()
+    return sorted(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
 
 
 def load_figure(name: str) -> FigureSpec:
-    """The experiment of that name.
+    """Read the experiment of this name.
 
     Raises:
-        BenchError: there is no such figure, or its file lacks a field.
+        BenchError: no figure has this name, or its file lacks a field.
     """
     if name not in figure_names():
         raise BenchError(f"figure {name}: {which(name, figure_names())}")

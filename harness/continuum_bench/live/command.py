@@ -1,4 +1,4 @@
-"""``--base-url URL``: play a workload against a live server and record it."""
+"""``--base-url URL``: plays a workload against a live server, measured from the client's side, and records it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
 
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line, default_out
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
@@ -40,12 +41,12 @@ from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields that must be equal in a resumed run and the run that it continues."""
+"""Manifest fields in which a resumed run must agree with the run that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveRun:
-    """Everything that is known before the load starts."""
+    """The settings of a run, complete before the load starts."""
 
     endpoint: Endpoint
     load: LoadOptions
@@ -66,7 +67,7 @@ class _LiveRun:
         guards = (f"guards: {state['guards']}",) if "guards" in state else ()
         return Manifest(
             created=_now().isoformat(timespec="milliseconds"),
-            command=tuple(["continuum-bench", *sys.argv[1:]]),
+            command=command_line(),
             continuum_version=version("continuum-ttl"),
             versions={"vllm": endpoint.vllm_version or "not said", "python": platform.python_version()},
             engine="endpoint",
@@ -83,9 +84,9 @@ class _LiveRun:
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
     """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
-    run = _settle(name, base_url, options, live)
+    run = _prepare(name, base_url, options, live)
     with locked(run.out):
-        _open(run, live.resume is not None)
+        _create_or_check(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
         facts = run.workload.facts
         if not options.quiet:
@@ -107,8 +108,9 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     return 1 if failed else 0
 
 
-def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
-    _check(options, live)
+def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
+    if live.resume is not None and not (live.resume / MANIFEST).exists():
+        raise BenchError(f"--resume {live.resume}: holds no run")
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
@@ -125,18 +127,11 @@ def _settle(name: str, base_url: str, options: RunOptions, live: LiveOptions) ->
         window=window,
         plans=plans,
         label=live.label or endpoint.policy,
-        out=live.resume or options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}",
+        out=live.resume or options.out or default_out(name),
         processes=live.processes,
         scheduler_records=live.scheduler_records,
         quiet=options.json_output or options.quiet,
     )
-
-
-def _check(options: RunOptions, live: LiveOptions) -> None:
-    if live.resume is not None and options.out is not None:
-        raise BenchError("--resume and --out: --resume names the directory already")
-    if live.resume is not None and not (live.resume / MANIFEST).exists():
-        raise BenchError(f"--resume {live.resume}: holds no run")
 
 
 def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
@@ -182,8 +177,8 @@ def _now() -> datetime:
 # ------------------------------------------------------------------------------------------ directories
 
 
-def _open(run: _LiveRun, resumed: bool) -> None:
-    """Make the directory, or check that it holds the run to resume.
+def _create_or_check(run: _LiveRun, resumed: bool) -> None:
+    """Create the directory, or check that it holds the run to resume.
 
     Raises:
         RunDirError: the directory holds a run already.
@@ -201,9 +196,9 @@ def _open(run: _LiveRun, resumed: bool) -> None:
 def _check_same(run: _LiveRun, folder: Path, seed: int | None = None) -> None:
     before, now = read_manifest(folder), run.manifest(next(iter(run.plans)) if seed is None else seed)
     for name in MUST_AGREE:
-        ours, theirs = getattr(now, name), getattr(before, name)
-        if json.loads(json.dumps(ours)) != theirs:
-            raise BenchError(f"--resume {folder}: {name} differs: {theirs!r} there, {ours!r} now")
+        new, old = getattr(now, name), getattr(before, name)
+        if json.loads(json.dumps(new)) != old:
+            raise BenchError(f"--resume {folder}: {name} differs: {old!r} there, {new!r} now")
 
 
 def _folder(run: _LiveRun, seed: int) -> Path:
@@ -214,7 +209,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
-    """Play one seed, or the programs of it that are left. None if Ctrl-C stopped it."""
+    """Play one seed, or those of its programs that did not finish before. None: Ctrl-C stopped the run."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
@@ -232,7 +227,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
     if not run.quiet and sys.stderr.isatty():
         sys.stderr.write("\n")
     if run.scheduler_records is not None:
-        time.sleep(1.0)  # the server writes its record up to a quarter of a second late
+        time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
@@ -246,7 +241,7 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
 
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """The run's manifest, its plan, the second of the run at which it begins, and the date now."""
+    """Return the run's manifest, its plan, the second on the run's clock at which it begins, and the date now."""
     manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
     if not (folder / MANIFEST).exists():
         write_run_manifest(create(folder), manifest)

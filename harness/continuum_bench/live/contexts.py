@@ -1,6 +1,6 @@
-"""A program's context on a real server: token ids with exact lengths, or text with approximate lengths.
+"""A program's context for a real server: token ids with exact lengths, or text with approximate lengths.
 
-No two plays share the new tokens that they add. Prefixes therefore match exactly where those of a real agent would.
+The new tokens of each program are its own. Prefixes therefore match exactly where those of a real agent would.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from continuum_traces.schema import Program, Turn
 from continuum_bench.live.http import Reply
 
 LOWEST_ID, HIGHEST_ID = 1000, 8000
-"""Ids of ordinary tokens in all common vocabularies; special tokens lie outside. Every id has four digits."""
+"""Range of ids that are ordinary tokens in all common vocabularies. Every id has four digits."""
 
 _ID_TEXTS = np.array([b"%d," % token for token in range(LOWEST_ID, HIGHEST_ID)])
 
@@ -24,13 +24,12 @@ _ID_TEXTS = np.array([b"%d," % token for token in range(LOWEST_ID, HIGHEST_ID)])
 class TokenContext:
     """Prompts as token ids, with exact lengths, for ``/v1/completions``.
 
-    The prompt is stored in the form in which it is sent (``"1234,5678,"``). So a turn encodes only its new tokens and
-    copies the rest.
+    The prompt is stored as it is sent (``"1234,5678,"``), so that a turn encodes only its new tokens.
 
     Args:
-        program: the trace.
-        key: seeds the new tokens; equal keys give equal prompts, different ones share none.
-        shared_key: seeds the prefix that programs of one ``shared_prefix_id`` have in common.
+        program: the program to play.
+        key: seed of the new tokens. Equal keys give equal prompts; different keys give prompts without a common prefix.
+        shared_key: seed of the prefix that programs with the same ``shared_prefix_id`` have in common.
     """
 
     path = "/completions"
@@ -51,7 +50,7 @@ class TokenContext:
         self._prompt += _ids(f"{self._key}/{index}", tokens)
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
-        """Append what the model generated; if the server returned no ids, other ids of the same number."""
+        """Append the generated tokens, or as many other ids if the server returned none."""
         if len(answer.token_ids) == turn.output_tokens:
             carried = answer.token_ids[turn.output_tokens - turn.carried :]
             self._prompt += b"".join(b"%d," % token for token in carried)
@@ -59,13 +58,13 @@ class TokenContext:
             self._prompt += _ids(f"{self._key}/{index}/answer", turn.carried)
 
     def body(self, turn: Turn) -> dict[str, Any]:
-        """The turn's part of its request."""
+        """Return the part of the request that depends on the turn."""
         lengths = {"max_tokens": turn.output_tokens, "min_tokens": turn.output_tokens, "ignore_eos": True}
         return {"prompt": msgspec.Raw(b"[" + self._prompt[:-1] + b"]"), "return_token_ids": True, **lengths}
 
 
 class TextContext:
-    """Prompts as text, for ``/v1/chat/completions``, which takes no token ids. Lengths are right to a few per cent.
+    """Prompts as text, for ``/v1/chat/completions``, which takes no token ids. Lengths are correct to a few per cent.
 
     Words are drawn from a list of common words, most of which are one token in every vocabulary. The number of tokens
     per word is corrected after each turn by the prompt length that the server reports.
@@ -83,20 +82,20 @@ class TextContext:
             self._messages.append({"role": "system", "content": text})
 
     def keep(self, tokens: int) -> None:
-        """Text is never cut, because the number of tokens of its words is not known exactly."""
+        """Keep everything: text is never cut, because the number of tokens of its words is not known exactly."""
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         self._messages.append({"role": "user", "content": self._words(f"{self._key}/{index}", max(1, tokens))})
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
-        """Append the whole answer, and correct the tokens per word by the length that the server reports."""
+        """Append the whole answer, and correct the number of tokens per word by the reported prompt length."""
         self._messages.append({"role": "assistant", "content": answer.text or "(no text)"})
         if answer.prompt_tokens:
             words = sum(len(message["content"].split()) for message in self._messages)
             self.tokens_per_word = min(4.0, max(0.25, answer.prompt_tokens / max(1, words)))
 
     def body(self, turn: Turn) -> dict[str, Any]:
-        """The turn's part of its request."""
+        """Return the part of the request that depends on the turn."""
         return {"messages": self._messages, "max_tokens": turn.output_tokens}
 
     def _words(self, key: str, tokens: int) -> str:
@@ -104,7 +103,7 @@ class TextContext:
 
 
 def _ids(key: str, count: int) -> bytes:
-    """``count`` ids, drawn with ``key`` as seed, as JSON text: four digits and a comma each."""
+    """Return ``count`` random ids as JSON text (four digits and a comma each). ``key`` is the seed."""
     drawn = np.frombuffer(hashlib.shake_128(key.encode()).digest(2 * count), np.uint16)
     return _ID_TEXTS[drawn % len(_ID_TEXTS)].tobytes()
 

@@ -1,7 +1,7 @@
-"""The load generator. Programs arrive as planned; each plays its turns in a closed loop and waits for its tools.
+"""The load generator. Programs arrive as planned. Each plays its turns one after another, with pauses for its tools.
 
-Latency counts from the instant at which a turn was due, not from the instant at which it was sent. A generator that is
-late therefore shows as lateness and not as a faster server.
+Latency is measured from the instant at which a turn was due, not from the instant at which it was sent. A delay of the
+generator is therefore not mistaken for a faster server.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from continuum_traces.token_gaps import gaps_ms
 
 from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
-from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
+from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
+from continuum_bench.workload.arrivals import Lanes
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 KEEPALIVE_S = 4.0
-"""Idle connections are closed before the server closes them (uvicorn, and so vLLM and SGLang, after 5 s)."""
+"""Idle connections are closed after this time, before the server closes them (vLLM and SGLang: after 5 s)."""
 
 PROBE_S = 0.02
-"""Interval at which the event loop's lag is measured."""
+"""Interval in seconds at which the event loop's lag is measured."""
 
 MAX_RETRY_AFTER_S = 600.0
 EXACT_LENGTHS = ("vllm", "sglang")
@@ -37,7 +38,7 @@ EXACT_LENGTHS = ("vllm", "sglang")
 
 
 class Sink(Protocol):
-    """Receives the records of a run, each when it is known."""
+    """Receives each record of a run as soon as it is complete."""
 
     def arrived(self, record: ArrivalRecord) -> None: ...
 
@@ -46,15 +47,15 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A program being played."""
+    """The state of a program that is being played."""
 
     play: LivePlay
     context: TokenContext | TextContext
     conversation: Conversation[Reply]
     sent_s: float | None = None
-    """The instant at which the present turn was sent; None between turns."""
+    """The instant at which the current turn was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
-    """Kinds of error of the present turn's failed tries."""
+    """Kinds of the errors of the current turn's failed tries."""
 
 
 class LoadDriver:
@@ -86,10 +87,10 @@ class LoadDriver:
         return self._clock() - self._zero_s
 
     async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, zero_s: float | None = None) -> None:
-        """Play all programs. If it is cancelled (Ctrl-C), turns that are out are recorded as unfinished.
+        """Play all programs. If cancelled (Ctrl-C), record the turns that have no answer yet as unfinished.
 
         Args:
-            plays: in order of arrival. With ``lanes`` their arrival times are ignored.
+            plays: the programs in order of arrival. With ``lanes`` their arrival times are ignored.
             lanes: fixed concurrency; None: programs arrive at their arrival times.
             zero_s: the clock's value at instant 0 of the run; None: now.
         """
@@ -126,17 +127,17 @@ class LoadDriver:
             waiting, start_s = iter(plays), max(0.0, self.now_s())
             step_s = lanes.ramp_s / lanes.number
             played = [self._lane(waiting, start_s + lane * step_s) for lane in range(lanes.number)]
-        along = [asyncio.create_task(one) for one in (self._probe(), self._client.read_along())]
-        tasks = [asyncio.create_task(one) for one in played]
+        helpers = [asyncio.create_task(self._probe()), asyncio.create_task(self._client.read_along())]
+        tasks = [asyncio.create_task(program) for program in played]
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in (*along, *tasks):
+            for task in (*helpers, *tasks):
                 task.cancel()
-            await asyncio.gather(*along, *tasks, return_exceptions=True)
+            await asyncio.gather(*helpers, *tasks, return_exceptions=True)
 
     async def _lane(self, waiting: Iterator[LivePlay], first_s: float) -> None:
-        """Play one program after the other. All lanes take their programs from ``waiting``."""
+        """Play programs one after another. All lanes take them from the same ``waiting``."""
         await self._sleep_until(first_s)
         due_s = first_s
         for play in waiting:
@@ -202,7 +203,7 @@ class LoadDriver:
         return not isinstance(result, Failed)
 
     def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:
-        """End the program at its present turn, or at the next one if no turn is out."""
+        """Record a failure of the program's current turn, or of its next turn if none was sent."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
         failed = Failed(sent_s, finish_s, error, under_way.failed_tries)
         go_on(under_way.conversation, failed, self._sink.turn)
@@ -229,7 +230,7 @@ class LoadDriver:
         return answered
 
     async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> Reply:
-        """Send one turn's request. A try that failed is repeated with the same ids if that may help."""
+        """Send the request of one turn. A failed try is repeated with the same ids if that may help."""
         options, path = self._options, under_way.context.path
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
         body = _lengths(body, options.dialect.name)
@@ -257,12 +258,12 @@ class LoadDriver:
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def _without_key(self, text: str) -> str:
-        """Remove the key: some servers repeat the key that they refuse."""
+        """Remove the API key from a message: some servers quote a key that they refuse."""
         key = self._options.api_key
         return text if key is None else text.replace(key, "***")
 
     async def _release(self, program_id: str) -> None:
-        """Ask the server to release what it holds for the program. Errors are only counted."""
+        """Ask the server to release the program's KV cache. Errors are only counted."""
         release = self._options.dialect.release(program_id) if self._options.release else None
         if release is None:
             return
@@ -275,15 +276,15 @@ class LoadDriver:
             self.counters.errors["release"] += 1
 
     async def _sleep_until(self, instant_s: float) -> None:
-        """Sleep until the instant, never less: an event loop's timers may fire up to a millisecond early."""
+        """Sleep until the instant. Timers of an event loop may fire a millisecond early, so the sleep is repeated."""
         while (remaining := instant_s - self.now_s()) > 0:
             await asyncio.sleep(max(remaining, 0.001))
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Switch the garbage collector off. With thousands of programs a collection stops the event loop for 100 ms, and
-    requests leave no reference cycles (14,400 requests left none)."""
+    """Switch the garbage collector off inside the block. With thousands of programs, one collection blocks the event
+    loop for 100 ms, and requests leave no reference cycles (14,400 requests left none)."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -294,7 +295,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:
-    """Set the answer's length as the dialect allows: exact if possible; for OpenAI under its newer name."""
+    """Set the answer's length as the dialect allows: the exact length if possible, for OpenAI its newer field."""
     if "messages" not in body:
         return body
     if dialect in EXACT_LENGTHS:

@@ -1,4 +1,4 @@
-"""Asks a server what it is, before the load starts."""
+"""Reads a server's models, version, policy and hardware before the load starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answer
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server, as it describes itself."""
+    """The facts that a server reports about itself."""
 
     base_url: str
-    """Up to and including /v1."""
+    """The URL up to and including /v1."""
     models: tuple[str, ...]
     max_model_len: int | None = None
     vllm_version: str | None = None
@@ -38,7 +38,7 @@ class Endpoint:
     """The random name that ``continuum-bench serve`` printed when it started this server; None: started otherwise."""
 
     def describe(self, model: str) -> str:
-        """Whose answers will be measured: ``server 3f9a1c2e (vLLM 0.32.0), model m, policy continuum``."""
+        """Describe the server in words: ``server 3f9a1c2e (vLLM 0.32.0), model m, policy continuum``."""
         kind = f"vLLM {self.vllm_version}" if self.vllm_version is not None else "not vLLM, or it does not say so"
         name = f"server {self.name}" if self.name else "a server that `continuum-bench serve` did not start"
         gpu = "" if self.emulated is None else "; its GPU is emulated"
@@ -50,7 +50,7 @@ class Endpoint:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of this kind of server; headers only if the kind is unknown."""
+        """The dialect of this kind of server; if the kind is unknown, the dialect that only sends headers."""
         if self.vllm_version is not None:
             return DIALECTS["vllm"]
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
@@ -62,7 +62,7 @@ class Endpoint:
 
     @property
     def modelled(self) -> tuple[str, ...]:
-        """What is modelled, for the manifest."""
+        """The modelled parts, for the manifest."""
         return () if self.emulated is None else MODELLED
 
     def hardware(self, model: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Endpoint:
 
 
 def probe_server(base_url: str, api_key: str | None) -> Endpoint:
-    """Ask the server what it is.
+    """Ask the server for its models, its version and Continuum's state.
 
     Raises:
         BenchError: no server answers, it refuses the key, or it serves no model.
@@ -118,16 +118,16 @@ def _get(url: str, api_key: str | None) -> Any:
 
 
 def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
-    """The JSON object at that URL; empty if there is none."""
+    """Return the JSON object at this URL; empty if there is none."""
     try:
-        found = _get(url, api_key)
+        answer = _get(url, api_key)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def kv_size(root: str) -> tuple[int | None, int | None]:
-    """(tokens, block size) of the KV pool, from vLLM's metrics; None: the metrics do not say."""
+    """Read the KV pool's size and block size, both in tokens, from vLLM's metrics; None: the metrics do not say."""
     try:
         with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
             text = answer.read().decode("utf-8", "replace")

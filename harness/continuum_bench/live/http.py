@@ -1,8 +1,8 @@
-"""Streamed requests, with as little work per chunk as possible.
+"""Streamed requests, with as little work for each chunk as possible.
 
-The instants of the chunks between the first token and the end do not matter, unless ``--token-times`` asks for them.
-They stay in the buffer until the end, or until all streams are read, which happens every few seconds. Reading each
-chunk as it comes would delay requests that have to be sent.
+Unless ``--token-times`` is given, the instants of the chunks between the first token and the end are not recorded.
+These chunks stay in the buffer until the stream ends, or until all streams are read, which happens every few seconds.
+Reading every chunk immediately would delay requests that are due.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reply:
     first_token_s: float | None = None
     finish_s: float = 0.0
     chunks_s: list[float] | None = None
-    """When each chunk with output tokens came; None: the client does not read every chunk when it comes."""
+    """The instant of each chunk with output tokens; None: chunks are not read immediately."""
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     prompt_tokens: int | None = None
@@ -96,7 +96,7 @@ class StreamingClient:
         session: the connections.
         clock: returns seconds.
         limit_s: a request that takes longer fails with kind ``timeout``.
-        every_chunk: read each chunk when it comes.
+        every_chunk: read each chunk immediately.
     """
 
     def __init__(self, session: aiohttp.ClientSession, clock: Clock, limit_s: float, every_chunk: bool = False) -> None:
@@ -107,7 +107,7 @@ class StreamingClient:
         self._open: set[_Stream] = set()
 
     async def post(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """POST, and read the stream to its last byte and not only to [DONE], so that the connection can be used again.
+        """Send a POST request and read its stream to the last byte, so that the connection can be used again.
 
         Raises:
             RequestFailed: no complete answer; ``kind`` says why.
@@ -127,8 +127,8 @@ class StreamingClient:
         except TimeoutError as error:
             raise RequestFailed("timeout", "the request took too long", again=True) from error
         if reply.first_token_s is None or not reply.ended:
-            what = "without a token" if reply.first_token_s is None else "in the middle of the answer"
-            raise RequestFailed("stream", f"ended {what}", again=True)
+            point = "without a token" if reply.first_token_s is None else "in the middle of the answer"
+            raise RequestFailed("stream", f"ended {point}", again=True)
         return reply
 
     async def _read(self, stream: _Stream) -> None:
@@ -145,8 +145,8 @@ class StreamingClient:
             stream.reply.finish_s = self._clock()
 
     async def read_along(self) -> None:
-        """Read all streams every ``READ_EVERY_S``, until cancelled: long answers must not fill the buffer, and
-        errors are seen early."""
+        """Read all streams every ``READ_EVERY_S`` until cancelled, so that long answers do not fill the buffer and
+        errors are noticed early."""
         while True:
             await asyncio.sleep(READ_EVERY_S)
             for stream in list(self._open):
@@ -173,7 +173,7 @@ class _Stream:
 
     def read_along(self) -> None:
         if self.content.is_eof() or self.content.exception() is not None:
-            return  # its end is being read
+            return  # ``ended`` handles the end of the stream
         try:
             self.take(self.content.read_nowait())
         except RequestFailed as error:
@@ -201,7 +201,7 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait: ``Retry-After`` is a number, or a date compared with the server's ``Date``.
+    """Return the seconds of ``Retry-After``, which is a number, or a date that is compared with the server's ``Date``.
 
     >>> retry_after_s({"Retry-After": "2"})
     2.0

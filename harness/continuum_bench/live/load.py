@@ -17,7 +17,7 @@ Prompts = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """Server and settings."""
+    """The server, and the settings of the load generator."""
 
     base_url: str
     """Up to and including /v1."""
@@ -29,23 +29,23 @@ class LoadOptions:
     """Part of the seed of every new token: runs with different salts share no prefix in the server's cache."""
     retries: int = LiveOptions.retries
     backoff_s: float = 0.5
-    """Wait before the first retry. It doubles for each further retry; up to a quarter is added at random. A longer
-    ``Retry-After`` replaces it."""
+    """Seconds before the first retry, doubled for each further retry. Up to a quarter is added at random. A longer
+    ``Retry-After`` takes precedence."""
     request_limit_s: float = LiveOptions.request_limit_s
     """A request that takes longer fails with kind ``timeout``."""
     program_limit_s: float | None = None
     """A program that takes longer is given up and counted as failed."""
     time_limit_s: float | None = None
-    """The run stops after so many seconds: running programs stay unfinished, further programs do not start."""
+    """The run stops after this many seconds. Running programs stay unfinished and no further program starts."""
     token_times: bool = False
-    """Read every chunk when it comes, and record the gaps between them."""
+    """Read every chunk immediately, and record the gaps between chunks."""
     release: bool = False
-    """Tell the server which programs were given up, so that it releases their KV."""
+    """Tell the server which programs were given up, so that it releases their KV cache."""
 
 
 @dataclass(slots=True)
 class LoadCounters:
-    """Counters of the load generator; written to engine.json."""
+    """Counters of the load generator, which are written to engine.json."""
 
     requests: int = 0
     retries: int = 0
@@ -56,7 +56,7 @@ class LoadCounters:
     programs_stopped: int = 0
     """Programs that were running when the run was stopped."""
     loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
-    """The event loop's lag at each probe: answers are read at most that late."""
+    """The event loop's lag at each probe: the largest delay with which answers are read."""
 
     def add(self, other: LoadCounters) -> None:
         """Add another process's counters."""
@@ -64,15 +64,6 @@ class LoadCounters:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.errors += other.errors
         self.loop_lag_s.extend(other.loop_lag_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Fixed concurrency: ``number`` programs at a time. A program starts when another one ends."""
-
-    number: int
-    ramp_s: float = 0.0
-    """The first programs start at equal intervals over this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +76,6 @@ class LivePlay:
     number: int
     counted: bool = True
     again: bool = False
-    """A resumed run plays the program again. The server releases the KV of the first attempt before the run starts."""
+    """A resumed run plays the program again. The server releases the KV cache of the first attempt beforehand."""
     hints: tuple[Tags, ...] = ()
     """As ``Job.hints``."""

@@ -1,4 +1,4 @@
-"""Which programs a live run plays, when they arrive, and which of them metrics count."""
+"""The plan of a live run: its programs, their arrivals, and which of them count in the metrics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from continuum_bench.errors import BenchError
-from continuum_bench.live.load import Lanes, LivePlay
+from continuum_bench.live.load import LivePlay
 from continuum_bench.options.declare import MOST
-from continuum_bench.workload.arrivals import lanes_of
+from continuum_bench.workload.arrivals import Lanes, lanes_of
 from continuum_bench.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The first and last programs, by order of arrival, that are load only. They are equal for all policies of a seed.
+    """The first and the last programs to arrive, which are played but do not count in the metrics.
 
-    Each field is a number of programs (``10``), or seconds (``60s``): the programs that arrive within so many seconds
-    of the start, or before the last arrival. These programs too are played to their end.
+    Each field is a number of programs (``10``) or a time (``60s``): the programs that arrive within these seconds after
+    the start, or before the last arrival. They are the same for all policies of a seed.
     """
 
     warm_up: str = "0"
@@ -25,14 +25,14 @@ class Window:
 
     @property
     def facts(self) -> dict[str, str]:
-        """For the manifest's workload; empty if every program counts."""
+        """The manifest's facts about the window; empty if every program counts."""
         given = {"warm_up": self.warm_up, "cool_down": self.cool_down}
         return {name: value for name, value in given.items() if value != "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is played for one seed."""
+    """The programs that are played for one seed."""
 
     plays: tuple[LivePlay, ...]
     """In order of arrival."""
@@ -41,23 +41,23 @@ class Plan:
 
 
 def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
-    """Equal arguments give equal plans.
+    """Return the plan of one seed. Equal arguments give equal plans.
 
     Raises:
         BenchError: the window is invalid, or no program is left to count.
     """
-    found = lanes_of(workload.arrivals.arrivals)
+    lanes = lanes_of(workload.arrivals.arrivals)
     plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0, hints=job.hints) for job in workload.jobs(seed)]
     plays.sort(key=lambda play: play.arrival_s)
-    first, end = _counted(window, [play.arrival_s for play in plays], found is None)
+    first, end = _counted(window, [play.arrival_s for play in plays], lanes is None)
     if first >= end:
         raise BenchError(f"--warm-up {window.warm_up}, --cool-down {window.cool_down}: no program is left to count")
     numbered = (replace(play, number=n, counted=first <= n < end) for n, play in enumerate(plays))
-    return Plan(tuple(numbered), None if found is None else Lanes(*found))
+    return Plan(tuple(numbered), lanes)
 
 
 def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple[int, int]:
-    """The index of the first program that counts, and the index after the last one."""
+    """Return the index of the first program that counts, and the index after the last one that counts."""
     warm, warm_is_time = read_edge("--warm-up", window.warm_up)
     cool, cool_is_time = read_edge("--cool-down", window.cool_down)
     if (warm_is_time or cool_is_time) and not open_loop:
@@ -68,10 +68,10 @@ def _counted(window: Window, times_s: Sequence[float], open_loop: bool) -> tuple
 
 
 def read_edge(option: str, text: str) -> tuple[float, bool]:
-    """(number, whether it means seconds).
+    """Read ``10`` (programs) or ``60s``. Returns the number, and whether it means seconds.
 
     Raises:
-        BenchError: neither a number of programs nor seconds.
+        BenchError: the text has another form.
     """
     seconds = text.endswith("s")
     try:

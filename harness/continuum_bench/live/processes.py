@@ -1,7 +1,7 @@
-"""A live run in several processes. Each plays a share of the programs; only the parent writes records.
+"""Plays a live run in one or several processes. Each plays a share of the programs; only the parent writes records.
 
-All processes share one clock and one instant 0. With fixed concurrency each process has a share of the lanes too. A
-process stops when its parent is gone.
+All processes share one clock and one instant 0. With fixed concurrency the lanes are divided among them too. A process
+stops when its parent has ended.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from continuum_traces.schema import ArrivalRecord, TurnRecord
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
-from continuum_bench.live.load import Lanes, LivePlay, LoadCounters, LoadOptions
+from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan
+from continuum_bench.workload.arrivals import Lanes
 
 START_S = 0.2
 """Seconds between the moment when all processes are ready and instant 0."""
 STOP_S = 10.0
-"""Seconds in which a process that is told to stop can report its unfinished turns."""
+"""Seconds that a stopping process has to report its unfinished turns."""
 
 
 def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
     """Play all programs.
 
     Args:
-        load: server and settings.
+        load: the server and the settings.
         plan: the programs.
         sink: receives every record, in this process.
         counters: the counts are added to these.
-        processes: number of processes; 1: this process plays.
-        elapsed_s: the instant on the run's clock at which it begins; above 0 if a run is resumed.
+        processes: number of processes. With 1, this process plays.
+        elapsed_s: the second on the run's clock at which it begins; above 0 if a run is resumed.
 
     Returns:
         False if Ctrl-C interrupted it.
@@ -59,12 +60,12 @@ def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, proc
 
 
 def _clock() -> float:
-    """A clock that all processes of a machine share."""
+    """Return the seconds of a clock that all processes of a machine share."""
     return time.perf_counter()  # noqa: TID251 - a process edge
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run it on uvloop if it is installed: it needs a fifth less CPU, and requests are sent more punctually."""
+    """Run a coroutine on uvloop if it is installed: it needs a fifth less CPU and sends requests more punctually."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -75,6 +76,8 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Team:
+    """The parent's side of the load processes."""
+
     def __init__(self, load: LoadOptions, plan: Plan, number: int, sink: Sink, counters: LoadCounters) -> None:
         self._sink, self._counters = sink, counters
         self._live: dict[Connection, BaseProcess] = {}
@@ -142,7 +145,7 @@ def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
 
 
 class _Pipe:
-    """The sink of a child process: sends the records to its parent."""
+    """The sink of a child process, which sends the records to the parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -155,20 +158,20 @@ class _Pipe:
 
 
 def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, connection: Connection) -> None:
-    """Body of a child process. The parent handles Ctrl-C."""
+    """Run as a child process. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver = LoadDriver(load, _Pipe(connection))
     connection.send("ready")
     try:
         zero_s = connection.recv()
         with suppress(asyncio.CancelledError):
-            _run(_until_told(driver, plays, lanes, zero_s, connection))
+            _run(_run_until_message(driver, plays, lanes, zero_s, connection))
         connection.send(driver.counters)
     except (OSError, EOFError):
-        return  # the parent is gone
+        return  # the parent has ended
 
 
-async def _until_told(
+async def _run_until_message(
     driver: LoadDriver, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float, connection: Connection
 ) -> None:
     """Play until the end, or until the parent sends a message or ends."""

@@ -1,4 +1,4 @@
-"""Measures a live server: prefill at growing lengths, decode steps at growing batches. Takes a few minutes."""
+"""Measures a live server's prefill times by prompt length and its decode times by batch size, in a few minutes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUEST_LIMIT_S = 600.0
 MIN_DECODE_POINTS = 4
 """One point more than the fit has coefficients."""
 DECODE_ROUNDS = 6
-"""Tries to measure a point on a disturbed server, before the profile is given up."""
+"""Number of attempts to measure a point on a server with other load, before the profile is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class _Profiler:
         return PrefillPoint(length, seconds)
 
     async def _decode(self, batch: int, context: int) -> DecodePoint:
-        """Seconds of a decode step: the difference between batches with long and short answers. Streamed chunks are not
-        timed, because a busy server may send several at once.
+        """Measure a decode step as the difference between batches with long and with short answers.
 
-        All prompts are put into the cache first, so that the requests start together and only decode.
+        Streamed chunks are not timed, because a busy server may send several at once. All prompts are put into the
+        prefix cache first, so that the requests start together and only decode.
         """
         prompts = [self._ids(context) for _ in range(batch)]
         await self._together(prompts, 1)
@@ -107,7 +107,7 @@ class _Profiler:
         return DecodePoint(batch, context + DECODE_TOKENS // 2, seconds)
 
     async def _together(self, prompts: Sequence[Sequence[int]], output: int) -> float:
-        """Seconds until all prompts are answered."""
+        """Send all prompts at once, and return the seconds until all are answered."""
         start_s = self._clock()
         await asyncio.gather(*(self._send(prompt, output) for prompt in prompts))
         return self._clock() - start_s
@@ -130,18 +130,18 @@ class _Profiler:
 
 
 def lengths_up_to(limit: int) -> list[int]:
-    """1K, 2K, 4K ... and the limit (SPEC 3); from 128 on if the limit is below 4K."""
+    """Return 1024, 2048, 4096 ... and the limit; the lengths begin at 128 if the limit is below 4096."""
     first = 1024 if limit >= 4096 else 128
-    found = []
+    lengths = []
     while first < limit:
-        found.append(first)
+        lengths.append(first)
         first *= 2
-    return [*found, limit]
+    return [*lengths, limit]
 
 
 def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
-    """The (batch, context) to measure, each at most half of the KV pool. If fewer than four fit, a grid of smaller
-    values."""
+    """Return the batch sizes and context lengths to measure, each pair at most half of the KV pool. If fewer than four
+    pairs of the usual grid fit, a grid of smaller values is used."""
     for batches, contexts in ((BATCHES, DECODE_CONTEXTS), ((1, 2, 4, 8), (limit // 16, limit // 4))):
         grid = [
             (batch, context)
@@ -151,4 +151,4 @@ def decode_grid(limit: int, kv_tokens: int) -> list[tuple[int, int]]:
         ]
         if len(grid) >= MIN_DECODE_POINTS:
             return grid
-    raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV, {limit} of a request")
+    raise BenchError(f"the server is too small to profile: {kv_tokens} tokens of KV cache, {limit} tokens in a request")

@@ -1,10 +1,9 @@
-"""``continuum-bench profile``: write the prefill and decode times of a live server, or modelled ones, to a file."""
+"""``continuum-bench profile``: write the prefill and decode times of a live server, or modelled times, to a file."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 import typer
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
@@ -18,7 +17,7 @@ from continuum_server.step_times.profile import (
     write_profile,
 )
 
-from continuum_bench.errors import BenchError
+from continuum_bench.invocation import utc_now
 from continuum_bench.options.serve import ProfileOptions
 
 DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in (512, 4096, 16384)]
@@ -27,8 +26,6 @@ DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in
 def write_profile_file(options: ProfileOptions) -> int:
     """Measure, fit the curves, write the file, and print how well the curves fit."""
     out = options.out
-    if not out.absolute().parent.is_dir():
-        raise BenchError(f"--out {out}: no such directory: {out.absolute().parent}")
     profile = _from_server(options, options.base_url) if options.base_url else _from_tables(options)
     write_profile(out, profile)
     typer.echo(_show("prefill seconds of n tokens", profile.prefill))
@@ -39,7 +36,7 @@ def write_profile_file(options: ProfileOptions) -> int:
 
 
 def _from_tables(options: ProfileOptions) -> Profile:
-    """A profile of the modelled step times."""
+    """Make a profile of the modelled step times."""
     gpu, model, tp = options.gpu, options.model, options.tp
     times = load_step_times(gpu, model, tp, options.step_overhead_ms, band=options.step_times)
     longest = find_model(model).max_context_tokens
@@ -48,7 +45,7 @@ def _from_tables(options: ProfileOptions) -> Profile:
     return make_profile(
         source=f"{times.provenance.kind} of {times.provenance.gpu} x {tp}: {times.provenance.source}",
         model=times.provenance.model,
-        created=_now(),
+        created=utc_now(),
         prefill=[PrefillPoint(n, times.prefill_s(n)) for n in lengths],
         decode=[DecodePoint(b, c, times.step_s((), b, b * c)) for b, c in DECODE_GRID],
         kv_tokens=capacity.tokens,
@@ -64,24 +61,20 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     api_key = os.environ.get("OPENAI_API_KEY") or None
     endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
-    found = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
+    measured = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
     return make_profile(
         source=f"{endpoint.base_url}, vLLM {endpoint.vllm_version or 'or another server'}",
         model=model,
-        created=_now(),
-        prefill=found.prefill,
-        decode=found.decode,
-        kv_tokens=found.kv_tokens,
-        block_size=found.block_size,
+        created=utc_now(),
+        prefill=measured.prefill,
+        decode=measured.decode,
+        kv_tokens=measured.kv_tokens,
+        block_size=measured.block_size,
         notes=("times to the first token include the request's own latency, which is the constant c",),
     )
 
 
-def _show(what: str, fit: PrefillFit | DecodeFit) -> str:
+def _show(title: str, fit: PrefillFit | DecodeFit) -> str:
     *coefficients, (_, worst) = asdict(fit).items()
     terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
-    return f"{what}: {terms}; worst point {worst:.1%} off"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return f"{title}: {terms}; worst point {worst:.1%} off"

@@ -1,10 +1,9 @@
-"""Writes the directory of a live run while it runs, and prepares the directory of a run that is resumed."""
+"""Writes the records of a live run while it runs, and prepares the directory of a run that is resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
@@ -19,11 +18,11 @@ from continuum_traces.run_dir import (
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
 INTERRUPTED = "interrupted.jsonl"
-"""File with the turns of programs that a resumed run played again."""
+"""File for the turns of programs that a resumed run plays again."""
 
 
 class LiveRecorder:
-    """The sink of one run. A record is on disk when the method returns.
+    """The sink of one run. A record is on disk when its method returns.
 
     Args:
         folder: the run's directory.
@@ -39,7 +38,7 @@ class LiveRecorder:
         self._on_progress = on_progress
         self.programs_ended = 0
         self.lateness_s: list[float] = []
-        """Seconds between due and sent, of every turn."""
+        """Seconds between the due and the sending instant of every turn."""
 
     def arrived(self, record: ArrivalRecord) -> None:
         self._arrivals.write(record)
@@ -54,28 +53,26 @@ class LiveRecorder:
     def __enter__(self) -> LiveRecorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._arrivals.close()
         self._turns.close()
 
 
 def finished_programs(folder: Path) -> frozenset[str]:
-    """The programs whose last turn got a complete answer."""
+    """Return the programs whose last turn got a complete answer."""
     if not (folder / TURNS).exists():
         return frozenset()
     return frozenset(record.program_id for record in read_turns(folder) if record.is_last and record.error is None)
 
 
 def keep_finished(folder: Path, finished: frozenset[str]) -> float:
-    """Keep only finished programs in the records; the turns of others are moved to interrupted.jsonl.
+    """Keep only finished programs in the records, and move the turns of other programs to interrupted.jsonl.
 
     Returns:
         The last recorded instant on the client's clock. The resumed run's clock continues from there.
 
     Raises:
-        RunDirError: a fault in a file, or a file that cannot be written.
+        RunDirError: a file is damaged or cannot be written.
     """
     last_s = 0.0
     if (folder / TURNS).exists():
@@ -104,12 +101,12 @@ def take_scheduler_records(source: Path, folder: Path, began_s: float, resumed_s
     Args:
         source: the server's record folder; with several replicas their records are merged.
         folder: the run's directory.
-        began_s: wall clock when the run began; earlier events belong to other runs.
-        resumed_s: wall clock when the run was last resumed.
-        kept: programs that had finished before; of other programs only events after ``resumed_s`` count.
+        began_s: wall-clock time at which the run began. Earlier events belong to other runs.
+        resumed_s: wall-clock time at which the run was last resumed.
+        kept: programs that had finished before then. Of other programs, only events after ``resumed_s`` are copied.
 
     Raises:
-        RunDirError: a fault in a file.
+        RunDirError: a file is damaged.
     """
     events = read_record(source, lambda e: e.t >= (began_s if e.program_id in kept else resumed_s))
     _replace(folder / EVENTS, events)

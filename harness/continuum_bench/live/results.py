@@ -1,9 +1,7 @@
-"""What a live run prints at its end, and the contents of engine.json."""
+"""The output of a live run at its end, and the contents of its engine.json."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +12,16 @@ from continuum_analysis.records.generator import LATE_S
 from continuum_analysis.report.page import write_report
 
 from continuum_bench.live.load import LoadCounters
-from continuum_bench.show import print_notice, print_summary
+from continuum_bench.show import print_json, print_notice, print_summary
 
 
 def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
-    """Write summary and report; print the table, and warnings about conditions that make the numbers unreliable."""
+    """Write the summary and the report, and print the table with warnings about unreliable numbers."""
     summary = write_summary(out)
     if report:
         write_report(out)
     if as_json:
-        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(out)}, indent=2) + "\n")
+        print_json({**summary.to_json(), "out": str(out)})
         return
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
@@ -32,7 +30,7 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
 
 
 def client_side(arm: ArmSummary) -> str:
-    """One line with the latencies that the clients measured."""
+    """Return one line with the latencies that the clients measured."""
     known = [(label, value) for label, metric in _CLIENT_SIDE if (value := arm.mean(metric)) is not None]
     parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
     return "client's side: " + (", ".join(parts) or "no turn was answered")

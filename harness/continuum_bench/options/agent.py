@@ -16,7 +16,7 @@ from continuum_bench.options.together import Needs
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions(Options):
-    """What all agent frameworks share."""
+    """Options of all agent frameworks. Fields without a sentence are no options; some frameworks declare them."""
 
     framework: ClassVar[str]
     environment: str = LOCAL
@@ -40,9 +40,9 @@ class AgentOptions(Options):
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Seed. It decides when and in which order programs arrive."""
     step_limit: Annotated[int | None, at_least(1)] = None
-    """Most turns of a program. Default: the limit in the framework's configuration."""
+    """Largest number of turns of a program. Default: the limit in the framework's configuration."""
     tool_limit_s: Annotated[int | None, at_least(1), typer.Option("--tool-limit")] = None
-    """Most seconds of one tool call. Default: the limit in the framework's configuration."""
+    """Longest duration of a tool call in seconds. Default: the limit in the framework's configuration."""
     dialect: str | None = None
     """How tags are sent to the server. Default: by the kind of server that answers."""
     content: Annotated[str, one_of("none", "digest", "full")] = "digest"
@@ -52,7 +52,7 @@ class AgentOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(AgentOptions):
-    """What the agents that work on code share."""
+    """Options of the agents that work on code."""
 
     repos: Path | None = None
     """Folder with git clones of the tasks' repositories, named ORG/REPO or ORG__REPO."""
@@ -72,7 +72,7 @@ class MiniSweOptions(CodeOptions):
     split: Annotated[str, Needs("subset")] = "dev"
     """Split of the dataset."""
     slice_spec: Annotated[str, typer.Option("--slice")] = ""
-    """Which of the tasks that --filter leaves are played, for example 0:5."""
+    """Range of the tasks to play, counted after --filter, for example 0:5."""
     filter_spec: Annotated[str, typer.Option("--filter")] = ""
     """Regular expression that the ids of instances begin with."""
     shuffle: bool = False
@@ -93,7 +93,7 @@ class BfclOptions(AgentOptions):
     category: str = "web_search_base"
     """web_search_base, web_search_no_snippet, or web_search for both."""
     part: Annotated[str, typer.Option("--slice")] = ":"
-    """START:STOP, which of the entries are played."""
+    """Range of the entries to play: START:STOP."""
     web: str = "live"
     """live (SerpAPI and the pages themselves), or a file with a recorded web."""
     record_web: Annotated[Path | None, WRITABLE, Needs("web", "live")] = None
@@ -119,7 +119,7 @@ class CommandOptions(AgentOptions):
 
     framework = "command"
     tasks: Path
-    """File of tasks (JSON lines): instance_id, problem_statement, and folder and test where there are any."""
+    """File of tasks (JSON lines): instance_id, problem_statement, and optionally folder and test."""
     check: str | None = None
     """Shell command that passes if a task without a test is solved. Default: the exit status of the agent."""
     repos: Path | None = None

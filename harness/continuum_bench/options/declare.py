@@ -18,11 +18,9 @@ from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 from continuum_traces.names import which
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
+from continuum_bench.errors import OptionError
+
 T = TypeVar("T")
-
-
-class OptionError(Exception):
-    """An option has a value that is not allowed. The message names the option and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ def is_set(value: Any) -> bool:
 
 def declared(options: type) -> Mapping[str, Option]:
     """Return the options that a dataclass and its bases declare, by field name."""
-    return _declared(cast(Any, options))  # mypy takes no class of dataclasses for hashable
+    return _declared(cast(Any, options))  # mypy does not know that a class is hashable
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Reads ``--policy-option POLICY.OPTION=VALUE``. A policy's options hold for its ``+offload`` arm too."""
+"""Reads ``--policy`` and ``--policy-option``. A policy's options apply to its ``+offload`` arm too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from continuum_server.policy.catalog import POLICIES, find_policy, read_options,
 from continuum_server.vllm_plugin.statistics_files import read_statistics
 from continuum_traces.names import which
 
-from continuum_bench.options.declare import OptionError
+from continuum_bench.errors import OptionError
 
 
 def arms_of(given: Sequence[str]) -> list[str]:
-    """The names in ``--policy A,B --policy C``.
+    """Return the names in ``--policy A,B --policy C``, each once.
 
     Raises:
-        OptionError: there is none.
-        PolicyError: a policy that does not exist.
+        OptionError: there is no name.
+        PolicyError: a policy does not exist.
     """
     names = list(dict.fromkeys(part.strip() for item in given for part in item.split(",") if part.strip()))
     if not names:
@@ -28,11 +28,11 @@ def arms_of(given: Sequence[str]) -> list[str]:
 
 
 def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The options in ``POLICY.OPTION=VALUE`` texts, by arm.
+    """Return the options in texts of the form ``POLICY.OPTION=VALUE``, by arm.
 
     Raises:
-        OptionError: a text of another form, or a policy that is not in this run.
-        PolicyError: an unknown policy, or an option that the policy lacks.
+        OptionError: a text has another form, or its policy is not in this run.
+        PolicyError: a policy is unknown or does not have the option.
     """
     raw: dict[str, dict[str, Any]] = {}
     for text in given:
@@ -49,11 +49,11 @@ def read_policy_options(given: Sequence[str], policies: Sequence[str]) -> dict[s
 
 
 def checked_options(arm: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an arm's policy; the files that they name have been read once.
+    """Return the options of an arm's policy. A file of statistics that they name is read once, to check it.
 
     Raises:
-        PolicyError: an unknown policy, or an option that the policy lacks.
-        StatisticsError: a file of statistics that is missing or has another form.
+        PolicyError: the policy is unknown or does not have an option.
+        StatisticsError: the file of statistics is missing or has another format.
     """
     policy = find_policy(arm)
     options = read_options(policy, given)

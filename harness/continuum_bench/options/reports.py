@@ -84,7 +84,7 @@ class SelfCheckOptions(Options):
 
 @dataclass(frozen=True)
 class SloOptions(Options):
-    """A service level objective, and how long programs take alone."""
+    """A service level objective, and the runs that slowdowns are measured against."""
 
     panel = SLO
 
@@ -99,7 +99,7 @@ class SloOptions(Options):
 
 @dataclass(frozen=True)
 class GateOptions(Options):
-    """Conditions on which the comparison fails."""
+    """Conditions under which the comparison fails."""
 
     panel = GATE
     rules = (Without("form", TABLE), Without("out", TABLE))

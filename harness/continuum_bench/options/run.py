@@ -11,6 +11,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
 
+from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
     FINITE,
@@ -18,7 +19,6 @@ from continuum_bench.options.declare import (
     NOT_NEGATIVE,
     SHARE,
     Limit,
-    OptionError,
     Options,
     at_least,
     at_most,
@@ -30,7 +30,7 @@ RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "
 """Panels of ``--help``."""
 
 MOST_BLOCKS = 10_000_000
-"""vLLM makes an object for each KV block: more would take longer than the run."""
+"""vLLM creates an object for each KV block. Creating more would take longer than the run."""
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 """Names of the bundled workloads, each a command."""
@@ -40,15 +40,19 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-
 HINTS = ("none", "tool", "tool_s", "kv_ttl", "remaining", "task")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
-NO_RATE = Without(
-    "arrivals", "these arrivals have a rate of their own", lambda form: form.startswith(("concurrency", "recorded:"))
-)
+
+def uses_rate(arrivals: str) -> bool:
+    """Return whether this form of ``--arrivals`` uses ``--jps``."""
+    return not arrivals.startswith(("concurrency", "recorded:"))
+
+
+NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
 PIPELINE = typer.Option("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
 Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
 
-# Options of more than one command:
+# Options that several commands have:
 Format = Annotated[
     str | None,
     typer.Option("--format", help="Format of the trace file. Default: recognised by itself.", rich_help_panel=WORKLOAD),
@@ -57,7 +61,7 @@ TokensReading = Annotated[
     str,
     one_of("context", "cumulative"),
     typer.Option(
-        help="What a profile's tokens per program mean: context (the final context) or cumulative (all turns' sum).",
+        help="Meaning of a profile's tokens per program: context (the final context) or cumulative (all turns' sum).",
         rich_help_panel=WORKLOAD,
     ),
 ]
@@ -75,7 +79,7 @@ ServedModel = Annotated[
 ]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Show the results only, without what runs and how far.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", help="Show only the results, without progress.", rich_help_panel=OUTPUT)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 
@@ -105,7 +109,7 @@ class TraceOptions(Options):
 
 @dataclass(frozen=True)
 class ArrivalOptions(Options):
-    """When programs arrive, and how long their tools take then."""
+    """When programs arrive, how long their tools take, and which hints they send."""
 
     panel = WORKLOAD
 
@@ -133,7 +137,7 @@ BAND = "band"
 
 @dataclass(frozen=True)
 class GpuOptions(Options):
-    """What step times are computed for."""
+    """The hardware and the model for which step times are computed."""
 
     panel = ENGINE
     rules = (SERVERS,)
@@ -145,32 +149,32 @@ class GpuOptions(Options):
     tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
     """Tensor parallel size: the number of GPUs of one replica."""
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step. Default: what vLLM's own work takes, by its version and the number of
-    requests."""
+    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
+    the number of requests."""
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
-    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
-    high. On other GPUs the three are the same."""
+    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
+    L40S): low, mid or high. On other GPUs the three are the same."""
 
 
 @dataclass(frozen=True)
 class EngineOptions(GpuOptions):
-    """What a virtual engine and a server have in common."""
+    """Options that a virtual engine and a server have in common."""
 
     panel = ENGINE
     rules = (SERVERS,)
 
     max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
-    """Most requests that run at the same time."""
+    """Largest number of requests that run at the same time."""
     chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
-    """Most tokens of one step: vLLM's max_num_batched_tokens."""
+    """Largest number of tokens in one step: vLLM's max_num_batched_tokens."""
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
     """Number of KV blocks. Default: as many as fit the GPU's memory."""
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     """Share of the GPU's memory that the engine uses."""
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
-    """Whose pinned KV a waiting request may take while other requests run: never (nobody's), waiting (that of programs
-    that arrived later and whose next request waits too), later (that of all programs that arrived later), anyone. With
-    policy, the policy decides."""
+    """Pinned KV that a waiting request may take while other requests run: never (none), waiting (of programs that
+    arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
+    programs). With policy, the policy decides."""
 
 
 @dataclass(frozen=True)
@@ -217,12 +221,12 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     panel = ENGINE
 
     step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
-    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes (A100, L40S): low, mid or
-    high; band plays every run at all three. On other GPUs the three are the same."""
+    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
+    L40S): low, mid or high; band plays every run at all three. On other GPUs the three are the same."""
     pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
     """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
-    """Tokens of one KV block."""
+    """Number of tokens in one KV block."""
     offload: Annotated[str | None, SERVERS] = None
     """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
     dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU, dram-100@pcie4/8 a link that 8 GPUs
@@ -282,15 +286,17 @@ class LiveOptions(Options):
     """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key. The key itself is never recorded."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, Without("out", "it names the directory already")] = None
     """Directory of a run to continue. Finished programs are kept and the others are played."""
     scheduler_records: Annotated[Path | None, FOLDER] = None
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
 
 
 def check_no_server_needed(options: RunOptions) -> None:
-    """Raises:
-    OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
+    """Check options for a run on the virtual engine.
+
+    Raises:
+        OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
     """
     if options.arrivals.startswith("concurrency"):
         raise OptionError(f"--arrivals {options.arrivals}: needs --base-url")

@@ -22,8 +22,8 @@ class ServeOptions(EngineOptions):
     """Options of ``serve``."""
 
     engine: str = "emulated"
-    """What computes: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted
-    or filler), cpu (a tiny model with random weights)."""
+    """Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted or
+    filler), cpu (a tiny model with random weights)."""
     model: str | None = None  # type: ignore[assignment]  # wider than its base
     """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
     policy: Annotated[str, typer.Option("--policy", "--scheduling-policy")] = defaults.POLICY
@@ -45,9 +45,9 @@ class ServeOptions(EngineOptions):
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     """Emulated engine: file of scripted answers (JSON lines)."""
     block_size: Annotated[int | None, at_least(1)] = None
-    """Tokens of one KV block. Default: the engine's choice."""
+    """Number of tokens in one KV block. Default: the engine's choice."""
     max_model_len: Annotated[int | None, at_least(1)] = None
-    """Most tokens of a prompt and its output together."""
+    """Largest number of tokens of a prompt and its output together."""
     record: Path | None = None
     """Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it."""
     statistics: Path | None = None
@@ -58,11 +58,11 @@ class ServeOptions(EngineOptions):
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """vLLM's parser of tool calls. With none, tool calls are not parsed."""
     max_ttl_s: float = GUARDS.max_ttl_s
-    """Most seconds that the KV of a finished turn is held."""
+    """Longest time in seconds for which the KV of a finished turn is held."""
     max_pinned_share: float = GUARDS.max_pinned_share
     """Largest share of the KV pool that may be pinned at the same time."""
     max_pins_per_client: int | None = GUARDS.max_pins_per_client
-    """Most pins that the programs of one API key hold. Default: no limit."""
+    """Largest number of pins that the programs of one API key hold. Default: no limit."""
     max_overtake_s: float = GUARDS.max_overtake_s
     """A request that has waited this many seconds is scheduled before all that came after it."""
     log: Path | None = None
@@ -80,7 +80,7 @@ class ProfileOptions(GpuOptions):
     out: Annotated[Path, WRITABLE]
     """File to write."""
     base_url: str | None = None
-    """Server to measure (its URL up to /v1). Without it the profile is made of the modelled step times."""
+    """Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step times."""
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
-    """How often each point is measured. The median counts."""
+    """Number of measurements of each point; their median is used."""

@@ -17,7 +17,7 @@ class BuildOptions(Options):
     model: str
     """The model: a config.json of Hugging Face, the folder that holds it, or a model that `doctor` lists."""
     gpu: str
-    """GPU whose measured kernels are asked."""
+    """GPU whose measured kernel times are used."""
     tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
     """Tensor parallel size: the number of GPUs of one replica."""
     name: str | None = None

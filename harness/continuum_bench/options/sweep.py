@@ -14,7 +14,7 @@ from continuum_bench.options.run import RUN, Jobs, Json, NoReport, Quiet
 
 @dataclass(frozen=True)
 class PlayerOptions(Options):
-    """What plays the cells."""
+    """Where the cells are played, and how many at the same time."""
 
     panel = RUN
 

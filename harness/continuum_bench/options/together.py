@@ -2,7 +2,7 @@
 
 A rule is part of the annotation of an option's type (``Needs("hints")``). A class of options can also have ``rules``,
 which hold for every option that the class itself declares. The rules apply to command lines and experiment files. The
-grid of a sweep may combine options freely: an option that has no effect beside the others is set to its default.
+grid of a sweep may combine options freely; the commands for its servers leave out options that break a rule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from continuum_bench.options.declare import Option, OptionError, Options, declared
+from continuum_bench.errors import OptionError
+from continuum_bench.options.declare import Option, Options, declared
 
 T = TypeVar("T", bound=Options)
 

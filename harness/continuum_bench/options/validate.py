@@ -14,12 +14,12 @@ from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Options, at
 from continuum_bench.options.run import ENGINE, MOST_BLOCKS, OUTPUT, PIPELINE, Json
 
 KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
-"""vLLM's, as far as they are modelled."""
+"""The types of vLLM's --kv-cache-dtype that are modelled."""
 
 
 @dataclass(frozen=True)
 class ValidateOptions(Options):
-    """What the server was, where its log does not say."""
+    """The settings of the logged server that its log does not record, or records wrongly."""
 
     panel = ENGINE
 
@@ -42,24 +42,25 @@ class ValidateOptions(Options):
     )
     """The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU."""
     enable_prefix_caching: bool | None = None
-    """Whether the server kept prompts' KV for later prompts that begin alike. Default: as in the log, or yes."""
+    """Whether the server used prefix caching. Default: as in the log, or yes."""
     kv_cache_dtype: Annotated[str | None, one_of(*KV_DTYPES)] = None
-    """Type of the numbers in KV. Default: as in the log, or auto (the model's own)."""
+    """Data type of the KV cache. Default: as in the log, or auto (the model's own)."""
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
-    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or estimated where it shows a
-    full pool, or as many as fit the GPU."""
+    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or an estimate if the log
+    shows a full pool, or as many as fit the GPU."""
     block_size: Annotated[int | None, at_least(1)] = None
-    """Tokens of one KV block. Default: as in the log, or 16."""
+    """Number of tokens in one KV block. Default: as in the log, or 16."""
     gpu_memory_utilization: Annotated[float | None, SHARE] = None
     """Share of the GPU's memory that the server used, if the number of KV blocks is not known. Default: as in the log,
     or 0.9."""
     vllm: str | None = None
     """Version of vLLM. Default: as in the log, or the newest."""
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step. Default: what vLLM's own work takes, by its version and the number of
-    requests."""
+    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
+    the number of requests."""
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
-    """How long attention takes on GPUs where nobody measured prompt chunks beside decodes: low, mid or high."""
+    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured: low, mid
+    or high."""
     fit: bool = False
     """Fit the overhead and a factor on attention to the first half of the requests, and report the second half."""
     report: Annotated[

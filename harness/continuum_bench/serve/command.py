@@ -26,9 +26,9 @@ TEARDOWN_S = 15
 
 
 def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> int:
-    """Start a server, print its address, and wait.
+    """Start a server, print its address, and wait until it ends.
 
-    Once the server is ready, the first signal lets running requests finish and the second stops it at once.
+    Once the server is ready, the first signal lets running requests finish, and the second signal stops it at once.
 
     Returns:
         0 after a signal; 1 if the server ended by itself.
@@ -44,7 +44,7 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
     except (ServerError, EmulatedError) as error:
         raise BenchError(str(error)) from error
     try:
-        _say_longest(config)
+        _print_longest(config)
         _start(server, options.ready_timeout_s)
         stopping = _stop_on_signals(server)
         _announce(server)
@@ -53,19 +53,19 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
         typer.echo(f"error: {error}", err=True)
         return 1
     finally:
-        server.kill()  # after a signal before it is ready: vLLM may wait ten minutes for a half-made engine
+        server.kill()  # vLLM that is stopped before it is ready may wait ten minutes for its engine
     return 0
 
 
 def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
-    """One server, or several behind a router."""
+    """Create one server, or several behind a router."""
     if options.replicas > 1:
         return Fleet(config, options.replicas, options.router, options.log, _say, options.health_port or 0)
     return Server(config, options.log)
 
 
-def _say_longest(config: ServerConfig) -> None:
-    """Print the length of the longest request if the KV blocks limit it, and not the user or the model."""
+def _print_longest(config: ServerConfig) -> None:
+    """Print the length of the longest request, if the number of KV blocks limits it."""
     longest = longest_request(config)
     if longest not in (None, config.max_model_len):
         tokens = "as many tokens as vLLM says in its log" if longest == "auto" else f"{longest} tokens"
@@ -104,7 +104,7 @@ def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerCon
 
 
 def _stop_on_signals(server: Server | Fleet) -> list[int]:
-    """Install the signal handlers. Returns the list of signals received so far, which grows."""
+    """Install the signal handlers. Returns a list to which each received signal is appended."""
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -122,16 +122,16 @@ def _stop_on_signals(server: Server | Fleet) -> list[int]:
 
 def _announce(server: Server | Fleet) -> None:
     config = server.config
-    what = {
+    note = {
         "gpu": "",
         "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
         "cpu": " on this CPU; a tiny model with random weights",
     }[config.engine]
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
-    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{what}")
+    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
     typer.echo(client_line(server.url, model_name(config)))
     if isinstance(server, Fleet):
         typer.echo(f"health: {server.health_url}")
-    for one in server.servers if isinstance(server, Fleet) else [server]:
-        typer.echo(f"state: {one.url}/continuum/state (server {one.name})")
+    for each in server.servers if isinstance(server, Fleet) else [server]:
+        typer.echo(f"state: {each.url}/continuum/state (server {each.name})")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""From the options of ``serve`` to the configuration of a server."""
+"""Converts the options of ``serve`` to the configuration of a server."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from continuum_bench.options.serve import ServeOptions
 def server_config(
     options: ServeOptions, policy_options: Mapping[str, Any], vllm_arguments: tuple[str, ...] = ()
 ) -> ServerConfig:
-    """The configuration of one server.
+    """Return the configuration of one server.
 
     Args:
-        options: of ``serve``.
-        policy_options: the policy's own options, already read.
-        vllm_arguments: options of vLLM's own, passed on as they are.
+        options: the options of ``serve``.
+        policy_options: the decoded options of the policy.
+        vllm_arguments: arguments that are passed on to vLLM.
 
     Raises:
-        BenchError: a guard out of range.
-        EmulatedError: a setting of the emulated GPU out of range.
+        BenchError: a limit on pins is out of range.
+        EmulatedError: a setting of the emulated GPU is out of range.
     """
-    of_gpu: tuple[str, ...] = ()
-    if options.engine == "gpu":  # on a real GPU vLLM itself takes these two
-        of_gpu = ("--tensor-parallel-size", str(options.tp))
-        of_gpu += ("--gpu-memory-utilization", str(options.gpu_memory_utilization))
+    if options.engine == "gpu":  # vLLM itself reads these two options if the GPU is real
+        vllm_arguments += ("--tensor-parallel-size", str(options.tp))
+        vllm_arguments += ("--gpu-memory-utilization", str(options.gpu_memory_utilization))
     return ServerConfig(
         engine=cast(EngineName, options.engine),
         policy=options.policy,
@@ -60,7 +59,7 @@ def server_config(
         tool_call_parser=None if options.tool_call_parser == "none" else options.tool_call_parser,
         drain_s=options.drain_s,
         gpus=options.tp,
-        vllm_arguments=vllm_arguments + of_gpu,
+        vllm_arguments=vllm_arguments,
     )
 
 

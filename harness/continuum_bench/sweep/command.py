@@ -1,17 +1,16 @@
-"""``continuum-bench sweep``: play the missing cells of a grid, then write its table, plot and report."""
+"""``continuum-bench sweep``: plays the missing cells of a grid, then writes the table, the plot and the report."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 
+from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.show import print_notice, print_table
+from continuum_bench.show import print_json, print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
 from continuum_bench.sweep.run import play_missing
@@ -31,16 +30,15 @@ def play_grid(
 ) -> int:
     """Play the cells of ``grid`` that are missing in ``out``, write the tables, and ``show`` what is complete.
 
-    With ``--dry-run`` only the names of the cells are printed. Returns the exit code, as ``run_sweep``.
+    With ``--dry-run``, only the names of the cells are printed. Returns the exit code, as ``run_sweep`` does.
     """
-    command = tuple(["continuum-bench", *sys.argv[1:]])
-    cells, store = plan(grid, out, command), SweepStore(out)
+    cells, store = plan(grid), SweepStore(out)
     if options.dry_run:
         for cell in cells:
             sys.stdout.write(f"{cell.name}{' (done)' if store.is_done(cell) else ''}\n")
         return 0
     with store.locked():
-        store.write_plan(grid, cells, command, datetime.now(UTC).isoformat(timespec="seconds"))
+        store.write_plan(grid, cells, utc_now())
         todo = sum(not store.is_done(cell) for cell in cells)
         if not options.quiet:
             print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play, into {out}")
@@ -69,7 +67,7 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
         if not options.quiet:
             print_notice(f"report: {page}")
     if options.json_output:
-        sys.stdout.write(json.dumps({**sweep.as_json(), "out": str(sweep.path)}, indent=2) + "\n")
+        print_json({**sweep.as_json(), "out": str(sweep.path)})
         return
     print_table(sweep.table(), f"{sweep.name}: {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():

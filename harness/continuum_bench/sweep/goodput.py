@@ -1,7 +1,8 @@
-"""Goodput: the highest JPS at which the mean JCT stays under a multiple of vllm's mean JCT without load.
+"""Goodput: the highest JPS at which the mean JCT stays below a multiple of vllm's mean JCT without load.
 
-It is searched for every point of a grid, policy and seed. Every rate that is tried is a cell of a sweep, so an
-interrupted search goes on where it stopped. Arrivals at another rate are the same sequence, stretched or compressed.
+There is one search for every point of a grid, policy and seed. Every rate that a search tries is a cell of a sweep, so
+an interrupted study continues where it stopped. The arrivals at another rate are the same sequence, stretched or
+compressed in time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import inf, sqrt
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found
 
+from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import SweepCell, group_of
@@ -21,7 +23,7 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
 UNLOADED_JPS = 1e-5
-"""About one program a day: programs hardly ever overlap."""
+"""The rate without load: about one program a day, so that programs hardly ever overlap."""
 MOST_STEPS = 24
 BASE = Arm("vllm", "vllm")
 
@@ -29,10 +31,10 @@ Search = Generator[float, float, float]
 
 
 def search(start_jps: float, limit_s: float, tolerance: float) -> Search:
-    """Yields a rate, is sent the mean JCT at that rate, and returns the highest rate within the limit.
+    """Find the highest rate within a limit: yield a rate to try, and receive the mean JCT at that rate.
 
     The mean JCT is assumed to grow with the rate. The returned rate is within the limit, and a rate at most
-    ``1 + tolerance`` times as high is not. The result is ``inf`` if there are so few programs that no rate exceeds it.
+    ``1 + tolerance`` times as high exceeds it. The result is ``inf`` if no rate exceeds the limit.
     """
     low, high, jps = 0.0, inf, _short(start_jps)
     for _ in range(MOST_STEPS):
@@ -58,7 +60,7 @@ def _short(jps: float) -> float:
 
 @dataclass(slots=True)
 class _Running:
-    """A search that is running."""
+    """A search and its state."""
 
     point: Point
     arm: Arm
@@ -69,12 +71,12 @@ class _Running:
     wanted: float
     result: float | None = None
 
-    def go_on(self, mean_s: float) -> None:
-        """Go on with the mean JCT that was measured at the rate ``wanted``."""
+    def advance(self, mean_s: float) -> None:
+        """Continue the search with the mean JCT that was measured at the rate ``wanted``."""
         try:
             self.wanted = self.steps.send(mean_s)
-        except StopIteration as found:
-            self.result = found.value
+        except StopIteration as end:
+            self.result = end.value
 
     @property
     def found(self) -> Found:
@@ -86,7 +88,7 @@ class GoodputStudy:
     """All searches of a figure. Each round plays one cell of every search.
 
     Args:
-        grid: its points give the workload, the engine, and with ``jps`` the first rate; it names the arms and seeds.
+        grid: the workloads, engines, arms and seeds. ``jps`` of a point is the first rate that is tried.
         factors: limits as multiples of vllm's mean JCT without load.
         tolerance: largest relative distance between a rate within the limit and one beyond it.
     """
@@ -98,16 +100,15 @@ class GoodputStudy:
         players: PlayerOptions,
         factors: Sequence[float],
         tolerance: float,
-        command: Sequence[str],
     ) -> None:
         self._grid, self._store, self._players = grid, store, players
-        self._factors, self._tolerance, self._command = factors, tolerance, command
+        self._factors, self._tolerance, self._created = factors, tolerance, utc_now()
         self._cells: list[SweepCell] = []
         self.outcome = Outcome()
 
-    def run(self, created: str, quiet: bool) -> list[Found]:
-        """The result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
-        unloaded = self._unloaded(created, quiet)
+    def run(self) -> list[Found]:
+        """Return the result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
+        unloaded = self._unloaded()
         if unloaded is None:
             return []
         searches = [
@@ -117,20 +118,20 @@ class GoodputStudy:
             for seed in point.seeds
             for arm in point.arms
         ]
-        while live := [one for one in searches if one.result is None]:
-            cells = [self._cell(one.point, one.wanted, one.arm, one.seed) for one in live]
-            means = self._play(list({cell.name: cell for cell in cells}.values()), created, quiet)
+        while live := [running for running in searches if running.result is None]:
+            cells = [self._cell(each.point, each.wanted, each.arm, each.seed) for each in live]
+            means = self._play(list({cell.name: cell for cell in cells}.values()))
             if means is None:
                 return []
-            for one, cell in zip(live, cells, strict=True):
-                one.go_on(means[cell.name])
-        return [one.found for one in searches]
+            for running, cell in zip(live, cells, strict=True):
+                running.advance(means[cell.name])
+        return [ended.found for ended in searches]
 
-    def _unloaded(self, created: str, quiet: bool) -> dict[tuple[int, int], float] | None:
-        """vllm's mean JCT without load, by point and seed."""
+    def _unloaded(self) -> dict[tuple[int, int], float] | None:
+        """Return vllm's mean JCT in seconds without load, by point and seed."""
         where = [(n, point, seed) for n, point in enumerate(self._grid.points) for seed in point.seeds]
         cells = [self._cell(point, UNLOADED_JPS, BASE, seed) for _, point, seed in where]
-        means = self._play(cells, created, quiet)
+        means = self._play(cells)
         if means is None:
             return None
         return {(n, seed): means[cell.name] for (n, _, seed), cell in zip(where, cells, strict=True)}
@@ -142,14 +143,14 @@ class GoodputStudy:
     def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> SweepCell:
         options = replace(point.options, jps=jps)
         at = replace(point, axes={**point.axes, "jps": jps}, options=options)
-        return SweepCell(group_of(at, self._grid, self._store.path, self._command), arm, seed)
+        return SweepCell(group_of(at, self._grid), arm, seed)
 
-    def _play(self, cells: Sequence[SweepCell], created: str, quiet: bool) -> Mapping[str, float] | None:
-        """The mean JCT of each cell; None if not all of them are complete."""
+    def _play(self, cells: Sequence[SweepCell]) -> Mapping[str, float] | None:
+        """Return the mean JCT of each cell in seconds; None if not all of them are complete."""
         known = {cell.name for cell in self._cells}
         self._cells += [cell for cell in cells if cell.name not in known]
-        self._store.write_plan(self._grid, self._cells, self._command, created)
-        outcome = play_missing(self._store, self._grid, cells, self._players, quiet)
+        self._store.write_plan(self._grid, self._cells, self._created)
+        outcome = play_missing(self._store, self._grid, cells, self._players, self._players.quiet)
         self.outcome.done += outcome.done
         self.outcome.failed |= outcome.failed
         self.outcome.interrupted |= outcome.interrupted

@@ -28,7 +28,7 @@ from continuum_bench.options.run import (
     TraceOptions,
 )
 from continuum_bench.workload.arrivals import lanes_of
-from continuum_bench.yaml_files import beside, yaml_of
+from continuum_bench.yaml_files import beside, yaml_of, yaml_value
 
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
 OF_THE_SWEEP = {"traces", "form", *declared(ArmOptions), *declared(OutputOptions)}
@@ -40,7 +40,7 @@ COLUMNS = (
 """Run options in the order in which tables show them."""
 AXES = {name: declared(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
 """Run options that a grid may range over."""
-ONLY_VIRTUAL = ("offload", "replicas", "router", "kill_replica")
+ONLY_VIRTUAL = ("pp", "offload", "replicas", "router", "kill_replica")
 """Axes that only the virtual engine has."""
 CASE_WORDS = ("policy", "seed", "seeds", "workload", *AXES)
 """Keys of a grid that a case may have too."""
@@ -49,7 +49,7 @@ WORDS = ("name", "engine", "cases", "serve", "plot", *CASE_WORDS)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy with its options, and its name in tables."""
+    """A policy with its options, and the label for tables."""
 
     label: str
     policy: str
@@ -77,14 +77,14 @@ class Grid:
     serve: Mapping[str, Any]
     """For engines other than virtual: further options of ``continuum-bench serve``."""
     plot: Mapping[str, Any]
-    """What the plot shows: see ``continuum_analysis.sweep.plots.Plot``."""
+    """Settings of the plot (``continuum_analysis.sweep.plots.Plot``)."""
 
 
 def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
     """Read a grid from a YAML file and replace axes by ``overrides`` (``AXIS=A,B``).
 
     Raises:
-        BenchError: a fault; the message names the file and the field.
+        BenchError: the grid is invalid; the message names the file and the field.
     """
     raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
     if path is None and not overrides:
@@ -103,7 +103,7 @@ def read_override(text: str) -> tuple[str, Any]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
-    parts = [yaml.safe_load(part) for part in values.split(",")]
+    parts = [yaml_value(part, f"--set {text}") for part in values.split(",")]
     return name.strip().replace("-", "_"), parts if len(parts) > 1 else parts[0]
 
 
@@ -111,17 +111,17 @@ def _load(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     with yaml_of(path) as text:
-        found = yaml.safe_load(text)
-    if not isinstance(found, dict):
+        grid = yaml.safe_load(text)
+    if not isinstance(grid, dict):
         raise BenchError(f"{path}: expected a mapping of axes to values")
-    return found
+    return grid
 
 
 def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
     """Make a grid from a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
 
     Raises:
-        BenchError: a fault; the message names ``where`` and the field.
+        BenchError: the grid is invalid; the message names ``where`` and the field.
     """
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
@@ -154,18 +154,17 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
     given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]
     if given:
         raise BenchError(
-            f"{where}: {given[0]}: for engine virtual; a sweep starts one server, without tiers, for a cell"
+            f"{where}: {given[0]}: only for engine virtual; other engines play a cell on one server without tiers"
         )
 
 
 def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
-    """Replace words of ``raw`` by those of ``given``, except the ``fixed`` ones. seed and seeds replace each other."""
-    kept = {word: value for word, value in given.items() if word not in fixed}
-    other = {"seed": "seeds", "seeds": "seed"}
-    fixed_seeds = bool(set(other) & set(fixed))
-    kept = {word: value for word, value in kept.items() if not (word in other and fixed_seeds)}
-    gone = {other[word] for word in other if word in kept and other[word] not in kept}
-    return {word: value for word, value in {**raw, **kept}.items() if word not in gone}
+    """Replace keys of ``raw`` by those of ``given``, except ``fixed`` keys. ``seed`` and ``seeds`` count as one key."""
+    seeds = {"seed", "seeds"}
+    not_replaced = {*fixed, *(seeds if seeds & set(fixed) else ())}
+    kept = {word: value for word, value in given.items() if word not in not_replaced}
+    replaced = seeds if seeds & set(kept) else set()
+    return {word: value for word, value in raw.items() if word not in replaced} | kept
 
 
 def _known_words(raw: Mapping[Any, Any], where: str) -> None:
@@ -254,7 +253,7 @@ def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
 
 
 def _arm(value: Any, where: str) -> Arm:
-    """A policy's name, or ``{policy: NAME, options: {...}, label: TEXT}``."""
+    """Read a policy's name, or ``{policy: NAME, options: {...}, label: TEXT}``."""
     if isinstance(value, str):
         value = {"policy": value}
     if not isinstance(value, dict) or not isinstance(value.get("policy"), str):

@@ -1,35 +1,34 @@
-"""Play a sweep's cells on a Ray cluster."""
+"""Plays the cells of a sweep on a Ray cluster, whose workers stay alive and play one cell after another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from continuum_bench.sweep.ray_cluster import Cluster
+from continuum_bench.errors import BenchError
 from continuum_bench.virtual.experiment import CellTask
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
+OBJECT_STORE_BYTES = 200 * 2**20
+"""Enough for workloads and records; Ray's default is 30% of the machine's memory."""
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What a Ray worker sends back: the files of a run, because workers share no disk with this machine."""
-
-    name: str
-    error: str = ""
-    files: tuple[tuple[str, bytes], ...] = ()
+Played = dict[str, bytes] | str
+"""The result of a cell: the files of its run, because workers may share no disk with this machine; or an error."""
 
 
-def play_there(task: CellTask) -> Played:
-    """Play a cell on this worker. The first cell imports vLLM, which stays loaded."""
-    with TemporaryDirectory() as folder:
-        here = CellTask(task.experiment, task.cell, task.name, Path(folder))
-        try:
-            here.simulate()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: the cell fails, the worker goes on
-            return Played(task.name, str(error) or type(error).__name__)
-        files = tuple((path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir()) if path.is_file())
-    return Played(task.name, files=files)
+class _Player:
+    """The actor that runs in a worker. Its first cell imports vLLM, which stays loaded."""
+
+    def play(self, task: CellTask) -> Played:
+        with TemporaryDirectory() as folder:
+            try:
+                CellTask(task.setup, task.cell, task.name, Path(folder)).simulate()
+            except Exception as error:  # noqa: BLE001 - the worker's edge: the cell fails, the worker continues
+                return str(error) or type(error).__name__
+            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
 
 
 def play_on_ray(tasks: list[CellTask], address: str, jobs: int | None, on_report: Listener) -> Outcome:
@@ -37,33 +36,71 @@ def play_on_ray(tasks: list[CellTask], address: str, jobs: int | None, on_report
 
     Args:
         tasks: pickled with their workload, so the cluster needs no files. Continuum must be installed there.
-        address: as for ``ray.init``; ``local`` starts a cluster on this machine.
-        jobs: most tasks at the same time; None: as many as the cluster has CPUs.
+        address: as for ``ray.init`` (``auto``, ``HOST:6379``, ``ray://HOST:10001``); ``local`` starts a cluster on this
+            machine.
+        jobs: largest number of tasks at the same time; None: as many as the cluster has CPUs.
         on_report: called at the start and the end of each cell.
 
     Raises:
         BenchError: Ray is not installed, or the cluster does not answer.
     """
-    outcome = Outcome()
-    with Cluster(address) as cluster:
-        try:
-            for news in cluster.map(play_there, tasks, jobs):
-                if news.kind == "sent":
-                    on_report(Report(news.task.name, state="loading"))
-                else:
-                    played = news.result if news.kind == "back" else Played(news.task.name, news.result)
-                    on_report(_received(news.task, played, outcome))
-        except KeyboardInterrupt:
-            outcome.interrupted = True
+    ray, outcome = _connect(address), Outcome()
+    try:
+        _play_all(ray, tasks, jobs, on_report, outcome)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    finally:
+        ray.shutdown()
     return outcome
 
 
+def _connect(address: str) -> Any:
+    """Connect to a cluster. Returns the module ``ray``."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise BenchError("--ray-address: Ray is not installed; install continuum-ttl[sweep]") from error
+    where: dict[str, Any] = {"address": address}
+    if address == "local":
+        where = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", **where)
+    except Exception as error:  # Ray raises the errors of its transport
+        raise BenchError(f"--ray-address {address}: {str(error).splitlines()[0]}") from error
+    return ray
+
+
+def _play_all(ray: Any, tasks: list[CellTask], jobs: int | None, on_report: Listener, outcome: Outcome) -> None:
+    """Play the tasks. If a worker dies, its task fails and the worker is replaced."""
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    environment = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    player = ray.remote(num_cpus=1, runtime_env={"env_vars": environment})(_Player)
+    idle = [player.remote() for _ in range(max(1, min(jobs or cpus, cpus, len(tasks))))]
+    pending, running = list(tasks), dict[Any, Any]()
+    while pending or running:
+        while pending and idle:
+            task, worker = pending.pop(0), idle.pop()
+            running[worker.play.remote(task)] = task, worker
+            on_report(Report(task.name, state="loading"))
+        for reference in ray.wait(list(running))[0]:
+            task, worker = running.pop(reference)
+            try:
+                played = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                played = f"its Ray worker failed: {str(error).splitlines()[0]}"
+                worker = player.remote()
+            idle.append(worker)
+            on_report(_received(task, played, outcome))
+
+
 def _received(task: CellTask, played: Played, outcome: Outcome) -> Report:
-    for name, content in played.files:
+    if isinstance(played, str):
+        outcome.failed[task.name] = played
+        return Report(task.name, state="failed", error=played)
+    for name, content in played.items():
         (task.folder / name).write_bytes(content)
-    total = int(task.experiment.workload.facts["programs"])
-    if played.error:
-        outcome.failed[task.name] = played.error
-        return Report(task.name, state="failed", error=played.error)
     outcome.done.append(task.name)
+    total = int(task.setup.workload.facts["programs"])
     return Report(task.name, programs_done=total, programs_total=total, state="done")

@@ -1,4 +1,4 @@
-"""Play a sweep's cells on servers, one after the other. Each cell starts a server of its own and stops it."""
+"""Plays the cells of a sweep on servers, one after another. Each cell starts and stops a server of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import OptionError
 from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
@@ -39,7 +38,7 @@ def play_live(
         except KeyboardInterrupt:
             outcome.interrupted = True
             return outcome
-        except (BenchError, OptionError, ServerError, EmulatedError) as error:
+        except (BenchError, ServerError, EmulatedError) as error:
             reason = str(error).splitlines()[0].split("; log ")[0]
             outcome.failed[cell.name] = reason
             on_report(Report(cell.name, state="failed", error=reason))
@@ -50,10 +49,10 @@ def play_live(
 
 
 def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:
-    """The configuration of one cell's server.
+    """Return the configuration of a cell's server.
 
     Raises:
-        BenchError: an option that ``serve`` does not have.
+        BenchError: the grid sets an option that ``SERVE_OPTIONS`` does not contain.
     """
     unknown = sorted(set(serve) - set(SERVE_OPTIONS))
     if unknown:
@@ -94,11 +93,11 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
 
 
 def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
-    """The command line of ``continuum-bench`` that plays this cell."""
+    """Return the command line of ``continuum-bench`` that plays this cell."""
     options = settled(cell.group.point.options)
-    what = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
+    workload = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
     live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
     programs = replace(options.group(TraceOptions), traces=None).as_arguments()
     arrivals = options.group(ArrivalOptions).as_arguments()
     output = ["--out", str(out), "--no-report", "--json", *(["--token-times"] if options.token_times else [])]
-    return [sys.executable, "-m", "continuum_bench", *what, *live, *programs, *arrivals, *output]
+    return [sys.executable, "-m", "continuum_bench", *workload, *live, *programs, *arrivals, *output]

@@ -1,17 +1,15 @@
-"""From a grid to cells: which runs there are and in which directory each run is.
+"""Expands a grid into cells, and names the directory of each.
 
-A group is a point of the grid: one workload on one engine at one rate. Its directory is that of an experiment. The
-directory's name ends in a digest of everything that decides the results (the workload and the digest of its file, the
-hardware, the engine options, the versions). A changed grid therefore adds cells and never mixes unlike ones.
+A group is a point of the grid: one workload on one engine at one rate. It has the directory of an experiment, whose
+name ends in a digest of everything that decides the results (the workload and its file, the hardware, the engine
+options, the versions). A changed grid therefore adds cells and never mixes different ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from continuum_server.step_times.attention import BANDS
@@ -22,8 +20,8 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.run import BAND
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.virtual.engine_options import engine_of
-from continuum_bench.virtual.experiment import Cell, Experiment, manifest_of
-from continuum_bench.workload.workload import Workload, workload_of
+from continuum_bench.virtual.experiment import Cell, Setup, manifest_of
+from continuum_bench.workload.workload import workload_of
 
 DIGEST_CHARS = 10
 
@@ -34,15 +32,13 @@ class Group:
 
     folder: str
     point: Point
-    workload: Workload
-    experiment: Experiment
-    """``out`` is the sweep's directory. ``engine`` is None if the cells are played on a server."""
+    setup: Setup
     description: Any
     """``EngineDescription``, or None if the cells are played on a server."""
 
     def manifest(self, arm: Arm, seed: int) -> Manifest:
-        """The manifest of one run."""
-        made = manifest_of(self.experiment, self.description, arm.label, arm.options, seed, "")
+        """Return the manifest of one run."""
+        made = manifest_of(self.setup, self.description, arm.label, arm.options, seed, "")
         return made if arm.label == arm.policy else replace(made, notes=(*made.notes, f"policy {arm.policy}"))
 
 
@@ -64,41 +60,41 @@ class SweepCell:
 
     @property
     def cost(self) -> int:
-        """Number of turns to play. The time left is estimated from it."""
-        return int(self.group.workload.facts["turns"])
+        """Number of turns to play, from which the time left is estimated."""
+        return int(self.group.setup.workload.facts["turns"])
 
     @property
     def bench_cell(self) -> Cell:
         return Cell(self.arm.policy, dict(self.arm.options), self.seed)
 
 
-def plan(grid: Grid, out: Path, command: Sequence[str]) -> list[SweepCell]:
-    """Every cell once, ordered by seed first, so that an interrupted sweep has complete pairs of policies.
+def plan(grid: Grid) -> list[SweepCell]:
+    """Return every cell once, ordered by seed first, so that an interrupted sweep has complete pairs of policies.
 
     Raises:
-        BenchError, TraceError, EngineError, StepTimesError: a point that cannot be played.
+        BenchError, TraceError, EngineError, StepTimesError: a point cannot be played.
     """
-    groups = [group_of(point, grid, out, command) for point in grid.points]
+    groups = [group_of(point, grid) for point in grid.points]
     seeds = sorted({seed for point in grid.points for seed in point.seeds})
     cells: dict[str, SweepCell] = {}
     for seed in seeds:
         for group in groups:
             if seed in group.point.seeds:
                 for cell in (SweepCell(group, arm, seed) for arm in group.point.arms):
-                    cells.setdefault(cell.name, cell)  # two cases may contain the same point: the first case has it
+                    cells.setdefault(cell.name, cell)  # two cases may contain the same point
     return list(cells.values())
 
 
-def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Group:
+def group_of(point: Point, grid: Grid) -> Group:
     options = point.options
     workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
     virtual = grid.engine == "virtual"
     if options.step_times == BAND:
-        raise BenchError(f"step_times={BAND}: a sweep plays {','.join(BANDS)} as points of its grid")
+        raise BenchError(f"step_times={BAND}: not in a sweep; give step_times={','.join(BANDS)} as points of its grid")
     engine, description = engine_of(options) if virtual else (None, None)
-    experiment = Experiment((), workload, engine, out, tuple(command), token_times=options.token_times)
+    setup = Setup(workload, engine, options.token_times)
     if description is not None:
-        made = manifest_of(experiment, description, "", {}, 0, "")
+        made = manifest_of(setup, description, "", {}, 0, "")
         decides = [made.workload, made.hardware, made.engine_options, made.versions, made.continuum_version]
         decides += ["token_times"] if options.token_times else []
     else:
@@ -106,4 +102,4 @@ def group_of(point: Point, grid: Grid, out: Path, command: Sequence[str]) -> Gro
         decides = [grid.engine, workload.facts, given, dict(grid.serve)]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
     folder = f"{point.workload}-jps{options.jps:g}-{digest[:DIGEST_CHARS]}"
-    return Group(folder, point, workload, experiment, description)
+    return Group(folder, point, setup, description)

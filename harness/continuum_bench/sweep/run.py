@@ -1,4 +1,4 @@
-"""Play the missing cells of a sweep: on this machine, on a Ray cluster, or on servers."""
+"""Plays the missing cells of a sweep: on this machine, on a Ray cluster, or on servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def play_missing(
 
 
 def _keep(store: SweepStore, cell: SweepCell, folder: Path) -> str:
-    """Move a complete cell to its place. Returns the result to display."""
+    """Move a complete cell to its final directory. Returns the text to display."""
     mean = analyze_run(store.complete(cell, folder)).values["jct_mean_s"]
     return "no program finished" if mean is None else f"{mean:.1f} s"
 
@@ -67,7 +67,7 @@ def _player(
 ) -> Callable[[Listener], Outcome]:
     if grid.engine != "virtual":
         return lambda on_report: play_live(cells, grid.engine, grid.serve, on_report)
-    tasks = [CellTask(cell.group.experiment, cell.bench_cell, cell.name, folder) for cell, folder in cells]
+    tasks = [CellTask(cell.group.setup, cell.bench_cell, cell.name, folder) for cell, folder in cells]
     if players.ray_address is not None:
         from continuum_bench.sweep.on_ray import play_on_ray  # noqa: PLC0415 - Ray is an extra
 

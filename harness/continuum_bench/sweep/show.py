@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,13 +18,13 @@ _err = Console(stderr=True, highlight=False)
 
 
 class SweepDisplay:
-    """A live table in a terminal; elsewhere one line for each cell.
+    """A live table if the output is a terminal, else one line for each cell.
 
     Args:
         todo: the cells to play, without those that were done before.
         done_before: number of cells that were done before.
         quiet: show nothing.
-        clock: gives seconds, to estimate the time left.
+        clock: returns seconds, from which the time left is estimated.
     """
 
     def __init__(
@@ -47,9 +46,9 @@ class SweepDisplay:
         self._live = Live(console=_err, refresh_per_second=4, get_renderable=self._table) if live else None
 
     def update(self, report: Report, result: str = "") -> None:
-        """Show news of a cell. ``result`` is the text for a cell that ended."""
+        """Show the report of a cell. ``result`` is the text for a cell that is done."""
         if self._first_s is None and report.state in ("running", "done"):
-            self._first_s = self._clock()  # from here on vLLM is loaded
+            self._first_s = self._clock()  # vLLM is loaded now
         if report.state not in ("done", "failed"):
             self._running[report.cell] = report
             return
@@ -61,14 +60,14 @@ class SweepDisplay:
             print_notice(f"{report.cell}: {words}; {self.summary()}")
 
     def summary(self) -> str:
-        """The number of cells done and an estimate of the time left, from the turns played so far."""
+        """Return the number of cells done and the estimated time left, in words."""
         total = self._before + len(self._cost)
         words = f"{total - len(self._left)} of {total} cells"
         left_s = self.left_s()
         return words if left_s is None or not self._left else f"{words}, about {_duration(left_s)} left"
 
     def left_s(self) -> float | None:
-        """Estimated seconds until the end; None until a cell has ended."""
+        """Estimate the seconds until the end from the turns played so far; None until a cell has ended."""
         played = sum(self._cost.values()) - sum(self._left.values())
         if self._first_s is None or not played:
             return None
@@ -81,8 +80,8 @@ class SweepDisplay:
         for name, words in self._ended[-LAST_SHOWN:]:
             table.add_row(name, words)
         for name, report in self._running.items():
-            far = f"{report.programs_done}/{report.programs_total} programs, t = {report.virtual_s:.0f} s"
-            table.add_row(name, far if report.state == "running" else report.state)
+            progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.virtual_s:.0f} s"
+            table.add_row(name, progress if report.state == "running" else report.state)
         return Group(table, self.summary())
 
     def __enter__(self) -> SweepDisplay:
@@ -90,9 +89,7 @@ class SweepDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._live:
             self._live.stop()
 

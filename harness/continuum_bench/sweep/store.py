@@ -1,4 +1,4 @@
-"""A sweep on disk. A cell is played under ``.partial`` and renamed when it is complete, so no half cell is ever seen.
+"""The directory of a sweep. A cell is played below ``.partial`` and moved to its place when it is complete.
 
 ``runs/NAME/sweep.json``               the grid's cells, in order
 ``runs/NAME/GROUP/POLICY-seedN/``      the run directory of a cell
@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,16 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, read_json, write_json, write_manifest
+from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, create, read_json, write_json, write_manifest
 from continuum_traces.schema import RECORD_VERSION
 
-from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line
+from continuum_bench.lock import locked
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.plan import SweepCell
 
 SWEEP = "sweep.json"
 PARTIAL = ".partial"
-LOCK = ".lock"
 FAILED = "failed"
 LOGS = ("server.log", "engine.log")
 
@@ -38,33 +37,21 @@ class SweepStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the directory while cells are played, so that no second command plays the same cells.
-
-        Cells that a killed command left incomplete are removed.
+        """Lock the directory while cells are played, and remove the incomplete cells of a killed command.
 
         Raises:
-            BenchError: another command holds the lock.
-            RunDirError: the directory holds something else, or cannot be written.
+            RunDirError: another command holds the lock, or the directory holds something else or cannot be written.
         """
         if (self.path / MANIFEST).exists() and not (self.path / SWEEP).exists():
             raise RunDirError(f"{self.path}: holds a run already; choose another --out")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK).open("w")
-        except OSError as error:
-            raise RunDirError(f"{self.path}: cannot write: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise BenchError(f"{self.path}: another sweep is at work there") from error
+        with locked(self.path):
             shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
             try:
                 yield
             finally:
                 shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
 
-    def write_plan(self, grid: Grid, cells: Sequence[SweepCell], command: Sequence[str], created: str) -> None:
+    def write_plan(self, grid: Grid, cells: Sequence[SweepCell], created: str) -> None:
         """Write sweep.json before anything runs. The analysis reads it."""
         groups: dict[str, dict[str, Any]] = {}
         for cell in cells:
@@ -78,7 +65,7 @@ class SweepStore:
                 "version": RECORD_VERSION,
                 "name": grid.name,
                 "created": created,
-                "command": list(command),
+                "command": list(command_line()),
                 "engine": grid.engine,
                 "plot": dict(grid.plot),
                 "groups": list(groups.values()),
@@ -89,19 +76,16 @@ class SweepStore:
         return (self.path / cell.name / ENGINE).is_file()
 
     def begin(self, cell: SweepCell) -> Path:
-        """Make an empty directory for the cell. The manifest of a virtual cell is written into it."""
+        """Create an empty directory for the cell, with the manifest if the cell is virtual."""
         folder = self.path / PARTIAL / f"{os.getpid()}" / cell.name
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise RunDirError(f"{folder}: cannot create: {error.strerror}") from error
+        create(folder)
         if cell.group.description is not None:
             write_manifest(folder, cell.group.manifest(cell.arm, cell.seed))
         return folder
 
     def complete(self, cell: SweepCell, played: Path) -> Path:
-        """Move a finished cell to its place, in one step.
+        """Move a finished cell to its final directory, in one step.
 
         Raises:
             RunDirError: the cell is not complete: a file is missing or damaged, or turns are missing.
@@ -121,13 +105,13 @@ class SweepStore:
         return target
 
     def keep_log(self, cell: SweepCell, played: Path) -> Path | None:
-        """Keep the log of a failed cell where the next command does not remove it. None if the cell wrote no log."""
-        found = [played / name for name in LOGS if (played / name).exists()]
-        if not found:
+        """Move the log of a failed cell to ``failed/``. Returns its path; None: the cell wrote no log."""
+        logs = [played / name for name in LOGS if (played / name).exists()]
+        if not logs:
             return None
         target = self.path / FAILED / f"{cell.name.replace('/', '-')}.log"
         target.parent.mkdir(exist_ok=True)
-        return found[0].replace(target)
+        return logs[0].replace(target)
 
 
 def _plain(value: Any) -> Any:
@@ -135,7 +119,7 @@ def _plain(value: Any) -> Any:
 
 
 def _to_disk(folder: Path) -> None:
-    """Flush the files before the rename. After a power cut, a cell that exists is complete."""
+    """Flush the files of a folder, so that a cell is complete even after a power failure."""
     for path in [*(child for child in folder.iterdir() if child.is_file()), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""``validate``: a real server's request log beside the same requests on the virtual engine."""
+"""``validate``: compares a real server's request log with the same requests on the virtual engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.memory import blocks_of_a_full_pool
+from continuum_bench.validate.memory import refined_blocks
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
-LEAST_SHARE = 0.7
-"""Of the KV blocks that are computed: requests that wait while fewer are held wait for something else."""
+LEAST_UTILIZATION = 0.7
+"""Share of the GPU's memory with which the smallest believable number of KV blocks is computed. If requests wait while
+fewer blocks are held, they wait for something else than memory."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
@@ -36,7 +37,7 @@ SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run: the requests that are reported, as measured and as modelled."""
+    """The reported requests of one run, as measured and as modelled."""
 
     run: LoggedRun
     config: EngineConfig
@@ -45,7 +46,7 @@ class Compared:
     modelled: tuple[Served, ...]
     calibration: Calibration | None
     blocks_from: str
-    """Where the number of KV blocks comes from."""
+    """The source of the number of KV blocks, in words."""
 
     def to_json(self) -> dict[str, Any]:
         measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
@@ -106,11 +107,13 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
 
 
 def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
-    """The server as the options say, else as the log says, else as vLLM starts it on that GPU.
+    """Return the configuration of the logged server.
+
+    Each setting comes from the options, else from the log, else from vLLM's defaults for the GPU.
 
     Raises:
-        BenchError: no GPU or no model is known.
-        StepTimesError, EngineError: they do not exist, or do not go together.
+        BenchError: neither the options nor the log name the GPU or the model.
+        StepTimesError, EngineError: the GPU or the model is unknown, or settings conflict.
     """
     said = run.server
     model, card = options.model or said.model, options.gpu or said.gpu
@@ -156,21 +159,31 @@ def _blocks_from(run: LoggedRun, options: ValidateOptions, config: EngineConfig)
 
 
 def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
-    """From the log, where it shows a full pool and its requests share nothing."""
+    """Estimate the number of KV blocks, if the log shows a full pool and its requests share no prefixes."""
     if any(each.program_id is not None for each in run.served):
         return None
-    found = blocks_of_a_full_pool(run.served, config.max_num_seqs, config.block_size)
+
+    def play_with(blocks: int) -> list[Served] | None:
+        try:
+            return play(run, replace(config, kv_blocks=blocks), times_of(config), is_asynchronous(config.vllm))
+        except BenchError:
+            return None
+
+    found = refined_blocks(run.served, config.max_num_seqs, config.block_size, play_with)
     if found is None:
         return None
+    least = min(LEAST_UTILIZATION, config.gpu_memory_utilization)
     try:
-        return found if found >= LEAST_SHARE * shape_of(config).num_blocks else None
+        return found if found >= shape_of(replace(config, gpu_memory_utilization=least)).num_blocks else None
     except DoesNotFit:
         return found
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
-    """max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py), as far as step times reach:
-    vLLM says 1,024 requests for the large GPUs."""
+    """Return the default max_num_seqs and max_num_batched_tokens of ``vllm serve`` (vllm/engine/arg_utils.py).
+
+    On large GPUs vLLM allows 1,024 requests; the tables of step times end at ``MAX_BATCH``.
+    """
     if memory_gib >= LARGEST_GPU_GIB:
         return MAX_BATCH, 16384
     if memory_gib >= LARGE_GPU_GIB and not gpu.startswith("a100"):

@@ -1,4 +1,4 @@
-"""Fields of request logs. A wrong one is named with its file and line."""
+"""Reads fields of request logs. Every error message names the file, the line and the field."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ def served(
     names: Sequence[str],
     program_id: str | None = None,
 ) -> Served:
-    """Checked: instants in order, whole numbers of at least one token.
+    """Return a request after checking that its instants are in order and its token counts are whole and positive.
 
     Args:
-        instants: of arrival, first token and end.
-        names: the log's names of the three.
+        where: the beginning of error messages.
+        instants: the seconds of arrival, first token and end.
+        prompt_tokens: length of the prompt.
+        output_tokens: length of the answer.
+        names: the log's names of the instants.
+        program_id: as ``Served.program_id``.
     """
     arrival_s, first_token_s, finish_s = instants
     if first_token_s < arrival_s:
@@ -44,7 +48,7 @@ def served(
 
 
 def load_of(arrival_s: Any, prompt_tokens: Any, output_tokens: Any) -> Served | None:
-    """A request that is played beside the others; None: it is not known how large it was, or when it came."""
+    """Return a request that is played but not compared; None: its size or its arrival is not known."""
     known = all(isinstance(each, (int, float)) and isfinite(each) for each in (arrival_s, prompt_tokens))
     if not known or prompt_tokens < 1:
         return None
@@ -65,7 +69,7 @@ def as_number(where: str, value: Any) -> float:
 
 
 def quantity(where: str, metrics: Any, name: str) -> float:
-    """A number of aiperf's ``{"value": ..., "unit": ...}``; a time in seconds."""
+    """Return the number of aiperf's ``{"value": ..., "unit": ...}``; times in seconds."""
     found = an_object(where, metrics, name)
     return number(f"{where}: {name}", found, "value") * UNITS.get(str(found.get("unit")), 1.0)
 
@@ -78,15 +82,17 @@ def an_object(where: str, row: Any, name: str) -> dict[str, Any]:
 
 
 def within(row: Any, *names: str) -> Any:
-    """The value at a path of names; None: it is not there."""
+    """Return the value at a path of names; None: there is none."""
     for name in names:
         row = row.get(name) if isinstance(row, dict) else None
     return row
 
 
 def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Raises:
-    BenchError: a document is no JSON object.
+    """Yield the documents, which must be JSON objects.
+
+    Raises:
+        BenchError: a document is no JSON object.
     """
     for where, value in documents:
         if not isinstance(value, dict):
@@ -95,10 +101,10 @@ def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[st
 
 
 def documents(path: Path) -> Iterator[tuple[str, Any]]:
-    """The JSON documents of a file, one or several, each with the file and the line where it begins.
+    """Yield the JSON documents of a file, each with the file and the line where it begins.
 
     Raises:
-        BenchError: the file cannot be read, or holds something else.
+        BenchError: the file cannot be read, or is not JSON.
     """
     text, decoder, at, line = _text(path), json.JSONDecoder(), 0, 1
     while (start := _after_spaces(text, at)) < len(text):

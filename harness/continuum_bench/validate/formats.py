@@ -1,4 +1,4 @@
-"""The request logs of each tool, read one JSON object after the other.
+"""Readers of request logs, one for each tool.
 
 ``vllm bench serve --save-detailed`` (from the version that saves ``start_times``; older ones at an infinite rate),
 guidellm's benchmarks.json (0.2 and later), aiperf's profile_export.jsonl, LLMServingSim's requests.jsonl, turns.jsonl
@@ -20,9 +20,9 @@ from continuum_bench.validate.served import CUT_OFF, FAILED, NO_OUTPUT, NOT_THER
 
 Row = Served | Unreported
 Document = tuple[str, Mapping[str, Any]]
-"""Where it is, and what it holds."""
+"""The place of a JSON object (``FILE:LINE``), and the object."""
 ENOUGH = 0.8
-"""Share of the answered requests that a log must hold: without the others the modelled server has less to do."""
+"""Smallest share of the answered requests that a log must hold. With fewer, the modelled server has too little load."""
 
 # ---------------------------------------------------------------------------------------- LLMServingSim
 
@@ -31,8 +31,11 @@ _INSTANTS = ("arrival_time", "first_token_ts", "last_token_ts")
 
 
 def llmservingsim(rows: Iterable[Document]) -> Iterator[Row]:
-    """Arrivals are on the wall clock, the other instants on a monotonic clock. The two are aligned by the request that
-    reached the engine soonest: a server takes in requests only between steps, so later ones have waited."""
+    """Read requests.jsonl, whose arrivals are on the wall clock and whose other instants are on a monotonic clock.
+
+    The clocks are aligned by the request with the shortest time from its arrival to the engine's queue. A server
+    accepts requests only between steps, so other requests had to wait.
+    """
     of = []
     for where, row in rows:
         if row.get("first_token_ts") is None and row.get("last_token_ts") is None:
@@ -49,7 +52,7 @@ def llmservingsim(rows: Iterable[Document]) -> Iterator[Row]:
 
 
 def aiperf(rows: Iterable[Document]) -> Iterator[Row]:
-    """Turns of one conversation share their context; the seconds between them are recorded."""
+    """Read profile_export.jsonl. Turns of one conversation share their context, and the gaps between them are kept."""
     found: list[Served] = []
     turns: Counter[str | None] = Counter()
     for where, row in rows:
@@ -84,7 +87,7 @@ def _aiperf_row(where: str, row: Mapping[str, Any]) -> Row:
 
 
 def _conversations(found: Sequence[Served], of_several: set[str | None]) -> Iterator[Served]:
-    """The requests of each conversation with the gaps between them; others belong to none."""
+    """Yield the requests of each conversation with the gaps between them, and other requests without a program."""
     by_program: dict[str | None, list[Served]] = {}
     for each in sorted(found, key=lambda each: each.arrival_s):
         if each.program_id is None or each.program_id not in of_several:
@@ -101,7 +104,7 @@ def _conversations(found: Sequence[Served], of_several: set[str | None]) -> Iter
 
 
 def guidellm(place: str, benchmark: Any) -> Iterator[Row]:
-    """One benchmark. Requests that were cut off at its end are played too, as far as they came."""
+    """Read one benchmark. Requests that were cut off at its end are played up to that point."""
     requests = an_object(place, benchmark, "requests")
     answered = requests.get("successful")
     if not isinstance(answered, list):
@@ -124,7 +127,7 @@ def guidellm(place: str, benchmark: Any) -> Iterator[Row]:
 
 
 STARTS, ENDS = ("request_start_time", "start_time"), ("request_end_time", "end_time")
-"""Since guidellm 0.4, and before."""
+"""The fields since guidellm 0.4, and before."""
 
 
 def _guidellm_row(where: str, row: Any) -> Row:
@@ -160,7 +163,7 @@ def _not_there(place: str, benchmark: Any, answered: int) -> Iterator[Unreported
 
 
 def guidellm_name(index: int, benchmark: Any) -> str:
-    """``benchmark 2 (constant, rate 4)``."""
+    """Return a name such as ``benchmark 2 (constant, rate 4)``."""
     strategy = _first(benchmark, ("strategy",)) or within(benchmark, "args", "strategy")
     strategy = strategy or within(benchmark, "config", "strategy")
     words = [str(within(strategy, "type_") or "")]
@@ -215,7 +218,7 @@ def _check_column(where: str, data: Mapping[str, Any], name: str, size: int, why
 
 
 def _spans(where: str, data: Mapping[str, Any], index: int) -> tuple[float, float]:
-    """Seconds to the first token, and from there to the last; a failed request may have none."""
+    """Return the seconds to the first token, and from there to the last; 0 for a failed request."""
     first, gaps = data["ttfts"][index] or 0.0, data["itls"][index] or ()
     if not isinstance(gaps, (list, tuple)):
         raise BenchError(f"{where}: itls: expected a list, found {gaps!r}")
@@ -223,7 +226,7 @@ def _spans(where: str, data: Mapping[str, Any], index: int) -> tuple[float, floa
 
 
 def _starts_at_once(seconds: Sequence[float], most: Any) -> list[float]:
-    """When requests were sent at an infinite rate: all at the beginning, or each when one of ``most`` others ended."""
+    """Return the instants of requests at an infinite rate: 0, or the end of one of the ``most`` running requests."""
     if not isinstance(most, int) or most < 1:
         return [0.0] * len(seconds)
     ends: list[float] = []
@@ -235,7 +238,7 @@ def _starts_at_once(seconds: Sequence[float], most: Any) -> list[float]:
 
 
 def vllm_bench_name(stem: str, data: Mapping[str, Any]) -> str:
-    """The file and what tells its runs apart."""
+    """Return the name of a run: the file's, with the load that distinguishes its runs."""
     rate, most = data.get("request_rate"), data.get("max_concurrency")
     words = [] if rate in (None, "inf") else [f"{rate:g} requests/s" if isinstance(rate, (int, float)) else f"{rate}"]
     words += [] if most is None else [f"at most {most} at once"]

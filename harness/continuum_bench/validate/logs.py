@@ -1,6 +1,6 @@
 """Finds the request logs of real servers in a file or a folder, and reads them.
 
-A log is recognised by what it holds; its name matters only in a folder that holds other JSON too.
+A log is recognised by its content. Its name matters only in a folder that contains other JSON files too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from continuum_bench.validate.formats import (
 from continuum_bench.validate.served import LoggedRun, Served, ServerFacts, Unreported
 
 LOGS = ("requests.jsonl", "profile_export.jsonl", "benchmarks.json")
-"""The tools' own names: in a folder that holds one of them, other files are not logs."""
+"""The names that the tools use. If a folder contains one of these files, its other files are not logs."""
 ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 EXPECTED = (
     "expected vllm bench serve --save-result --save-detailed, guidellm's benchmarks.json, aiperf's "
@@ -39,11 +39,11 @@ EXPECTED = (
 
 
 def read_log(path: Path) -> list[LoggedRun]:
-    """The runs in a log, or in all logs of a folder and of the folders in it.
+    """Read the runs in a log, or in all logs of a folder and its subfolders.
 
     Raises:
-        BenchError: an unknown format, a field that is missing, or clocks that run backwards; it names file, line and
-            field.
+        BenchError: the format is unknown, a field is missing, or instants are out of order. The message names the file,
+            the line and the field.
     """
     found = _in_folder(path, path.name) if path.is_dir() else _in_file(path)
     if not found:
@@ -71,7 +71,7 @@ def _in_folder(path: Path, name: str) -> list[LoggedRun]:
 
 
 def _in_file(path: Path) -> list[LoggedRun]:
-    """Empty: JSON of another kind."""
+    """Read the runs in a file; empty if it is no request log."""
     found = documents(path)
     first = next(found, None)
     if first is None or not isinstance(first[1], dict):
@@ -138,7 +138,7 @@ def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
 
 
 def _only(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; empty where there is no such file."""
+    """Return the object of a JSON file; empty if the file does not exist."""
     return next((data for _, data in objects(documents(path))), {}) if path.exists() else {}
 
 
@@ -160,7 +160,7 @@ def _own_facts(folder: Path) -> ServerFacts:
 
 
 def _meta(folder: Path) -> ServerFacts:
-    """LLMServingSim's meta.json, if there is one."""
+    """Read the server's settings from LLMServingSim's meta.json, if it exists."""
     meta = _only(folder / "meta.json")
     options = meta.get("engine_kwargs") or {}
     return ServerFacts(

@@ -1,34 +1,64 @@
-"""How many KV blocks a server had, as far as its log shows."""
+"""Estimates a server's number of KV blocks from its request log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from continuum_bench.validate.served import Served
 
+PLAYS = 3
+CLOSE = 0.004
+"""A change of the estimate that is not worth another play."""
+
 INSTANTS = 1000
-"""Of a run, at which its requests are counted."""
+"""Number of instants of a run at which its requests are counted."""
 LONG_S = 1.0
-"""A request that has waited so long waits for memory or for a place among the running ones."""
+"""A request that has waited for this many seconds waits for memory, or for a place among the running requests."""
 FEWEST = 0.2
-"""Share of the run's instants at which requests must wait for memory."""
+"""Smallest share of the instants at which requests wait for memory."""
 FLATTEST = 0.3
-"""Largest spread (80% of the instants, relative to the median) of the blocks held while requests wait for memory. A
-queue for computing has more: the blocks held grow with every prompt."""
+"""Largest spread of the held blocks while requests wait for memory (of 80% of the instants, relative to the median). If
+requests wait for computation instead, the spread is larger, because the held blocks grow with every prompt."""
 NEARLY_ALL = 0.95
-"""Of max_num_seqs: with so many running, a request may wait for a place."""
+"""Share of max_num_seqs. If more requests run, others may wait for a place instead of memory."""
 PREEMPTED = 1.03
-"""Blocks that seem to be held, relative to the pool: a log does not show that a request was preempted. Median of five
-modelled runs with a full pool, 1.01 to 1.04."""
+"""Estimated held blocks divided by the true pool size. A log does not show preemptions, so the estimate is too high.
+Median of five modelled runs with a full pool (1.01 to 1.04)."""
+
+
+def refined_blocks(
+    served: Sequence[Served],
+    max_num_seqs: int,
+    block_size: int,
+    play: Callable[[int], Sequence[Served] | None],
+) -> int | None:
+    """As ``blocks_of_a_full_pool``, without its bias: a number of blocks with which the model shows what the log shows.
+
+    What running requests hold is not all of a full pool: prompts that are being computed hold blocks too, and the head
+    of the queue leaves some free. How much, depends on the lengths, so it is measured on the model.
+
+    Args:
+        play: the requests as an engine with so many blocks serves them; None: they do not fit.
+    """
+    seen = found = blocks_of_a_full_pool(served, max_num_seqs, block_size)
+    for _ in range(PLAYS):
+        modelled = play(found) if found else None
+        shown = blocks_of_a_full_pool(modelled, max_num_seqs, block_size) if modelled else None
+        if not (seen and found and shown):
+            break
+        before, found = found, round(found * seen / shown)
+        if abs(found - before) <= CLOSE * before:
+            break
+    return found
 
 
 def blocks_of_a_full_pool(served: Sequence[Served], max_num_seqs: int, block_size: int) -> int | None:
-    """KV blocks of a server whose pool was full; None: it was not, or not for long enough to tell.
+    """Estimate the number of KV blocks of a server whose pool was full; None: it was not full for long enough.
 
-    A pool is full while requests wait and fewer than ``max_num_seqs`` run. What the running ones hold is then all
-    there is. Requests must not share prefixes.
+    The pool is full while requests wait and fewer than ``max_num_seqs`` run. The running requests then hold all blocks.
+    Requests must not share prefixes.
     """
     times = np.asarray([(each.arrival_s, each.first_token_s, each.finish_s) for each in served])
     lengths = np.asarray([(each.prompt_tokens, each.output_tokens) for each in served])

@@ -1,4 +1,4 @@
-"""What a run's requests experienced: times, throughput, and how many ran and waited."""
+"""Statistics of a run's requests: times, throughput, and the numbers of running and waiting requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTANTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Requests at one instant: ``waiting`` have no token yet, ``running`` have some."""
+    """Numbers of requests at one instant. A ``waiting`` request has no token yet, a ``running`` one has."""
 
     at_s: float
     running: int
@@ -25,7 +25,10 @@ class Moment:
 
 
 def numbers_of(served: Sequence[Served]) -> dict[str, float]:
-    """Seconds (``ttft_mean``, ``e2e_p99`` ...; TPOT: of requests with two or more tokens) and tokens per second."""
+    """Return times in seconds (``ttft_mean``, ``e2e_p99`` ...) and the throughput in tokens per second.
+
+    TPOT is computed from requests with two or more tokens.
+    """
     columns = {
         "e2e": [each.finish_s - each.arrival_s for each in served],
         "ttft": [each.first_token_s - each.arrival_s for each in served],
@@ -45,12 +48,12 @@ def _statistic(values: Sequence[float], which: str) -> float:
 
 
 def errors_of(modelled: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
-    """``NAME_error``: modelled / measured - 1."""
+    """Return ``NAME_error`` = modelled / measured - 1 for each measured number above 0."""
     return {f"{name}_error": modelled[name] / measured[name] - 1.0 for name in measured if measured[name] > 0.0}
 
 
 def timeline(served: Sequence[Served], until_s: float) -> list[Moment]:
-    """``INSTANTS`` moments spread evenly over the run."""
+    """Return ``INSTANTS`` moments that are spread evenly over the run."""
     instants = [until_s * (n + 0.5) / INSTANTS for n in range(INSTANTS)]
     return [
         Moment(

@@ -1,4 +1,4 @@
-"""One HTML page of a validation: distributions of measured and modelled times, and the requests over time."""
+"""Writes the HTML page of a validation: measured and modelled times, and the requests over time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ STYLE = "body{font-family:sans-serif;max-width:70em;margin:2em auto}td,th{paddin
 
 
 def write_page(path: Path, runs: Sequence[dict[str, Any]]) -> None:
-    """Raises:
-    BenchError: the file cannot be written.
+    """Write the page.
+
+    Raises:
+        BenchError: the file cannot be written.
     """
     body = "".join(_section(run) for run in runs)
     page = f"<!doctype html><meta charset=utf-8><title>Validation</title><style>{STYLE}</style>{body}"

@@ -19,7 +19,7 @@ from continuum_bench.validate.served import LoggedRun, Served
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What ``--fit`` changes in the modelled times."""
+    """The changes to modelled step times that ``--fit`` finds."""
 
     overhead_ms: float = 0.0
     """Added to every step."""
@@ -28,7 +28,7 @@ class Calibration:
 
 
 class CalibratedStepTimes:
-    """Step times with a calibration. Attention is what a step takes longer than without any earlier tokens."""
+    """Step times with a calibration. Attention is the time of a step beyond that of a step without earlier tokens."""
 
     def __init__(self, times: StepTimes, calibration: Calibration) -> None:
         self._times = times
@@ -56,10 +56,10 @@ class CalibratedStepTimes:
 
 
 def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: bool) -> list[Served]:
-    """The run's requests as the virtual engine serves them, in the log's order. The run's other load is played too.
+    """Play the run's requests and its other load on the virtual engine. Returns the requests in the log's order.
 
     Args:
-        asynchronous: the server schedules a step while the one before it runs, so that an arrival misses both.
+        asynchronous: the server schedules each step while the previous step runs, so that an arrival misses both.
 
     Raises:
         BenchError: a request does not fit the model's context or the KV blocks.
@@ -85,7 +85,7 @@ def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: b
 
 
 def _jobs(served: Sequence[Served]) -> tuple[list[Job], dict[tuple[str, int], int]]:
-    """A job for each request, or for each program, in order of arrival; and where in the log each turn of a job is."""
+    """Return a job for each program (or request without one) in order of arrival, and each turn's index in the log."""
     programs: dict[str, list[int]] = {}
     for index, each in enumerate(served):
         programs.setdefault(f"request-{index}" if each.program_id is None else each.program_id, []).append(index)
@@ -99,7 +99,7 @@ def _jobs(served: Sequence[Served]) -> tuple[list[Job], dict[tuple[str, int], in
 
 
 def _turns(requests: Sequence[Served]) -> list[Turn]:
-    """Each prompt opens with the context before it, as far as it is long enough."""
+    """Return a program's requests as turns. A prompt begins with the context so far, or with a part of it."""
     turns = [Turn(requests[0].prompt_tokens, requests[0].output_tokens, gap_overhead_s=requests[0].gap_s)]
     for before, now in pairwise(requests):
         context = before.prompt_tokens + before.output_tokens
@@ -138,7 +138,7 @@ def _answers(
 
 
 def fit(score: Callable[[Calibration], float]) -> Calibration:
-    """The calibration with the lowest score that a search of at most 40 plays finds."""
+    """Search for the calibration with the lowest score, in at most 40 plays."""
     from scipy.optimize import minimize  # noqa: PLC0415 - takes a while to import
 
     found = cast(Any, minimize)(

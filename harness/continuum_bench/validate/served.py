@@ -1,4 +1,4 @@
-"""What a request log says: the requests of a run, and the server that answered them."""
+"""The contents of a request log: the requests of a run, and the server that answered them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Served:
     prompt_tokens: int
     output_tokens: int
     program_id: str | None = None
-    """The agent that sent it; None: nothing of its prompt is in another request's."""
+    """The agent that sent the request; None: the prompt shares no prefix with other requests."""
     gap_s: float = 0.0
     """Seconds until the program's next request."""
 
@@ -30,12 +30,12 @@ class Unreported:
 
     why: str
     load: Served | None = None
-    """What of it the server computed, beside the other requests; None: not known. Its times mean nothing."""
+    """The part that the server computed beside the other requests, with meaningless times; None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a log says of its server; None where it says nothing."""
+    """The settings of the server that a log records; None: the log does not record the setting."""
 
     gpu: str | None = None
     model: str | None = None
@@ -61,6 +61,6 @@ class LoggedRun:
     served: tuple[Served, ...]
     server: ServerFacts = ServerFacts()
     load: tuple[Served, ...] = ()
-    """Requests that the server also worked on: warm-up, and those that were cut off at the end."""
+    """Requests that are played but not compared: warm-up requests, and requests that were cut off at the end."""
     unreported: Mapping[str, int] = field(default_factory=dict)
-    """Number of requests that are not among ``served``, by why."""
+    """Number of requests that are not in ``served``, by reason."""

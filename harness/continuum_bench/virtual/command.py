@@ -1,14 +1,10 @@
-"""Play a workload on the virtual engine, print the table of results and write the report."""
+"""Plays a workload on the virtual engine, prints the table of results and writes the report."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
@@ -16,20 +12,21 @@ from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 
+from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
-from continuum_bench.show import print_notice, print_summary, print_verdict
+from continuum_bench.show import print_json, print_notice, print_summary, print_verdict
 from continuum_bench.virtual.display import Display
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
-from continuum_bench.virtual.experiment import Experiment, cells_for, prepare, run
+from continuum_bench.virtual.experiment import Experiment, Setup, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import workload_of
 
 
 def run_policies(name: str, options: RunOptions) -> int:
-    """Run, print and report. Returns the exit code: 0, 1 if runs failed, 130 after Ctrl-C."""
+    """Play every policy and seed. Returns the exit code: 0, 1 if runs failed, 130 after Ctrl-C."""
     policies = _policies(options.policy, options.offload)
     policy_options = read_policy_options(options.policy_option or [], policies)
     model = find_model(options.model)
@@ -40,15 +37,12 @@ def run_policies(name: str, options: RunOptions) -> int:
     if options.step_times == BAND and not bands:
         print_notice(f"step times of {options.gpu} have no band: low, mid and high are the same; played once")
     seeds = range(options.seed, options.seed + options.seeds)
-    out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    out = options.out or default_out(name)
     experiment = Experiment(
         cells=tuple(cells_for(policies, policy_options, list(seeds), [*bands] or [None])),
-        workload=workload,
-        engine=engine,
+        setup=Setup(workload, engine, options.token_times),
         out=out,
-        command=tuple(["continuum-bench", *sys.argv[1:]]),
         jobs=options.jobs or os.cpu_count() or 1,
-        token_times=options.token_times,
     )
     quiet = options.json_output or options.quiet
     with locked(out):
@@ -63,7 +57,7 @@ def run_policies(name: str, options: RunOptions) -> int:
 
 def _announcement(experiment: Experiment, left: Experiment) -> str:
     runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
-    programs = f"{experiment.workload.facts['programs']} programs"
+    programs = f"{experiment.setup.workload.facts['programs']} programs"
     before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
     where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
     return f"{before}{runs} runs of {programs}, {where}"
@@ -76,7 +70,7 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
         summary = write_summary(experiment.out)
         if not options.no_report:
             write_report(experiment.out)
-        _print(summary, experiment, outcome, options)
+        _print(summary, experiment, options)
     if outcome.interrupted:
         done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
         print_notice(f"stopped; {done}; the same command with --out {experiment.out} goes on from there")
@@ -84,11 +78,11 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     return 1 if outcome.failed else 0
 
 
-def _print(summary: Summary, experiment: Experiment, outcome: Outcome, options: RunOptions) -> None:
+def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> None:
     if options.json_output:
-        sys.stdout.write(json.dumps({**summary.to_json(), "out": str(experiment.out)}, indent=2) + "\n")
+        print_json({**summary.to_json(), "out": str(experiment.out)})
         return
-    facts = experiment.workload.facts
+    facts = experiment.setup.workload.facts
     kind = "synthetic" if facts["synthetic"] else "recorded"
     tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
@@ -108,7 +102,7 @@ def _machines(options: RunOptions) -> str:
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
-    """The names of the arms. If ``--offload`` is given and no arm is named NAME+offload, all arms are."""
+    """Return the names of the arms. With ``--offload`` and no arm NAME+offload, ``+offload`` is added to all names."""
     names = arms_of(given or DEFAULT_POLICIES)
     if offload is not None and not any(split_arm(name)[1] for name in names):
         names = [name + OFFLOAD for name in names]

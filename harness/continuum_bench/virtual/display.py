@@ -1,8 +1,6 @@
-"""Progress of an experiment's runs in the terminal."""
+"""The progress of an experiment's runs in the terminal."""
 
 from __future__ import annotations
-
-from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -12,7 +10,7 @@ from continuum_bench.virtual.pool import Report
 
 
 class Display:
-    """Live progress of an experiment's runs; plain lines if the output is not a terminal."""
+    """Progress bars of an experiment's runs if the output is a terminal, else one line for each run that ended."""
 
     def __init__(self, experiment: Experiment, quiet: bool) -> None:
         self._live = ERR.is_terminal and not quiet
@@ -26,7 +24,7 @@ class Display:
             console=ERR,
             disable=not self._live,
         )
-        total = int(experiment.workload.facts["programs"])
+        total = int(experiment.setup.workload.facts["programs"])
         self._tasks: dict[str, TaskID] = {
             cell.name: self._progress.add_task(cell.name, total=total, start=False, detail="waiting")
             for cell in experiment.cells
@@ -36,9 +34,7 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
     def update(self, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""From a command's options to the virtual engine's configuration."""
+"""Converts a command's options to the virtual engine's configuration."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from continuum_bench.options.run import BAND, RunOptions
 
 
 def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
-    """The engine's configuration and its part of the manifest. Arms named ``+offload`` use the configured tiers.
+    """Return the engine's configuration and its part of the manifest. Only arms named ``+offload`` use the tiers.
 
     Raises:
-        BenchError: tiers that do not exist, or a replica that cannot die.
-        EngineError, StepTimesError, UnsupportedVllm: options that do not go together, unknown hardware, or no vLLM.
+        BenchError: ``--offload`` or ``--kill-replica`` is invalid.
+        EngineError, StepTimesError, UnsupportedVllm: options conflict, the hardware is unknown, or vLLM is missing.
     """
     try:
         offload = read_offload(options.offload or default_preset(options.gpu), options.gpu)
@@ -50,10 +50,12 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
 
 
 def descriptions_at(options: RunOptions, config: EngineConfig) -> dict[str, EngineDescription]:
-    """Of ``--step-times band``: the engine at each end, by name. Empty without it, and where the ends are the same.
+    """Return the engine at low, mid and high step times, by name.
+
+    The result is empty without ``--step-times band``, and if the three are the same.
 
     Raises:
-        BenchError: a profile, whose step times have no band.
+        BenchError: ``--profile`` is given: measured step times have no band.
     """
     if options.step_times != BAND:
         return {}
@@ -66,10 +68,10 @@ def descriptions_at(options: RunOptions, config: EngineConfig) -> dict[str, Engi
 
 
 def read_death(given: str) -> tuple[int, float]:
-    """``REPLICA@SECOND`` as numbers.
+    """Read ``REPLICA@SECOND``. Returns the replica's index and the second of the run.
 
     Raises:
-        BenchError: another form.
+        BenchError: the text has another form.
     """
     index, _, second = given.partition("@")
     try:

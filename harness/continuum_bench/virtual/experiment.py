@@ -1,4 +1,4 @@
-"""Runs policies on the same arrivals, one process per run, and writes a directory of runs."""
+"""Runs policies with the same arrivals, one process for each run, and writes a directory of runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +26,7 @@ from continuum_traces.run_dir import (
 )
 from continuum_traces.schema import Manifest
 
+from continuum_bench.invocation import command_line, utc_now
 from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
 from continuum_bench.workload.workload import Workload
 
@@ -42,7 +42,7 @@ class Cell:
     options: Mapping[str, Any]
     seed: int
     step_times: str | None = None
-    """Low, mid or high, in an experiment that plays several; None: the engine's."""
+    """Low, mid or high, in an experiment that plays several of them; None: as the engine's configuration says."""
 
     @property
     def name(self) -> str:
@@ -50,27 +50,35 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
-    cells: tuple[Cell, ...]
+class Setup:
+    """What all runs of an experiment have in common, apart from their policies and seeds."""
+
     workload: Workload
     engine: Any
-    """``continuum_server.virtual.config.EngineConfig``."""
-    out: Path
-    command: tuple[str, ...] = ()
-    jobs: int = 2
+    """``continuum_server.virtual.config.EngineConfig``; None if a server plays the runs."""
     token_times: bool = False
     """Record the gaps between output tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    cells: tuple[Cell, ...]
+    setup: Setup
+    out: Path
+    jobs: int
+    """Largest number of runs at the same time."""
 
 
 def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
     """Make the directories and write all manifests, before any run starts.
 
-    A directory in which the same experiment was stopped is continued: complete runs are kept, the others begin anew,
-    and will record the same again. An experiment that was stopped before it recorded anything gives way to any other.
+    If the same experiment was stopped in this directory, it is continued: complete runs are kept and the others start
+    again. A different experiment is replaced only if it recorded nothing.
 
     Args:
-        description: of the experiment's engine.
-        at: descriptions by the cells' own step times.
+        experiment: the runs and their directory.
+        description: ``EngineDescription`` of the experiment's engine.
+        at: the descriptions for cells with step times of their own, by the name of the step times.
 
     Returns:
         The cells that are left to run.
@@ -78,9 +86,9 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
     Raises:
         RunDirError: the directory holds a complete experiment or a different one, or cannot be written.
     """
-    out, now = experiment.out, datetime.now(UTC).isoformat(timespec="seconds")
+    out, setup = experiment.out, experiment.setup
     policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
-    whole = manifest_of(experiment, description, policies, {}, experiment.cells[0].seed, now)
+    whole = manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now())
     begun = any(_has_records(manifest.parent) for manifest in out.glob(f"*/{MANIFEST}"))
     if begun or not _is_virtual(out):
         _check_same(out, whole)
@@ -88,7 +96,7 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
     for cell in experiment.cells:
         folder = out / cell.name
         described = at[cell.step_times] if at and cell.step_times else description
-        manifest = manifest_of(experiment, described, cell.policy, cell.options, cell.seed, "")
+        manifest = manifest_of(setup, described, cell.policy, cell.options, cell.seed, "")
         if _has_records(folder) or not _is_virtual(folder):
             _check_same(folder, manifest)
         if not (folder / ENGINE).exists():
@@ -110,81 +118,83 @@ def _has_records(folder: Path) -> bool:
 
 
 def _is_virtual(folder: Path) -> bool:
-    """True also for a folder without a run."""
+    """Return whether the run in this folder is virtual. True also for a folder without a run."""
     return not (folder / MANIFEST).exists() or read_manifest(folder).engine == "virtual"
 
 
 def _check_same(folder: Path, wanted: Manifest) -> None:
-    """Raises:
-    RunDirError: the folder holds a run that differs in more than its date and command line.
+    """Check that the folder holds no run, or this one.
+
+    Raises:
+        RunDirError: the folder holds a run that differs in more than its date and command line.
     """
     if (folder / MANIFEST).exists():
-        held, ours = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
-        differing = [name for name in ours if held[name] != ours[name] and name not in ("created", "command")]
+        existing, new = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
+        differing = [name for name in new if existing[name] != new[name] and name not in ("created", "command")]
         if differing:
             raise RunDirError(f"{folder}: holds a run already, with other {differing[0]}; choose another --out")
 
 
 def _empty(folder: Path) -> None:
-    """Remove what a stopped run left. The engine appends to its records."""
+    """Remove the records of a stopped run, because the engine appends to existing files."""
     for name in (MANIFEST, EVENTS, TURNS, LOG):
         (folder / name).unlink(missing_ok=True)
 
 
 def manifest_of(
-    experiment: Experiment, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
+    setup: Setup, description: Any, policy: str, options: Mapping[str, Any], seed: int, created: str
 ) -> Manifest:
     if all(is_policy(arm) for arm in policy.split(",")):
         description = description.without_offload()
     return Manifest(
         created=created,
-        command=experiment.command,
+        command=command_line(),
         continuum_version=version("continuum-ttl"),
         versions=description.versions,
         engine="virtual",
         policy=policy,
         policy_options=dict(options),
         seed=seed,
-        workload=experiment.workload.facts,
+        workload=setup.workload.facts,
         hardware=description.hardware,
         engine_options=description.engine_options,
         modelled=description.modelled,
-        notes=_notes(experiment),
+        notes=_notes(setup),
     )
 
 
-def _notes(experiment: Experiment) -> tuple[str, ...]:
+def _notes(setup: Setup) -> tuple[str, ...]:
     notes = {
-        "programs are repeated with fresh tokens": experiment.workload.repeats,
-        "gaps between output tokens are recorded (--token-times)": experiment.token_times,
+        "programs are repeated with fresh tokens": setup.workload.repeats,
+        "gaps between output tokens are recorded (--token-times)": setup.token_times,
     }
     return tuple(note for note, holds in notes.items() if holds)
 
 
 def run(experiment: Experiment, on_report: Listener) -> Outcome:
     """Run every cell, at most ``jobs`` at once. Ctrl-C stops the cells that run; finished cells are kept."""
-    tasks = [CellTask(experiment, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
+    tasks = [CellTask(experiment.setup, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
     return play_here(tasks, experiment.jobs, on_report)
 
 
 @dataclass(frozen=True, slots=True)
 class CellTask:
-    """One cell of an experiment, which is run into ``folder``."""
+    """One cell, which is run into ``folder``."""
 
-    experiment: Experiment
+    setup: Setup
     cell: Cell
     name: str
     folder: Path
 
     def play(self, tell: Listener) -> None:
-        """Body of a run's process. The process's output goes to engine.log."""
+        """Run the cell as the body of a process, whose output goes to engine.log."""
         log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        total = int(self.experiment.workload.facts["programs"])
+        total = int(self.setup.workload.facts["programs"])
         try:
             self.simulate(lambda now: tell(Report(self.name, now.virtual_s, now.programs_done, total, now.pins_held)))
-        except Exception as error:  # noqa: BLE001 - the process's edge: the run fails and the parent says why
+        except Exception as error:  # noqa: BLE001 - the process's edge: the run fails and the parent reports why
             traceback.print_exc()
             tell(Report(self.name, state="failed", error=str(error) or type(error).__name__))
         else:
@@ -193,13 +203,13 @@ class CellTask:
     def simulate(self, on_progress: Callable[[Any], None] | None = None) -> None:
         """Run the cell in this process."""
         engine = import_module("continuum_server.virtual.engine")
-        experiment, cell = self.experiment, self.cell
-        jobs = experiment.workload.jobs(cell.seed)
+        setup, cell = self.setup, self.cell
+        jobs = setup.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
-        config = experiment.engine if offloaded else replace(experiment.engine, offload=None)
+        config = setup.engine if offloaded else replace(setup.engine, offload=None)
         if cell.step_times is not None:
             config = replace(config, step_times=cell.step_times)
-        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress, experiment.token_times)
+        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress, setup.token_times)
 
 
 def cells_for(

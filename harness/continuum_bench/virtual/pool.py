@@ -1,4 +1,4 @@
-"""Runs tasks on this machine, each in its own process. A fork server imports vLLM once and starts them all."""
+"""Runs tasks on this machine, each in its own process. A fork server imports vLLM once and starts the processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     def play(self, tell: Listener) -> None:
-        """Run. Reports its progress, and at the end that it is done or failed."""
+        """Run, and ``tell`` the progress and, at the end, whether the task is done or failed."""
 
 
 Live = dict[Connection, tuple[Task, BaseProcess]]
@@ -72,12 +72,12 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
                     task = pending.pop(0)
                     _start(context, task, live)
                     on_report(Report(task.name, state="loading"))
-                for ready in wait([pressed.told, *live]):
-                    if ready is pressed.told:
+                for ready in wait([pressed.signalled, *live]):
+                    if ready is pressed.signalled:
                         outcome.interrupted = True
                     else:
                         _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
-        except KeyboardInterrupt:  # while the engine was loaded, or pressed again
+        except KeyboardInterrupt:  # during the loading of the engine, or a second Ctrl-C
             outcome.interrupted = True
         finally:
             _kill(live)
@@ -102,9 +102,9 @@ def _kill(live: Live) -> None:
 
 @dataclass(slots=True)
 class _Press:
-    """Ctrl-C while tasks run."""
+    """The state of Ctrl-C while tasks run."""
 
-    told: Connection
+    signalled: Connection
     """Becomes readable when Ctrl-C is pressed."""
     raises: bool = False
     """Ctrl-C raises KeyboardInterrupt."""
@@ -112,11 +112,10 @@ class _Press:
 
 @contextmanager
 def _ctrl_c() -> Iterator[_Press]:
-    """Ctrl-C is told through a connection. A second Ctrl-C raises KeyboardInterrupt, in case the process hangs.
+    """Signal Ctrl-C through a connection. A second Ctrl-C raises KeyboardInterrupt, in case the process hangs.
 
-    An exception could be raised inside code that must not fail, where it would be lost, and could leave the fork
-    server with half a request. Ctrl-C stays as it is in threads other than the main one, and if it is ignored (a job in
-    a shell's background).
+    An exception could be raised inside code that ignores it, or leave the fork server with half a request. Nothing
+    changes in threads other than the main thread, and if Ctrl-C is ignored (as in a shell's background job).
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
     pressed = _Press(receiver)
@@ -139,7 +138,7 @@ def _ctrl_c() -> Iterator[_Press]:
 
 
 def _load_engine(context: ForkServerContext, pressed: _Press) -> None:
-    """Wait until the fork server has loaded the engine, which takes many seconds. It is killed at Ctrl-C meanwhile."""
+    """Wait until the fork server has loaded the engine, which takes many seconds. Ctrl-C kills the fork server."""
     _start_forkserver()
     pressed.raises = True
     try:
@@ -154,12 +153,14 @@ def _load_engine(context: ForkServerContext, pressed: _Press) -> None:
 
 
 def _nothing() -> None:
-    """Body of a process that only shows that the fork server answers."""
+    """Do nothing, as the body of a process that shows that the fork server answers."""
 
 
 def _start_forkserver() -> None:
-    """Start the process with Ctrl-C blocked, which the process inherits. This process stops it; a traceback of its own
-    would help nobody. The resource tracker is started before, because its start takes the block away again."""
+    """Start the fork server with Ctrl-C blocked, so that it prints no traceback. This process stops it instead.
+
+    The resource tracker is started first, because its start removes the block.
+    """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -172,7 +173,7 @@ def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener
     task, process = live[ready]
     try:
         report: Report = ready.recv()
-    except (EOFError, OSError):  # before a report, or in the middle of one
+    except (EOFError, OSError):  # the process ended without a report, or while it sent one
         process.join()
         report = Report(task.name, state="failed", error=f"its process ended with exit code {process.exitcode}")
     if report.state in ("done", "failed"):
@@ -187,6 +188,6 @@ def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener
 
 
 def _body(task: Task, sender: Connection) -> None:
-    """Body of a run's process."""
+    """Run the task, as the body of its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     task.play(sender.send)

@@ -6,12 +6,14 @@ With ``concurrency:N`` (closed loop) a program arrives when another one ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from continuum_traces.schema import Program
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST
+from continuum_bench.options.run import uses_rate
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
@@ -21,11 +23,11 @@ FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency
 
 
 LEAST = 1e-6
-"""Numbers after the colon lie between it and its inverse."""
+"""Smallest number after the colon. The largest is its inverse."""
 
 
 def arrival_times(spec: str) -> Times:
-    """Seconds from the start of the run, one for each program in the order they are played.
+    """Return a function that draws the arrivals: seconds from the start of the run, one for each program in order.
 
     poisson     exponential gaps of mean 1/jps
     constant    equal gaps of 1/jps
@@ -33,11 +35,11 @@ def arrival_times(spec: str) -> Times:
     ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
     recorded    the trace's own offsets, scaled so that their mean rate is jps
     recorded:S  the trace's own offsets, S times as fast; jps is ignored
-    concurrency:N[:R]  all 0: N at a time, a program starts when another ends (``lanes_of``); jps is ignored
+    concurrency:N[:R]  all 0: N programs at a time, the next starts when one ends (``lanes_of``); jps is ignored
 
     Raises:
-        BenchError: an unknown form, or a number out of range. The returned function raises it for ``recorded`` if a
-            program has no offset.
+        BenchError: the form is unknown, or a number is out of range. The returned function raises it for ``recorded``
+            if a program has no recorded arrival.
     """
     name, _, value = spec.partition(":")
     if spec == "poisson":
@@ -61,8 +63,17 @@ def arrival_times(spec: str) -> Times:
     raise BenchError(f"--arrivals {spec}: there are {FORMS}")
 
 
-def lanes_of(spec: str) -> tuple[int, float] | None:
-    """(programs at a time, seconds over which the first of them start) of ``concurrency:N[:R]``; None for other forms.
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Fixed concurrency: ``number`` programs at a time. A program starts when another one ends."""
+
+    number: int
+    ramp_s: float = 0.0
+    """The first programs start at equal intervals over this time."""
+
+
+def lanes_of(spec: str) -> Lanes | None:
+    """Read ``concurrency:N[:RAMP_S]``; None: another form of arrivals.
 
     Raises:
         BenchError: the numbers are invalid.
@@ -76,16 +87,11 @@ def lanes_of(spec: str) -> tuple[int, float] | None:
         number, ramp_s = 0, 0.0
     if len(values) > 2 or number < 1 or not 0 <= ramp_s <= MOST:
         raise BenchError(f"--arrivals {spec}: expected {CLOSED}:PROGRAMS or {CLOSED}:PROGRAMS:RAMP_SECONDS")
-    return number, ramp_s
-
-
-def uses_rate(spec: str) -> bool:
-    """Whether the form uses ``--jps``."""
-    return not spec.startswith(("recorded:", CLOSED))
+    return Lanes(number, ramp_s)
 
 
 def pace(spec: str, jps: float) -> str:
-    """The arrivals in words."""
+    """Return the arrivals in words."""
     return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
 
 
@@ -101,9 +107,7 @@ def _number(spec: str, value: str, above: float) -> float:
     return number
 
 
-def _ramp(
-    rng: np.random.Generator, jps: float, count: int, factor: float
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _ramp(rng: np.random.Generator, jps: float, count: int, factor: float) -> Seconds:
     rates = np.linspace(jps / factor, jps * factor, count)
     return np.cumsum(rng.exponential(1.0, count) / rates)
 
@@ -115,7 +119,7 @@ def _recorded(rng: np.random.Generator, jps: float, programs: Sequence[Program])
 
 
 def _offsets(programs: Sequence[Program]) -> Seconds:
-    """Seconds after the first arrival."""
+    """Return the recorded arrivals in seconds after the first one."""
     missing = next((program.program_id for program in programs if program.arrival_s is None), None)
     if missing is not None:
         raise BenchError(f"--arrivals recorded: program {missing!r} has no arrival_s in the trace")

@@ -23,7 +23,7 @@ ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share fr
 
 
 class Errors(Protocol):
-    """What a client says instead of the truth."""
+    """How a client's hints differ from the truth."""
 
     def seconds(self, truth_s: float) -> float: ...
 
@@ -51,8 +51,8 @@ class Noise:
 
 
 class Lies:
-    """The client says a hundred times the truth of a short time and a hundredth of a long time, so that KV is held that
-    should not be held, and is not held where it should be. Names are wrong."""
+    """Hints that are as harmful as possible: a hundred times the true value of a short time or a small count, and a
+    hundredth of a long one. The server then holds the wrong programs' KV. Names are wrong too."""
 
     SHORT_S = 5.0
     FEW = 5
@@ -68,17 +68,17 @@ class Lies:
 
 
 Kind = Callable[[Program, int, Errors], Mapping[str, Any]]
-"""The fields of ``Tags`` that a client sends with the turn of that index; no field: no hint."""
+"""Returns the fields of ``Tags`` that a client sends with the turn of this index; an empty mapping: no hint."""
 
 
 def _tool(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """The name of the tool that the turn will call."""
+    """Return the name of the tool that the turn will call."""
     tool = program.turns[index].slowest_tool
     return {} if tool is None or index == len(program.turns) - 1 else {"pred_tool": errors.name(tool.name)}
 
 
 def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """The name and the seconds of the next tool, and those of the tool that ran before the turn."""
+    """Return the name and the seconds of the next tool, and of the tool that ran before the turn."""
     hints = _tool(program, index, errors)
     if hints:
         hints["pred_tool_s"] = errors.seconds(_busy_s(program, index))
@@ -90,19 +90,19 @@ def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """A wish to hold the KV until the next turn arrives, and a tenth longer."""
+    """Ask the server to hold the KV cache 10% longer than until the next turn arrives."""
     if index == len(program.turns) - 1:
         return {}
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
 
 
 def _remaining(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """The number of turns after this one."""
+    """Return the number of turns after this one."""
     return {"remaining_turns": errors.count(len(program.turns) - 1 - index)}
 
 
 def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """The name of the program's task: that of the whole first prompt if programs share it, or else the program's id."""
+    """Return the task's name: that of the first prompt if programs share the whole of it, else the program's id."""
     shared = program.shared_prefix_tokens == program.turns[0].new_input_tokens
     return {
         "task": errors.name(program.shared_prefix_id if shared and program.shared_prefix_id else program.program_id)
@@ -110,7 +110,7 @@ def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _busy_s(program: Program, index: int) -> float:
-    """Seconds until the last tool of that turn returns."""
+    """Return the seconds until the last tool of the turn returns."""
     tool = program.turns[index].slowest_tool
     return tool.end_s if tool is not None else 0.0
 
@@ -128,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class HintError:
-    """How wrong the hints are. Parsed from ``--hint-error``."""
+    """The errors of hints, as ``--hint-error`` describes them."""
 
     sigma: float = 0.0
     adversaries: float = 0.0
@@ -145,23 +145,23 @@ def hint_error(spec: str) -> HintError:
     adversarial:SHARE:silent   as above, but the others send no hints
 
     Raises:
-        BenchError: another form, or a number out of range.
+        BenchError: the form is unknown, or a number is out of range.
     """
     name, *rest = spec.split(":")
     try:
         if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
-            found = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
+            error = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
         else:
-            found = HintError(sigma=float(spec))
+            error = HintError(sigma=float(spec))
     except ValueError:
-        found = HintError(sigma=math.nan)
-    if not (0.0 <= found.sigma <= 10.0 and 0.0 <= found.adversaries <= 1.0):
+        error = HintError(sigma=math.nan)
+    if not (0.0 <= error.sigma <= 10.0 and 0.0 <= error.adversaries <= 1.0):
         raise BenchError(f"--hint-error {spec}: expected {ERRORS}")
-    return found
+    return error
 
 
 def with_hints(jobs: Sequence[Job], kind: str, error: HintError, seed: int) -> list[Job]:
-    """The same jobs with hints. They must be in the order of their arrival."""
+    """Return the jobs, which must be in the order of their arrival, with hints."""
     return [
         replace(job, hints=_hints_of(job.program, KINDS[kind], _errors_of(number, error, seed)))
         for number, job in enumerate(jobs)
@@ -169,12 +169,12 @@ def with_hints(jobs: Sequence[Job], kind: str, error: HintError, seed: int) -> l
 
 
 def lies(number: int, error: HintError) -> bool:
-    """Whether the program with that number in the order of arrival lies. The liars are spread evenly."""
+    """Return whether the ``number``-th program to arrive lies. These programs are spread evenly."""
     return math.floor((number + 1) * error.adversaries) > math.floor(number * error.adversaries)
 
 
 def _errors_of(number: int, error: HintError, seed: int) -> Errors | None:
-    """None: the program sends no hints."""
+    """Return the errors of the ``number``-th program to arrive; None: the program sends no hints."""
     if lies(number, error):
         return Lies()
     return None if error.silent else Noise(random.Random(f"{seed}/{number}"), error.sigma)

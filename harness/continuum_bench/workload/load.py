@@ -35,10 +35,10 @@ class LoadedTrace:
 
     programs: tuple[Program, ...]
     number: int
-    """Number of programs to play. If ``programs`` has fewer, they are repeated."""
+    """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
     skipped: tuple[TooLong, ...]
     facts: dict[str, Any]
-    """For the manifest."""
+    """The manifest's facts about the trace."""
 
 
 def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -> LoadedTrace:
@@ -51,7 +51,7 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
 
     Raises:
         BenchError: no program is left, or a turn is longer than the model's context.
-        TraceError: a fault in the file.
+        TraceError: the file is invalid.
     """
     return _load(name, options, context_tokens, _version(options.traces))
 
@@ -73,7 +73,7 @@ def _load(name: str, options: TraceOptions, context_tokens: int, version: object
 
 
 def _version(path: Path | None) -> object:
-    """A value that changes when a file at or below ``path`` is written."""
+    """Return a value that changes when a file at or below ``path`` is written. It is part of the cache's key."""
     files = [] if path is None else [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
     return tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
 
@@ -82,7 +82,7 @@ def _version(path: Path | None) -> object:
 def _read(
     name: str, traces: Path | None, form: str | None, reading: Reading, version: object
 ) -> tuple[tuple[Program, ...], str]:
-    """The programs, and the SHA-256 of their file; if there is not exactly one file, that of the programs."""
+    """Return the programs and the SHA-256 of their file, or of the programs themselves if no single file holds them."""
     if traces is not None:
         programs = list(read_any(traces, form, lambda each: print_notice(f"left out: {each}")))
         content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()

@@ -22,33 +22,35 @@ Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 RECORDED = "recorded"
 HANG_S = 3600.0
 FORMS = {
-    "constant": "constant:SECONDS",
-    "bimodal": "bimodal:SHARE:SHORT_S:LONG_S",
-    "shift": "shift:FACTOR",
-    "hang": "hang:SHARE[:SECONDS]",
+    "constant": "constant:SECONDS, seconds at least 0",
+    "bimodal": "bimodal:SHARE:SHORT_S:LONG_S, a share from 0 to 1, the short time below the long one",
+    "shift": "shift:FACTOR, a factor above 0",
+    "hang": "hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0",
 }
+"""Each form with the limits of its numbers."""
 
 
 def tool_times(spec: str) -> Change:
-    """The change of that form.
+    """Return the change that ``--tool-times`` asks for.
 
-    recorded                   the trace's own
+    recorded                   the tool times of the trace
     constant:S                 the tools of every turn take S seconds
-    bimodal:SHARE:SHORT:LONG   a mixture of two: SHORT seconds with probability SHARE, else LONG, turn by turn
-    shift:F                    a shift in mid-run: from the middle program on, tools take F times as long
-    hang:SHARE[:S]             with probability SHARE a program has one tool call, any of its turns, that returns after
-                               S seconds only (an hour where not given)
+    bimodal:SHARE:SHORT:LONG   the tools of a turn take SHORT seconds with probability SHARE, else LONG seconds
+    shift:F                    from the middle program on, tools take F times as long
+    hang:SHARE[:S]             with probability SHARE, one tool call of a program (in a random turn) takes S seconds
+                               (default: an hour)
 
-    Tools keep their names. Turns without tools stay as they are, and so does time between turns that is no tool's.
+    Tools keep their names. Turns without tools, and time between turns outside of tools, stay as they are.
 
     Raises:
-        BenchError: an unknown form, a number out of range.
+        BenchError: the form is unknown, or a number is out of range.
     """
     if spec == RECORDED:
         return lambda rng, programs: list(programs)
     name, *given = spec.split(":")
     if name not in FORMS:
-        raise BenchError(f"--tool-times {spec}: there are {RECORDED}, {', '.join(FORMS.values())}")
+        forms = (form.partition(",")[0] for form in FORMS.values())
+        raise BenchError(f"--tool-times {spec}: there are {RECORDED}, {', '.join(forms)}")
     numbers = _numbers(spec, given)
     if name == "constant" and len(numbers) == 1:
         return lambda rng, programs: [_each_turn(program, lambda: numbers[0]) for program in programs]
@@ -58,27 +60,18 @@ def tool_times(spec: str) -> Change:
         return lambda rng, programs: _shifted(programs, numbers[0])
     if name == "hang" and len(numbers) in (1, 2) and numbers[0] <= 1:
         return lambda rng, programs: _hanging(rng, programs, *numbers)
-    raise BenchError(f"--tool-times {spec}: expected {FORMS[name]}, {_LIMITS[name]}")
-
-
-_LIMITS = {
-    "constant": "seconds at least 0",
-    "bimodal": "a share from 0 to 1, the short time below the long one",
-    "shift": "a factor above 0",
-    "hang": "a share from 0 to 1, seconds at least 0",
-}
+    raise BenchError(f"--tool-times {spec}: expected {FORMS[name]}")
 
 
 def _numbers(spec: str, given: Sequence[str]) -> list[float]:
-    """The numbers, which must be finite and at least 0."""
+    """Parse the numbers, which must be at least 0 and at most ``MOST_S``."""
     for text in given:
         try:
             number = float(text)
         except ValueError:
             number = math.nan
         if not 0 <= number <= MOST_S:
-            name = spec.partition(":")[0]
-            raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[name]}, {_LIMITS[name]}")
+            raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[spec.partition(':')[0]]}")
     return [float(text) for text in given]
 
 
@@ -93,7 +86,7 @@ def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
 
 
 def _taking(turn: Turn, seconds: float) -> Turn:
-    """The turn with one tool call of so many seconds, named as the turn's slowest tool."""
+    """Return the turn with a single tool call of this duration, named as the turn's slowest tool."""
     assert turn.slowest_tool is not None
     return replace(turn, tool_calls=(replace(turn.slowest_tool, start_s=0.0, duration_s=seconds),))
 
@@ -119,7 +112,7 @@ def _hanging(rng: random.Random, programs: Sequence[Program], share: float, seco
 
 
 def _hung(rng: random.Random, program: Program, seconds: float) -> Program:
-    """The same program, but one tool call between two of its turns takes so many seconds."""
+    """Return the program with one random tool call between two turns that takes this many seconds."""
     between = [index for index, turn in enumerate(program.turns[:-1]) if turn.tool_calls]
     if not between:
         return program

@@ -102,7 +102,7 @@ class EmulatedWorker:
         """Return a function that does nothing, for vLLM's other calls (clear caches, profile, sleep)."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return _do_nothing
+        return lambda *args, **kwargs: None
 
     # -------------------------------------------------------------------------------- each step
 
@@ -212,7 +212,3 @@ def _bitmasks(grammar: GrammarOutput | None) -> dict[str, Any]:
     if grammar is None:
         return {}
     return dict(zip(grammar.structured_output_request_ids, grammar.grammar_bitmask, strict=False))
-
-
-def _do_nothing(*args: Any, **kwargs: Any) -> None:
-    return None

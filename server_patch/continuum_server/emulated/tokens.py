@@ -19,9 +19,7 @@ class Vocabulary:
         tokenizer: Any = cached_tokenizer_from_config(model_config)
         self._tokenizer = tokenizer
         self.end: int = tokenizer.eos_token_id
-        special = set(tokenizer.all_special_ids)
-        words = [ids[0] for ids in map(self.encode, _WORDS) if len(ids) == 1]
-        self._words = words or [token for token in range(min(1000, len(tokenizer))) if token not in special]
+        self._words = [ids[0] for ids in map(self.encode, _WORDS) if len(ids) == 1]
         self.closing = (self.end, *(self.encode(text)[0] for text in ('"', "}", "]", "0")))
         """Under a grammar these tokens are tried in this order, because they soon end a JSON value."""
 

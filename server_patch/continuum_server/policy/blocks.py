@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 
@@ -10,51 +11,47 @@ class DistinctBlocks:
     """The number of holders of each block. A call takes O(1) per block."""
 
     def __init__(self) -> None:
-        self._holders: dict[Hashable, int] = {}
+        self._held: set[Hashable] = set()
+        self._further: Counter[Hashable] = Counter()
+        """Of blocks with at least two holders: the holders but one."""
         self.repeats = 0
         """Sum of the blocks of all holders, minus the number of distinct blocks."""
 
     def __len__(self) -> int:
         """Number of distinct blocks."""
-        return len(self._holders)
+        return len(self._held)
 
     def __contains__(self, block: Hashable) -> bool:
-        return block in self._holders
+        return block in self._held
 
     def shared(self, block: Hashable) -> bool:
         """Whether at least two holders have the block."""
-        return self._holders.get(block, 0) > 1
+        return block in self._further
 
     def new(self, blocks: Sequence[Hashable]) -> int:
         """Return the number of these blocks that have no holder."""
-        return len(blocks) - sum(map(self._holders.__contains__, blocks))
+        return len(blocks) - len(self._held.intersection(blocks))
 
     def add(self, blocks: Sequence[Hashable]) -> None:
         """Add a holder to each block. The blocks must be distinct."""
-        held = self._holders
-        if held.keys().isdisjoint(blocks):
-            held.update(dict.fromkeys(blocks, 1))
-            return
-        for block in blocks:
-            count = held.get(block, 0)
-            held[block] = count + 1
-            if count:
-                self.repeats += 1
+        again = self._held.intersection(blocks)
+        self._held.update(blocks)
+        if again:
+            self._further.update(again)
+            self.repeats += len(again)
 
     def remove(self, blocks: Sequence[Hashable]) -> None:
         """Remove a holder from each block. The blocks must have been added."""
-        held = self._holders
+        self._held.difference_update(blocks)
         if not self.repeats:
-            for block in blocks:
-                del held[block]
             return
-        for block in blocks:
-            count = held[block] - 1
-            if count:
-                held[block] = count
-                self.repeats -= 1
-            else:
-                del held[block]
+        again = self._further.keys() & blocks
+        self._held.update(again)
+        self.repeats -= len(again)
+        for block in again:
+            self._further[block] -= 1
+            if not self._further[block]:
+                del self._further[block]
 
 
 class Contexts:
@@ -74,12 +71,13 @@ class Contexts:
         return self._blocks.repeats
 
     def put(self, name: str, blocks: Sequence[Hashable]) -> None:
-        """Set the program's context. This takes O(new blocks) if the context only grew."""
+        """Set the program's context. This takes O(blocks that it does not share with the context before)."""
         chain = self._chains.setdefault(name, [])
-        length = len(chain)
-        if length > len(blocks) or (length and chain[-1] != blocks[length - 1]):
-            self._blocks.remove(chain)
-            chain.clear()
+        most = min(len(chain), len(blocks))
+        if most < len(chain) or (most and chain[-1] != blocks[most - 1]):
+            kept = bisect_left(range(most), True, key=lambda index: chain[index] != blocks[index])
+            self._blocks.remove(chain[kept:])
+            del chain[kept:]
         grown = blocks[len(chain) :]
         self._blocks.add(grown)
         chain.extend(grown)

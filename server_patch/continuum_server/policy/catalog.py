@@ -91,18 +91,18 @@ def _policy_class(name: str) -> type[Policy]:
             sys.path.append(str(Path.cwd()))
         return _users_policy(name, name)
     installed = _installed_policies(tuple(sys.path))
-    found = installed.get(name, ())
-    if len(found) + (name in POLICIES) > 1:
-        raise PolicyError(f"policy name {name!r} is taken: {', '.join(map(_origin, found))} needs another name")
+    points = installed.get(name, ())
+    if len(points) + (name in POLICIES) > 1:
+        raise PolicyError(f"policy name {name!r} is taken: {', '.join(map(_origin, points))} needs another name")
     if name in POLICIES:
         return POLICIES[name]
-    if not found:
+    if not points:
         names = ", ".join([*POLICIES, *installed])
         near = _near(name, [*POLICIES, *installed])
         raise PolicyError(f"unknown policy {name!r}; {near}there are: {names}; each also as NAME{OFFLOAD}")
-    policy = _users_policy(found[0].value, f"{name} ({_origin(found[0])})")
+    policy = _users_policy(points[0].value, f"{name} ({_origin(points[0])})")
     if policy.name != name:
-        raise PolicyError(f"policy {name}: {_origin(found[0])} has the name {policy.name!r}; both must be the same")
+        raise PolicyError(f"policy {name}: {_origin(points[0])} has the name {policy.name!r}; both must be the same")
     return policy
 
 
@@ -137,7 +137,7 @@ def _users_policy(path: str, shown: str) -> type[Policy]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PolicyError(f"policy {shown}: cannot import it: {reason}") from error
     if not (inspect.isclass(policy) and issubclass(policy, Policy)):
-        raise PolicyError(f"policy {shown}: {name} is no class on continuum_server.policy.base.Policy")
+        raise PolicyError(f"policy {shown}: {name} is not a subclass of continuum_server.policy.base.Policy")
     if not re.fullmatch(r"[\w-]+", str(vars(policy).get("name", ""))):
         raise PolicyError(f'policy {shown}: {name} needs a name of its own: name: ClassVar[str] = "my-policy"')
     if policy.name in POLICIES:
@@ -149,7 +149,7 @@ def _users_policy(path: str, shown: str) -> type[Policy]:
 def _check_options_type(policy: type[Policy], shown: str) -> None:
     where = f"policy {shown}: options_type {policy.options_type.__name__}"
     if not is_dataclass(policy.options_type):
-        raise PolicyError(f"{where} is no dataclass")
+        raise PolicyError(f"{where} is not a dataclass")
     try:
         hints = hints_of(policy.options_type)
         policy.options_type()

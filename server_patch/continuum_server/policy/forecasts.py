@@ -71,11 +71,11 @@ class Progress:
 class HintErrors:
     """The mean squared error of each client's numbers: of log(said / true).
 
-    At most ``limit`` clients are remembered. The client that sent no number for longest is forgotten first.
+    At most ``MAX_CLIENTS`` clients are remembered. The client that sent no number for longest is forgotten first.
     """
 
-    def __init__(self, limit: int = MAX_CLIENTS) -> None:
-        self._errors = Lru[str, RecentMean](lambda: RecentMean(RECENT), limit)
+    def __init__(self) -> None:
+        self._errors = Lru[str, RecentMean](lambda: RecentMean(RECENT), MAX_CLIENTS)
 
     def variance(self, client: str) -> float:
         errors = self._errors.get(client)

@@ -333,7 +333,7 @@ class ProgramTable:
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:
             return None
-        return Hold(ttl_s, hold.delay_estimate_s, hold.eta, hold.worth_s)
+        return hold if ttl_s == hold.ttl_s else replace(hold, ttl_s=ttl_s)
 
     def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
         """Add a pin for these blocks, which the scheduler holds. The program must not have a pin."""

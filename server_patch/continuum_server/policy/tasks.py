@@ -168,36 +168,36 @@ class Tasks:
         everybody, tasks = data.get("everybody"), data.get("tasks")
         if not isinstance(everybody, list) or len(everybody) != 3 or not isinstance(tasks, list):
             raise ValueError("tasks: expected everybody and tasks")
-        if not all(isinstance(given, list) and given and isinstance(given[0], str) for given in tasks):
+        if not all(isinstance(row, list) and row and isinstance(row[0], str) for row in tasks):
             raise ValueError("tasks: expected a name before each task's numbers")
-        read = [_from_json(given, WINDOW) for given in everybody]
-        runs = {task: _from_json(given, RUNS) for task, *given in tasks}
-        for own, given in zip((self._everybody, self._squares, self._errors), read, strict=True):
-            _merge(own, given, WINDOW)
-        for task, given in runs.items():
-            _merge(self._tasks.setdefault(task, _average()), given, RUNS)
+        read = [_from_json(numbers, WINDOW) for numbers in everybody]
+        runs = {task: _from_json(numbers, RUNS) for task, *numbers in tasks}
+        for own, other in zip((self._everybody, self._squares, self._errors), read, strict=True):
+            _merge(own, other, WINDOW)
+        for task, other in runs.items():
+            _merge(self._tasks.setdefault(task, _average()), other, RUNS)
             self._tasks.move_to_end(task)
         while len(self._tasks) > self._limit:
             self._tasks.popitem(last=False)
 
 
-def merge_tasks(runs: list[Mapping[str, Any]], limit: int = 1_000_000) -> dict[str, Any]:
+def merge_tasks(runs: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge what several servers learned.
 
     Raises:
         ValueError: see ``Tasks.from_json``.
     """
-    merged = Tasks(limit)
+    merged = Tasks(limit=1_000_000)
     for run in runs:
         merged.from_json(run)
     return merged.to_json()
 
 
-def _merge(own: _Average, given: _Average, window: int) -> None:
-    together = own.count + given.count
+def _merge(own: _Average, other: _Average, window: int) -> None:
+    together = own.count + other.count
     if together:
-        share = given.count / together
-        own.mean = tuple(old + share * (new - old) for old, new in zip(own.mean, given.mean, strict=True))
+        share = other.count / together
+        own.mean = tuple(old + share * (new - old) for old, new in zip(own.mean, other.mean, strict=True))
         own.count = min(together, window)
 
 
@@ -205,11 +205,11 @@ def _to_json(average: _Average) -> list[float]:
     return [average.count, *(round(value, 6) for value in average.mean)]
 
 
-def _from_json(given: Any, window: int) -> _Average:
-    good = isinstance(given, list) and len(given) == 1 + len(_NAMES) and all(_is_number(value) for value in given)
-    if not good or not isinstance(given[0], int) or given[0] < 0:
-        raise ValueError(f"tasks: expected a count and {len(_NAMES)} numbers, found {given!r:.80}")
-    return _Average(min(given[0], window), tuple(float(value) for value in given[1:]))
+def _from_json(numbers: Any, window: int) -> _Average:
+    good = isinstance(numbers, list) and len(numbers) == 1 + len(_NAMES) and all(_is_number(value) for value in numbers)
+    if not good or not isinstance(numbers[0], int) or numbers[0] < 0:
+        raise ValueError(f"tasks: expected a count and {len(_NAMES)} numbers, found {numbers!r:.80}")
+    return _Average(min(numbers[0], window), tuple(float(value) for value in numbers[1:]))
 
 
 def _is_number(value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,16 +94,11 @@ def _command(arguments: Any) -> str | None:
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, Mapping):
-        given = (arguments[key] for key in _COMMAND_ARGUMENTS if arguments.get(key))
-        return _command(next(given, None))
+        commands = (arguments[key] for key in _COMMAND_ARGUMENTS if arguments.get(key))
+        return _command(next(commands, None))
     if isinstance(arguments, list | tuple) and arguments and all(isinstance(part, str) for part in arguments):
-        return _argv(arguments)
+        return shlex.join(arguments)
     return None
-
-
-def _argv(words: Sequence[str]) -> str:
-    """Join the words of a command, such as ``["bash", "-lc", "ls"]``, into a command line."""
-    return " ".join("'" + word.replace("'", "'\\''") + "'" if re.search(r"[^\w./=-]", word) else word for word in words)
 
 
 # ---------------------------------------------------------------------------------------------- formats

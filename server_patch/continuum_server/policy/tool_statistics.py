@@ -119,17 +119,17 @@ class ToolStatistics(ToolSamples):
         """
         _check(data)
         _read_times(self._all, data["all"])
-        for tool, given in data["tools"].items():
-            _read_times(self._by_tool.of(tool), given)
+        for tool, times in data["tools"].items():
+            _read_times(self._by_tool.of(tool), times)
 
 
 def _times_to_json(times: ToolTimes) -> dict[str, Any]:
     return {"count": times.count, "recent_s": times.recent()}
 
 
-def _read_times(times: ToolTimes, given: Mapping[str, Any]) -> None:
-    samples = [float(seconds) for seconds in given["recent_s"]]
-    times.count += int(given["count"]) - len(samples)
+def _read_times(times: ToolTimes, data: Mapping[str, Any]) -> None:
+    samples = [float(seconds) for seconds in data["recent_s"]]
+    times.count += int(data["count"]) - len(samples)
     for seconds in samples:
         times.add(seconds)
 
@@ -138,11 +138,11 @@ def _check(data: Any) -> None:
     tools = data.get("tools") if isinstance(data, Mapping) else None
     if not isinstance(tools, Mapping):
         raise ValueError("tool statistics: tools: missing")
-    for name, given in [("all", data.get("all")), *tools.items()]:
-        samples = given.get("recent_s") if isinstance(given, Mapping) else None
+    for name, times in [("all", data.get("all")), *tools.items()]:
+        samples = times.get("recent_s") if isinstance(times, Mapping) else None
         if not isinstance(samples, list) or not all(_is_seconds(value) for value in samples):
             raise ValueError(f"tool statistics: {name}: recent_s: expected a list of seconds")
-        count = given.get("count")
+        count = times.get("count")
         if not isinstance(count, int) or count < len(samples):
             raise ValueError(f"tool statistics: {name}: count: expected a number of at least the samples")
 
@@ -212,8 +212,8 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _merge_times(given: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = list(given)
+def _merge_times(runs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = list(runs)
     newest_first = zip_longest(*(reversed(part["recent_s"]) for part in parts))
     recent = [seconds for row in newest_first for seconds in row if seconds is not None]
     return {"count": sum(part["count"] for part in parts), "recent_s": recent[::-1]}

@@ -79,11 +79,13 @@ class AwayTimes:
         if self._new >= self.ENOUGH:
             self._new, self._sorted = 0, sorted(self._recent)
             self._sums = [0.0, *accumulate(self._sorted)]
-        number = bisect_right(self._sorted, even_s)
+        number, total = bisect_right(self._sorted, even_s), len(self._sorted)
         step = max(1, number // self.POINTS)
-        tried = [(number, even_s), (0, 0.0)]
-        tried += [(index + 1, self._sorted[index]) for index in range(step - 1, number, step)]
-        _, tau_s = min(tried, key=lambda point: self._cost(point[0], point[1] + even_s))
+        taus = self._sorted[step - 1 : number : step]
+        waited, later = self._sums[step : number + 1 : step], range(total - step, total - number - 1, -step)
+        costs = [self._cost(number, even_s + even_s), self._cost(0, even_s)]
+        costs += [sum_s + left * (tau + even_s) for sum_s, left, tau in zip(waited, later, taus, strict=True)]
+        tau_s = (even_s, 0.0, *taus)[costs.index(min(costs))]
         return min(even_s, tau_s * self.MARGIN)
 
     def cost(self, even_s: float) -> Callable[[float], float] | None:

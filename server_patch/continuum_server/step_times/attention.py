@@ -1,12 +1,13 @@
 """Attention in steps that compute prompt chunks, by the kernel that vLLM runs on a GPU.
 
-FlashAttention-3 (Hopper) and the TRT-LLM kernels (data centre Blackwell) take about as long for a mixed step as for its
-parts alone, so their times are sums of the source's times, less the fixed time of launches that the parts share.
-FlashAttention-2 (Ampere, Ada, consumer Blackwell) does not:
-it cuts every request into tiles of 64 queries of one head, and a thread block passes over all of a tile's KV. In a step
-of decodes alone it splits the KV over many blocks and reads it once for all query heads of a KV head. With one prompt
-chunk in the step it does neither: each decode becomes one tile per query head, a tile with a single query takes as long
-as a full tile, and a long context is one block's work. ``TileModel`` computes this.
+With FlashAttention-3 (Hopper) and the TRT-LLM kernels (data centre Blackwell), a mixed step takes about as long as its
+parts alone. So their times are sums of the source's times, less the fixed time of launches that the parts share.
+
+With FlashAttention-2 (Ampere, Ada, consumer Blackwell) it takes longer. FlashAttention-2 cuts every request into tiles
+of 64 queries of one head, and a thread block loops over all of a tile's KV. In a step with decodes only, it splits the
+KV over many blocks, and reads it once for all query heads of a KV head. With a prompt chunk in the step it does
+neither: each decode is one tile per query head, a tile with a single query takes as long as a full tile, and one block
+computes a whole long context. ``TileModel`` computes these times.
 """
 
 from __future__ import annotations
@@ -20,54 +21,54 @@ from continuum_server.step_times.specs import Gpu, Model
 BANDS = ("low", "mid", "high")
 TILE_QUERIES = 64
 HALF_TILE = 64
-"""Tokens that a causal tile computes beyond its half of the chunk: whole columns of 128 keys."""
+"""Tokens that a causal tile computes beyond its half of the chunk, because it computes whole columns of 128 keys."""
 TILE_FLOPS = 4 * TILE_QUERIES * 128
-"""Of one tile over one token of KV, head dimension 128."""
+"""Arithmetic of one tile over one token of KV, with head dimension 128."""
 KV_HEAD_BYTES = 2 * 2 * 128
-"""Keys and values of one token in one KV head of dimension 128, bf16."""
+"""Bytes of one token's keys and values in one KV head of dimension 128, in bf16."""
 FIT_SOURCE = "casys-kaist/LLMServingSim @ 5daddb2 (MIT): vLLM 0.19, attention.csv"
 FIT_RANGE = "one chunk of 16 to 2,048 tokens behind 0 to 16,384, beside 0 to 256 decodes at 16 to 16,384 tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class TileModel:
-    """Times of FlashAttention-2 on one GPU. The constants without a GPU's name in ``FA2`` were fitted to both cards."""
+    """Times of FlashAttention-2 on one GPU. The defaults were fitted to two cards together."""
 
     multiprocessors: int
     tile_token_us: float
-    """Time of a tile over one token of KV on a multiprocessor of its own, head dimension 128."""
+    """Time of a tile over one token of KV, alone on a multiprocessor, with head dimension 128."""
     kv_tb_s: float
-    """Bandwidth to memory that decodes reach."""
+    """Memory bandwidth that decodes reach."""
     cache_mb: float
-    """L2 cache."""
+    """Size of the L2 cache."""
     blocks_each: int = 1
-    """Thread blocks that can share a multiprocessor."""
+    """Number of thread blocks that can share a multiprocessor."""
     alone: float = 1.0
-    """Time of a block that has a multiprocessor for itself, relative to its share of a full one: from 1 (as fast as
-    several blocks together) to ``blocks_each`` (no faster than beside others)."""
+    """Time of a block that is alone on a multiprocessor, relative to its share of a full multiprocessor: from 1 (as
+    fast as several blocks together) to ``blocks_each`` (no faster than beside other blocks)."""
     scale: float = 1.0
     tile_us: float = 4.8
     launch_us: float = 1.8
     tail: float = 0.55
-    """Share of the longest tile's time for which the last blocks run alone."""
+    """Share of the longest tile's time during which the last blocks run alone."""
     miss_from: float = 0.48
-    """KV of one KV head, as a share of L2, from which other query heads of the group read it from memory again."""
+    """Size of one KV head's KV, as a share of L2, above which other query heads of the group begin to miss L2."""
     miss_over: float = 1.17
-    """By how much of L2 it must grow until all of them do."""
+    """By how much of L2 this size must grow until all other query heads miss."""
     power: float = 3.7
     """Arithmetic and reading overlap: together they take (a^power + r^power)^(1/power)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Which attention kernel a GPU runs, and what its times stand on."""
+    """The attention kernel of a GPU, and the origin of its times."""
 
     name: str
     basis: str
     tiles: dict[str, TileModel] | None = None
-    """By the names in ``BANDS``. None: mixed steps are sums of their parts."""
+    """Tile models by the names in ``BANDS``. None: mixed steps are sums of their parts."""
     one_launch: bool = False
-    """Chunks and decodes of a step run in one launch, whose fixed time is counted once."""
+    """Chunks and decodes of a step run in one launch, whose fixed time counts once."""
 
 
 def _measured(tiles: TileModel, card: str) -> Kernel:
@@ -89,7 +90,7 @@ def _scaled(card: str, low: TileModel, mid: TileModel, high: TileModel) -> Kerne
 
 
 def _ampere(kv_tb_s: float) -> Kernel:
-    """A block takes 80 KB of shared memory, so two fit a multiprocessor; how fast one alone is, is not known."""
+    """A block takes 80 KB of shared memory, so two fit a multiprocessor. The speed of a single block is unknown."""
 
     def tiles(alone: float, scale: float) -> TileModel:
         return TileModel(108, TILE_FLOPS * 108 / 175.1e6, kv_tb_s, 40, 2, alone, scale)
@@ -105,7 +106,7 @@ def _l40s() -> Kernel:
 
 
 def _unmeasured(card: str, tiles: TileModel, like: str) -> Kernel:
-    """Of a card on which nobody measured anything; ``tiles`` has the shares of peak that ``like`` has."""
+    """Return the kernel of a card without measurements. ``tiles`` has the same shares of peak as the card ``like``."""
     low, high = replace(tiles, scale=0.75), replace(tiles, scale=1.25)
     return Kernel(
         "FlashAttention-2",
@@ -116,7 +117,7 @@ def _unmeasured(card: str, tiles: TileModel, like: str) -> Kernel:
 
 
 def _tiles(multiprocessors: int, tflops: float, kv_tb_s: float, cache_mb: float) -> TileModel:
-    """``tflops``: what attention reaches on all multiprocessors."""
+    """Return a tile model of a card on which attention reaches ``tflops`` on all multiprocessors together."""
     return TileModel(multiprocessors, TILE_FLOPS * multiprocessors / (tflops * 1e6), kv_tb_s, cache_mb)
 
 
@@ -150,9 +151,9 @@ _OTHER = Kernel("other", _SUMS)
 
 
 def kernel_of(gpu: Gpu, model: Model) -> Kernel:
-    """The kernel of a pair, by vLLM 0.32's list of backends for a GPU (``platforms/cuda.py``).
+    """Return the kernel of a pair, according to vLLM 0.32's list of backends for a GPU (``platforms/cuda.py``).
 
-    Where it would be FlashAttention-2, models with attention sinks (gpt-oss) and fp8 KV get others.
+    Instead of FlashAttention-2, models with attention sinks (gpt-oss) and with fp8 KV get other kernels.
     """
     if model.kv_lora_rank:
         return _MLA
@@ -163,7 +164,7 @@ def kernel_of(gpu: Gpu, model: Model) -> Kernel:
 
 
 class MixedAttention:
-    """Milliseconds of attention in a step with at least one chunk, all layers of one GPU's share of the model."""
+    """Times of attention in steps with at least one chunk, in all layers of one GPU's share of the model."""
 
     def __init__(self, tiles: TileModel, model: Model, tensor_parallel: int) -> None:
         heads = max(model.query_heads / tensor_parallel, 1.0)
@@ -190,7 +191,7 @@ class MixedAttention:
         return ms
 
     def _layer_us(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int) -> float:
-        """One layer: blocks of tiles run on the multiprocessors, while decodes read their KV."""
+        """Return the time of one layer. Blocks of tiles run on the multiprocessors, while decodes read their KV."""
         tiles, passed, longest, held = decodes, float(context), context / decodes if decodes else 0.0, context
         for tokens, prefix in chunks:
             rows = -(-tokens // TILE_QUERIES)
@@ -210,8 +211,8 @@ class MixedAttention:
         return float(self._launch_us + (compute_us**self._power + read_us**self._power) ** (1.0 / self._power))
 
     def _times_read(self, tiles: int, held: int) -> float:
-        """How often the KV of a decode is read from memory: the heads of its group that run at once share a reading,
-        and the others find it in L2 unless it was pushed out."""
+        """Return how often the KV of a decode is read from memory. Heads of its group that run at the same time read it
+        once. The others find it in L2 unless it was evicted."""
         missing = (held * self._footprint - self._miss_from) / self._miss_over
         if missing <= 0.0:
             return 1.0

@@ -1,10 +1,11 @@
-"""Builds tables from the measurements in ``aiconfigurator-core``: the committed ones, and a user's own.
+"""Build tables from the measurements in ``aiconfigurator-core``: the committed tables, and a user's own.
 
     python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
 
-needs the extra ``step-times-build``, as does ``continuum-bench step-times build`` for one table. The package sums
-measured kernel times and interpolates between them. Beyond the largest measured shape it extrapolates silently, so
-``MEASURED`` states these shapes and every table contains them. The package knows nothing of GPU memory.
+This command requires the extra ``step-times-build``, as does ``continuum-bench step-times build`` for one table. The
+package sums measured kernel times and interpolates between them. Beyond the largest measured shape it extrapolates
+silently, so ``MEASURED`` states these shapes, and every table contains them. The package does not know the sizes of GPU
+memories.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODELS = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
     "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
 }
-"""Models with a table for each of ``FULL_GRID`` and each degree, by the package's name for them."""
+"""Models with a table for each GPU in ``FULL_GRID`` and each degree, with the package's names."""
 FULL_GRID = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb", "l40s")
 MORE_TABLES: dict[str, dict[str, tuple[int, ...]]] = {
     "llama-3.1-8b": {"rtx-pro-6000": (1, 2)},
@@ -56,7 +57,7 @@ MORE_TABLES: dict[str, dict[str, tuple[int, ...]]] = {
     "gpt-oss-20b": {"h100-80gb": (1,), "l40s": (1,), "rtx-pro-6000": (1,)},
     "gpt-oss-120b": {"h100-80gb": (1, 2), "h200-141gb": (1,), "b200-180gb": (1,), "rtx-pro-6000": (1,)},
 }
-"""The other committed tables: degrees of each GPU."""
+"""The other committed tables: degrees by model and GPU."""
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
     "h100-80gb": "h100_sxm",
@@ -70,18 +71,18 @@ SYSTEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The largest shapes that the package's files have for a system."""
+    """The largest shapes in the package's files for a system."""
 
     vllm: str
-    """The version whose kernels were timed."""
+    """The vLLM version whose kernels were measured."""
     gemm_tokens: int
     decode_head_tokens: int
-    """Batch x context x query heads of one GPU in a decode step; a single context reaches an eighth of that.
+    """Batch x context x query heads of one GPU in a decode step. A single context reaches an eighth of this number.
 
-    Heads count as the next power of two, and half as much if they have 64 numbers instead of 128.
+    The number of heads is rounded up to a power of two. A head counts half if its dimension is 64 instead of 128.
     """
     prefill_tokens: int = 16384
-    """Tokens of one prompt without a prefix; chunks after a prefix were not measured."""
+    """Tokens of one prompt without a prefix. Chunks behind a prefix were not measured."""
     decode_context_tokens: int = 131071
 
 
@@ -94,10 +95,10 @@ MEASURED = {
     "rtx-pro-6000": Measured("0.24.0", 32768, 524280 * 32),
 }
 EXPERT_TOKENS = 16384
-"""Tokens up to which the package's files have mixtures of experts."""
+"""Largest number of tokens for which the package's files contain mixtures of experts."""
 
 TOLERANCE = 0.004
-"""Largest relative distance between the line through two kept grid points and the source's value."""
+"""Largest relative distance between the line through two kept grid points and the source's values."""
 MAX_BATCH = 512
 LONGEST = 131072
 PROBE_CONTEXTS = (16, 256, 1024, 4096, 8192, 12288, 16384, 32768, 98304)
@@ -107,10 +108,10 @@ Function = Callable[[int], Sequence[float]]
 
 
 def build_table(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
-    """One pair's table, ready for JSON.
+    """Return a pair's table as a JSON object.
 
     Raises:
-        StepTimesError: the package is missing, of another version, or has no measurements of this pair.
+        StepTimesError: the package is missing, has another version, or has no measurements of this pair.
     """
     source = open_pair(model, gpu, tensor_parallel)
     kernels = quantisation(model)
@@ -133,7 +134,7 @@ EXPERT_BALANCE = "tokens per expert follow a power law with exponent 1.2; expert
 
 
 def quantisation(model: Model) -> dict[str, str]:
-    """The package's kernels for the model's weights and KV; empty: bf16 throughout."""
+    """Return the package's names of the kernels for the model's weights and KV; empty: bf16 for all of them."""
     chosen = {}
     if model.weight_bytes_each == 1.0:
         chosen["gemm_quant_mode"] = "fp8"
@@ -147,15 +148,15 @@ def quantisation(model: Model) -> dict[str, str]:
 
 
 def open_pair(model: Model, gpu: str, tensor_parallel: int) -> Any:
-    """The package's engine for a pair that it can answer for.
+    """Return the package's engine for a pair.
 
     Raises:
-        StepTimesError: in one sentence, why not.
+        StepTimesError: the package does not cover the pair. The message says why.
     """
     if gpu not in SYSTEMS:
         raise StepTimesError(f"{PACKAGE} has no measurements of {gpu}; it has: {', '.join(SYSTEMS)}")
     if model.kv_lora_rank:
-        raise StepTimesError(f"{model.name}: {PACKAGE} does not tell MLA's attention from the rest of a step")
+        raise StepTimesError(f"{model.name}: {PACKAGE} cannot separate MLA's attention from the rest of a step")
     if model.architecture not in MODEL_TYPES:
         raise StepTimesError(f"{model.name}: no tables for {model.architecture}, only for {', '.join(MODEL_TYPES)}")
     try:
@@ -167,14 +168,14 @@ def open_pair(model: Model, gpu: str, tensor_parallel: int) -> Any:
         decode_attention_ms(source)(8, 4096)
     except StepTimesError:
         raise
-    except Exception as error:  # the package raises what it likes for a pair that it did not measure
+    except Exception as error:  # the package raises various exceptions for a pair that it did not measure
         reason = " ".join(str(error).split())[:200]
         raise StepTimesError(f"no measurements of {model.name} on {tensor_parallel} x {gpu}: {reason}") from error
     return source
 
 
 def build_grids(source: Any) -> dict[str, Any]:
-    """Times in ms, with four significant digits, on the grids of ``Table``."""
+    """Return the fields of ``Table``: grids, and times in ms with four significant digits."""
     shared, chunk, decode = shared_ms(source), chunk_attention_ms(source), decode_attention_ms(source)
     tokens = knots(_candidates(LONGEST + MAX_BATCH), lambda n: (shared(n),))
     batches = knots(range(1, MAX_BATCH + 1), lambda b: [decode(b, n) + shared(b) for n in PROBE_CONTEXTS])
@@ -194,7 +195,7 @@ def build_grids(source: Any) -> dict[str, Any]:
 
 
 def measured_up_to(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
-    """The largest shapes measured, in tokens, for a model's share on one GPU."""
+    """Return the largest measured shapes in tokens, for a model's share on one GPU."""
     measured = MEASURED[gpu]
     heads = 1 << (model.query_heads // tensor_parallel - 1).bit_length()
     batch_tokens = measured.decode_head_tokens * 128 // (heads * model.head_dim)
@@ -208,51 +209,52 @@ def measured_up_to(model: Model, gpu: str, tensor_parallel: int) -> dict[str, An
 
 
 def open_source(path: str, system: str, tensor_parallel: int, **quantisation: str) -> Any:
-    """The package's engine for a model and system.
+    """Return the package's engine for a model and a system.
 
     Raises:
-        StepTimesError: the package is missing or of another version, or has no answer for the pair.
+        StepTimesError: the package is missing, has another version, or does not cover the pair.
     """
     try:
-        found = version(PACKAGE)
+        installed = version(PACKAGE)
         engine = importlib.import_module("aiconfigurator_core.sdk.engine")
     except (ImportError, PackageNotFoundError) as error:
         raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}: pip install it") from error
-    if found != PACKAGE_VERSION:
-        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; {found} is installed")
+    if installed != PACKAGE_VERSION:
+        raise StepTimesError(f"building tables needs {PACKAGE}=={PACKAGE_VERSION}; {installed} is installed")
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
     parallel = {"tp_size": tensor_parallel, "moe_tp_size": tensor_parallel, "moe_ep_size": 1}
     return engine.EngineHandle.compile(path, system, "vllm", **parallel, **quantisation)
 
 
 def shared_ms(source: Any) -> Callable[[int], float]:
-    """Time of a step without attention, by its tokens."""
-    seen: dict[int, float] = {}
+    """Return a function from a step's tokens to its time without attention."""
+    known: dict[int, float] = {}
 
     def ask(tokens: int) -> float:
-        if tokens not in seen:
-            seen[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
-        return seen[tokens]
+        if tokens not in known:
+            known[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
+        return known[tokens]
 
     return ask
 
 
 def chunk_attention_ms(source: Any) -> Callable[[int, int], float]:
-    """Attention of a chunk after a prefix. The package's ``isl`` includes the prefix."""
+    """Return a function from a chunk and its prefix to the attention time."""
     shared = shared_ms(source)
+    # the package's input length includes the prefix
     return lambda c, p: max(0.0, float(source.predict_prefill_latency(1, p + c, p)) - shared(c))
 
 
 def decode_attention_ms(source: Any) -> Callable[[int, int], float]:
-    """Attention of one decode step, by batch and the context of each request."""
+    """Return a function from a batch and the context of each request to a decode step's attention time."""
     shared = shared_ms(source)
     return lambda b, n: max(0.0, float(source.predict_decode_latency(b, n, 2)) - shared(b))
 
 
 def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:
-    """The candidates to keep so that straight lines between them stay within ``TOLERANCE`` of the function.
+    """Choose grid points so that straight lines between them stay within ``TOLERANCE`` of the function.
 
-    Greedy: each line goes as far as it can. Its end is found by doubling, then halving the distance.
+    The choice is greedy: each line is as long as possible. Its end is found by doubling, then halving the distance.
     """
     values = [function(x) for x in candidates]
     kept, last = [0], len(candidates) - 1
@@ -272,7 +274,7 @@ def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:
 
 
 def _straight(xs: Sequence[int], rows: Sequence[Sequence[float]], start: int, end: int) -> bool:
-    """Whether the line between two candidates is close enough to all candidates between them, in every column."""
+    """Whether the line between two candidates is within ``TOLERANCE`` of all candidates between, in every column."""
     for i in range(start + 1, end):
         u = (xs[i] - xs[start]) / (xs[end] - xs[start])
         for low, high, true in zip(rows[start], rows[end], rows[i], strict=True):
@@ -282,13 +284,13 @@ def _straight(xs: Sequence[int], rows: Sequence[Sequence[float]], start: int, en
 
 
 def _candidates(last: int) -> tuple[int, ...]:
-    """Every number to 1,024, every 64th to 8,192 and the number after it, then numbers about 1% apart."""
+    """Return every number to 1,024, every 64th to 8,192 and its successor, then numbers about 1% apart."""
     middle = {n + d for n in range(1024, 8193, 64) for d in (0, 1)}
     return tuple(sorted({*range(1, 1025), *middle, *log_grid(8192, last, 280)}))
 
 
 def log_grid(first: int, last: int, points: int) -> tuple[int, ...]:
-    """Distinct integers spread evenly in the logarithm, ends included."""
+    """Return distinct integers that are evenly spaced in the logarithm, with both ends."""
     ratio = math.log(last / first)
     return tuple(sorted({round(first * math.exp(ratio * i / (points - 1))) for i in range(points)}))
 
@@ -298,7 +300,7 @@ def _digits(value: float) -> float:
 
 
 def to_text(table: dict[str, Any]) -> str:
-    """JSON with one line per field and per row, so that a diff can be read."""
+    """Return JSON with one line per field and per row, so that diffs are readable."""
     lines = []
     for name, value in table.items():
         if isinstance(value, (list, tuple)) and isinstance(value[0], (list, tuple)):
@@ -310,14 +312,14 @@ def to_text(table: dict[str, Any]) -> str:
 
 
 def pairs() -> Iterator[tuple[str, str, int]]:
-    """Model, GPU and degree of every committed table."""
+    """Yield the model, GPU and degree of every committed table."""
     for model in MODELS:
         for gpu in FULL_GRID:
             for tensor_parallel in TENSOR_PARALLEL:
                 yield model, gpu, tensor_parallel
     for model, degrees in MORE_TABLES.items():
-        for gpu, each in degrees.items():
-            for tensor_parallel in each:
+        for gpu, tensor_parallels in degrees.items():
+            for tensor_parallel in tensor_parallels:
                 yield model, gpu, tensor_parallel
 
 

@@ -1,6 +1,6 @@
-"""Finds GPUs and models by name, the step times of a pair, and how many tokens of KV fit.
+"""Find GPUs and models by name, the step times of a pair, and the number of tokens of KV that fit.
 
-The pairs most used of those that NVIDIA's aiconfigurator measured have tables; other pairs have a roofline model.
+The most used pairs that NVIDIA's aiconfigurator measured have tables. Other pairs have a roofline model.
 ``Provenance.kind`` says which.
 """
 
@@ -35,46 +35,47 @@ from continuum_server.step_times.user_files import find_table, user_models
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
 DEFAULT_RESERVED_GIB = 2.5
-"""Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption; a real vLLM measures it."""
+"""Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption: a real vLLM measures it."""
 FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
 TableKind = Literal["measured-table", "user-table"]
 FP8_KV = "+fp8-kv"
-"""Behind a model's name: vLLM's ``--kv-cache-dtype fp8``."""
+"""Suffix of a model's name for vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
 """Over PCIe the roofline was 2 to 7 times too fast on four and more GPUs (L40S), so it is offered for two at most."""
 WINDOW_REQUESTS = 16
-"""Number of requests for whose sliding-window layers memory is set aside (Gemma). An assumption too."""
+"""Number of requests for whose sliding-window layers memory is reserved (Gemma). Also an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
-    """How much KV fits, and how that was computed. Blocks, tokens and weights are those of all GPUs of one replica.
+    """The size of the KV pool, and how it was computed. Blocks, tokens and weights are on all GPUs of one replica.
 
-    It is the largest single source of error of a modelled run, so manifests contain it.
+    Manifests contain it, because it is the largest single source of error of a modelled run.
     """
 
     num_blocks: int
     tokens: int
     block_size: int
     bytes_per_token: int
-    """Of the layers whose KV grows with the context, on all GPUs."""
+    """KV of the layers whose KV grows with the context, on all GPUs together."""
     weight_bytes: int
     memory_bytes: int
-    """Of one GPU."""
+    """Memory of one GPU."""
     utilization: float
     reserved_bytes: int
-    """Of one GPU: not weights, not KV."""
+    """Memory of one GPU that is used neither for weights nor for KV."""
     window_bytes: int = 0
-    """For the window layers of ``WINDOW_REQUESTS`` requests."""
+    """KV of the window layers of ``WINDOW_REQUESTS`` requests."""
     kv_copies: int = 1
-    """How many GPUs keep the same KV (counted in ``bytes_per_token``): MLA, or fewer KV heads than GPUs."""
+    """Number of GPUs with the same KV: above 1 with MLA, or with fewer KV heads than GPUs. ``bytes_per_token`` includes
+    all copies."""
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name or alias; case, ``_``, spaces and a leading ``nvidia`` do not matter.
+    """Return the GPU with that name or alias. Case, ``_``, spaces and a leading ``nvidia`` do not matter.
 
     Raises:
-        UnknownPair: listing what exists.
+        UnknownPair: there is no such GPU. The message lists the known GPUs.
     """
     key = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     for gpu in GPUS:
@@ -85,12 +86,12 @@ def find_gpu(name: str) -> Gpu:
 
 
 def find_model(name: str) -> Model:
-    """The model of that short name, alias or Hugging Face id; case and an ``-Instruct`` or ``-it`` do not matter.
+    """Return the model with that short name, alias or Hugging Face id. Case, ``-Instruct`` and ``-it`` do not matter.
 
-    ``-fp8`` behind a bf16 model's name means its weights in fp8, ``+fp8-kv`` behind any name means its KV in fp8.
+    The suffix ``-fp8`` of a bf16 model's name means weights in fp8. The suffix ``+fp8-kv`` means KV in fp8.
 
     Raises:
-        UnknownPair: naming what is spelled alike, and listing what exists.
+        UnknownPair: there is no such model. The message lists similar names, and all known models.
     """
     key, fp8_kv, rest = name.strip().lower().rsplit("/", 1)[-1].partition(FP8_KV)
     for prefix in ("meta-", "nvidia-"):
@@ -109,14 +110,14 @@ def find_model(name: str) -> Model:
 
 
 def fp8_weights(model: Model) -> Model:
-    """The model with fp8 weights, as the ``-FP8`` checkpoints have them; a model that is fp8 already is unchanged."""
+    """Return the model with fp8 weights, as in ``-FP8`` checkpoints. A model with fp8 weights is returned unchanged."""
     if model.weight_bytes_each == 1.0:
         return model
     return _variant(model, "-fp8", "fp8 weights", weight_bytes_each=1.0)
 
 
 def _variant(model: Model, suffix: str, note: str, **changed: float) -> Model:
-    """The model with other bytes, and with the tables of these bytes."""
+    """Return the model with weights or KV of another size, and with the tables for this size."""
     notes = f"{note}; {model.notes}" if model.notes else note
     tables_of = model.tables_of + suffix if model.tables_of else ""
     return replace(model, name=model.name + suffix, tables_of=tables_of, notes=notes, **changed)  # type: ignore[arg-type]
@@ -127,7 +128,7 @@ def _plain(key: str) -> str:
 
 
 def catalog_models() -> dict[str, Model]:
-    """The models that come with this package, by name and alias."""
+    """Return the models that come with this package, by name and alias."""
     return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
 
 
@@ -136,16 +137,16 @@ def _models_by_name() -> dict[str, Model]:
 
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
-    """One sentence: the name, the names that are spelled alike, and all that exist."""
-    found = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
-    question = f"did you mean {' or '.join(found)}? " if found else ""
+    """Return an error message with the unknown name, similar names, and all known names."""
+    similar = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
     return f"unknown {kind} {name!r}; {question}there are: {', '.join(dict.fromkeys(names.values()))}"
 
 
 def available() -> list[Provenance]:
-    """The provenance of every pair that has step times; tables come first.
+    """Return the provenance of every pair that has step times. Tables come first.
 
-    Of the models in fp8 only those that have tables are listed.
+    Of the models in fp8, only those with tables are listed.
     """
     models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
     triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
@@ -162,18 +163,18 @@ def load_step_times(
     vllm: str | None = None,
     band: str = defaults.STEP_TIMES,
 ) -> StepTimes:
-    """Step times of a pair: the measured table if there is one, else the roofline (see ``provenance.kind``).
+    """Return the step times of a pair: the measured table if there is one, else the roofline (``provenance.kind``).
 
     Args:
-        step_overhead_ms: added to every step; None: the overhead of the vLLM version.
-        vllm: the version; None: the newest.
-        band: ``low``, ``mid`` or ``high``. It chooses the estimate of attention on GPUs such as the A100, for which
-            nobody measured steps that mix prompt chunks and decodes.
+        step_overhead_ms: time added to every step; None: the overhead of the vLLM version.
+        vllm: the vLLM version; None: the newest.
+        band: ``low``, ``mid`` or ``high``: the estimate of attention times on GPUs such as the A100, for which there
+            are no measurements of steps with both prompt chunks and decodes.
 
     Raises:
-        UnknownPair: no such GPU, model or degree; the message lists what exists.
+        UnknownPair: an unknown GPU, model or degree. The message lists the known ones.
         OutOfRange: a negative overhead.
-        StepTimesError: no such band.
+        StepTimesError: an unknown band.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     if tensor_parallel not in TENSOR_PARALLEL:
@@ -197,7 +198,7 @@ def table_name(gpu: str, model: Model, tensor_parallel: int) -> str:
 
 
 def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
-    """The table that comes with this package; None: there is none."""
+    """Return the pair's table that comes with this package; None: there is none."""
     file = files(__package__) / "tables" / table_name(gpu, model, tensor_parallel)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
@@ -273,15 +274,16 @@ def kv_capacity(
     reserved_gib: float = DEFAULT_RESERVED_GIB,
     stages: int = 1,
 ) -> KvCapacity:
-    """KV blocks that fit beside the weights: (memory x utilisation - reserved) x GPUs - weights - window layers.
-    With pipeline stages, those that fit the stage with the least room.
+    """Return the size of the KV pool: (memory x utilisation - reserved) x GPUs - weights - window layers.
+    With pipeline stages, it is the pool of the stage with the least room.
 
-    Weights are assumed to divide evenly over the GPUs. KV heads are divided too, and copied where they are fewer.
+    Weights are assumed to be divided evenly over the GPUs. KV heads are divided too. If there are fewer heads than
+    GPUs, they are copied.
 
     Raises:
-        UnknownPair: no such GPU or model.
-        OutOfRange: a utilisation outside 0 to 1, a block size below 1.
-        DoesNotFit: the weights leave no room.
+        UnknownPair: an unknown GPU or model.
+        OutOfRange: a utilisation outside 0 to 1, or a block size below 1.
+        DoesNotFit: the weights leave no room for KV.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
     _check_options(tensor_parallel, utilization, block_size, reserved_gib)

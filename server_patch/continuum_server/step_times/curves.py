@@ -1,4 +1,4 @@
-"""What a policy may know of a GPU's speed: curves through the step times of a source."""
+"""Curves through step times, which tell a policy the GPU's speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from continuum_server.step_times.model import StepTimes
 
 
 def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
-    """The quadratic through prefill times at 1K, 2K, 4K ... tokens, weighted so that short prompts count too."""
+    """Fit a quadratic to the prefill times of 1K, 2K, 4K ... tokens. With relative errors short prompts count too."""
     lengths = [min(1024, max_tokens // 4)]
     while lengths[-1] * 2 <= min(max_tokens, 131072):
         lengths.append(lengths[-1] * 2)
@@ -19,7 +19,7 @@ def fit_prefill(times: StepTimes, max_tokens: int) -> PrefillCurve:
 
 
 def fit_decode(times: StepTimes) -> DecodeLine:
-    """The line through the times of two decode steps: eight requests with 1K tokens each, and with 8K each."""
+    """Return the line through the times of two decode steps, of eight requests with 1K and with 8K tokens each."""
     few, many = 8 * 1024, 8 * 8192
     few_s, many_s = times.step_s((), 8, few), times.step_s((), 8, many)
     token_s = max(0.0, (many_s - few_s) / (many - few))

@@ -1,4 +1,4 @@
-"""A model's description read from its Hugging Face ``config.json``, and written as one."""
+"""Read a model's description from a Hugging Face ``config.json``, and write one."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ EXPERT_COUNTS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 
 class ConfigError(StepTimesError):
-    """A config.json cannot be read, or describes a model of an unknown kind; the message names the file."""
+    """A config.json cannot be read, or its model is of an unsupported kind. The message names the file."""
 
 
 def read_model(path: Path, name: str | None = None) -> Model:
-    """The model of a config.json, or of the folder that holds one.
+    """Read a model from a config.json, or from a folder that contains one.
 
     Args:
-        name: short name; default the folder's.
+        name: short name; None: the folder's name.
 
     Raises:
-        ConfigError: no such file, not JSON, or a model of an unknown kind.
+        ConfigError: the file does not exist, is not JSON, or its model is of an unsupported kind.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -62,10 +62,10 @@ def read_model(path: Path, name: str | None = None) -> Model:
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> Model:
-    """The description of a published config.json.
+    """Convert a parsed config.json to a model.
 
     Raises:
-        ConfigError: an architecture, a kind of layer or a quantisation that ``Model`` does not describe.
+        ConfigError: ``Model`` cannot describe the architecture, a kind of layer or the quantisation.
         KeyError: a number is missing.
     """
     architecture = (config.get("architectures") or ["none"])[0]
@@ -151,7 +151,7 @@ def _bytes(quantisation: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """The config.json of the model, as far as geometry goes, without its quantisation."""
+    """Return a config.json with the model's geometry, without its quantisation."""
     config: dict[str, Any] = {
         "architectures": [model.architecture],
         "model_type": MODEL_TYPES[model.architecture],

@@ -1,9 +1,9 @@
-"""All-reduces over PCIe on machines whose GPUs cannot reach each other's memory.
+"""All-reduces over PCIe on machines whose GPUs cannot access each other's memory.
 
 NVIDIA measured all-reduces between two RTX PRO 6000 twice (aiconfigurator-core 0.12, custom_allreduce_perf of vLLM
-0.19.0 and 0.24.0): 20 us and 15.2 GB/s, and 4 us and 36 GB/s. The tables hold the second. We read the first as an
-exchange through the host's memory, without peer-to-peer access, and step times use it: it is the slower of the two, and
-nearer to the one server that was checked (docs/results/validation.md).
+0.19.0 and 0.24.0): 20 us and 15.2 GB/s, and 4 us and 36 GB/s. The tables contain the second measurement. We interpret
+the first one as an exchange through the host's memory, without peer-to-peer access. Step times use it, because it is
+the slower one, and closer to the one server that was checked (docs/results/validation.md).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """What all-reduces take longer than in a table."""
+    """The time that all-reduces take in addition to a table's times."""
 
     step_ms: float
     token_ms: float
 
 
 def slow_link(gpu: Gpu, model: Model, tensor_parallel: int) -> SlowLink | None:
-    """None where the table's all-reduces hold."""
+    """Return the additional time of all-reduces; None: the table's times are used."""
     if gpu.name != "rtx-pro-6000" or tensor_parallel == 1:
         return None
     moved = 2 * 2 * model.hidden * (tensor_parallel - 1) / tensor_parallel

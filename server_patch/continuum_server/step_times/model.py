@@ -1,4 +1,4 @@
-"""How long one engine step takes on a GPU: the interface of all sources of step times."""
+"""The time of an engine step on a GPU: the interface of all sources of step times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class StepTimesError(Exception):
     """Base of this package's errors.
 
     StepTimesError
-    ├── UnknownPair   no such GPU, model or tensor parallel degree; lists what exists
-    ├── OutOfRange    the source does not cover this; names the quantity, its value and its range
-    └── DoesNotFit    the weights leave no room for KV; says what is short
+    ├── UnknownPair   an unknown GPU, model or tensor parallel degree; lists the known ones
+    ├── OutOfRange    a value that the source does not cover; names the quantity, its value and its range
+    └── DoesNotFit    the weights leave no room for KV; says how much memory there is
     """
 
 
@@ -30,10 +30,10 @@ class DoesNotFit(StepTimesError):
 
 
 def check_range(what: str, value: float, low: float, high: float) -> None:
-    """Refuse a value outside its range; nothing in this package extrapolates.
+    """Check that a value is in its range, because this package never extrapolates.
 
     Raises:
-        OutOfRange: naming the quantity, its value and the range.
+        OutOfRange: the value is outside the range. The message names the quantity, its value and the range.
     """
     if not low <= value <= high:
         raise OutOfRange(f"{what} = {value:.9g}: outside {low:.9g} to {high:.9g}")
@@ -49,10 +49,10 @@ class PrefillChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where step times come from. It is written to every run's manifest."""
+    """The origin of step times, which is written to every run's manifest."""
 
     kind: Literal["measured-table", "user-table", "roofline", "profile"]
-    """``user-table``: one that `step-times build` wrote into the user's cache."""
+    """``user-table``: a table that `step-times build` wrote into the user's cache."""
     source: str
     version: str
     licence: str
@@ -60,28 +60,28 @@ class Provenance:
     model: str
     tensor_parallel: int
     step_overhead_ms: float
-    """Added to every step for what kernel times leave out: scheduling, sampling, launches."""
+    """Time per step that is not in the kernel times: scheduling, sampling, launches."""
     notes: str = ""
     request_overhead_ms: float = 0.0
-    """Added to every step for each of its requests."""
+    """Time per step and request that is not in the kernel times."""
     overhead: str = "given"
-    """Where the two overheads come from."""
+    """The origin of the two overheads."""
     attention: str = ""
-    """The attention kernel of steps with prompt chunks, and what its times stand on."""
+    """The attention kernel of steps with prompt chunks, and the origin of its times."""
     band: str = "mid"
-    """Which end of the attention's uncertainty these times are: low, mid or high."""
+    """Position in the uncertainty band of attention times: low, mid or high."""
 
 
 class StepTimes(Protocol):
-    """Seconds of GPU steps. Deterministic."""
+    """The modelled times of GPU steps. Equal arguments give equal times."""
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
-        """One step over these prefill chunks and ``decodes`` decoding requests.
+        """Return the seconds of one step with these prefill chunks and ``decodes`` decoding requests.
 
         Args:
-            chunks: prompt parts computed in the step.
-            decodes: requests that generate one token each.
-            decode_context_tokens: sum over those requests of the tokens they attend to.
+            chunks: parts of prompts that the step computes.
+            decodes: number of requests that generate one token each.
+            decode_context_tokens: sum over these requests of the tokens to which they attend.
 
         Raises:
             OutOfRange: the source does not cover such a batch.
@@ -89,14 +89,14 @@ class StepTimes(Protocol):
         ...
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        """Times of ``steps`` decode steps in a row; each step adds ``decodes`` tokens of context.
+        """Return the seconds of each of ``steps`` decode steps, of which each adds ``decodes`` tokens of context.
 
-        Bit-identical to calling ``step_s`` for each step.
+        The result is bit-identical to calling ``step_s`` for each step.
         """
         ...
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        """One prompt part alone, in one step."""
+        """Return the seconds of a step with a single prefill chunk."""
         ...
 
     @property
@@ -105,14 +105,14 @@ class StepTimes(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """The work that one call of the scheduler gave the GPU."""
+    """The GPU's work after one call of the scheduler."""
 
     chunks: list[PrefillChunk] = field(default_factory=list)
     decodes: int = 0
     decode_context_tokens: int = 0
 
     def add(self, tokens: int, computed: int, decoding: bool) -> None:
-        """Add ``tokens`` of a request that has ``computed`` tokens in KV already."""
+        """Add ``tokens`` of a request with ``computed`` tokens in KV."""
         if decoding:
             self.decodes += 1
             self.decode_context_tokens += computed + 1

@@ -1,8 +1,8 @@
-"""Time of a step that is in no kernel: scheduling, preparing the batch, sampling, detokenising, launch gaps.
+"""The time of a step outside the kernels: scheduling, preparing the batch, sampling, detokenising, launch gaps.
 
-Before vLLM 0.20 the GPU waits for all of it. Since 0.20 the next step is scheduled while the GPU computes the present
-one (asynchronous scheduling), and less is left. A step can still not be shorter than this work, which is what the GPU
-waited for before 0.20. No measured table has such a step: kernels take longer even on eight GPUs (a test says so).
+Before vLLM 0.20 the GPU waits for all this work. Since 0.20 the next step is scheduled while the GPU computes the
+current step (asynchronous scheduling), and the GPU waits less. But a step cannot be shorter than this work. No step of
+a measured table is that short: kernels take longer even on eight GPUs, which a test checks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ASYNCHRONOUS_SINCE = (0, 20)
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Added to every step: ``step_ms + request_ms * requests in the step``."""
+    """Time added to every step: ``step_ms + request_ms * requests in the step``."""
 
     step_ms: float
     request_ms: float = 0.0
@@ -39,15 +39,15 @@ ASYNCHRONOUS = Overhead(
 
 
 def overhead_of(vllm: str | None) -> Overhead:
-    """The overhead of a vLLM version, of its first two numbers; None or an unreadable version: the newest.
+    """Return the overhead of a vLLM version, by its first two numbers; None or a malformed version: the newest.
 
-    Every GPU has the same: the host does this work. No two hosts were compared.
+    All GPUs have the same overhead, because the host does this work. Hosts were not compared.
     """
     return ASYNCHRONOUS if is_asynchronous(vllm) else SYNCHRONOUS
 
 
 def is_asynchronous(vllm: str | None) -> bool:
-    """Whether that version schedules a step while the one before it runs, unless it is told not to."""
+    """Whether this version of vLLM schedules a step while the previous step runs, by default."""
     try:
         major, minor = (int(part) for part in (vllm or "").split(".")[:2])
     except ValueError:

@@ -1,6 +1,6 @@
-"""Step times from a profile: a small file of times measured on one server (``continuum-bench profile``).
+"""Step times from a profile: a small file with times measured on one server (``continuum-bench profile``).
 
-It has two fits, each with its largest residual:
+A profile contains two fits, each with its largest residual:
 
     prefill of n tokens:       a*n^2 + b*n + c          (c holds the request's own latency)
     decode step of B requests: base + per_request*B + per_context_token*sum(context)
@@ -33,12 +33,12 @@ VERSION = 1
 
 
 class ProfileError(StepTimesError):
-    """A profile cannot be read or fitted; the message names the file and the field."""
+    """A profile cannot be read or fitted. The message names the file and the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillPoint:
-    """One prompt length: median seconds to the first token."""
+    """Median seconds to the first token for one prompt length."""
 
     tokens: int
     seconds: float
@@ -46,11 +46,11 @@ class PrefillPoint:
 
 @dataclass(frozen=True, slots=True)
 class DecodePoint:
-    """A number of requests that decode at once: median seconds per step."""
+    """Median seconds per step with a number of requests that decode at the same time."""
 
     requests: int
     context_tokens: int
-    """Of each request, on average over the measurement."""
+    """Context of each request, on average over the measurement."""
     seconds: float
 
 
@@ -77,17 +77,17 @@ class DecodeFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile file holds. Only ``prefill`` must be in the file."""
+    """The content of a profile file. Only ``prefill`` is required."""
 
     source: str = ""
-    """Where it was measured: the name of a table, or what the server says of itself. Default: the file's path."""
+    """Where the times were measured: the name of a table, or the server's description. Default: the file's path."""
     model: str = "unknown"
     created: str = ""
     prefill_points: tuple[PrefillPoint, ...] = ()
     decode_points: tuple[DecodePoint, ...] = ()
     prefill: PrefillFit
     decode: DecodeFit | None = None
-    """None where decoding was not measured."""
+    """None: decoding was not measured."""
     kv_tokens: int | None = None
     block_size: int | None = None
     notes: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Profile:
 
     @property
     def decode_line(self) -> DecodeLine | None:
-        """Of a batch of eight; None where decoding was not measured."""
+        """The line for a batch of eight requests; None: decoding was not measured."""
         if self.decode is None:
             return None
         return DecodeLine(self.decode.base + 8 * self.decode.per_request, self.decode.per_context_token)
@@ -112,10 +112,10 @@ def make_profile(
     decode: Sequence[DecodePoint] = (),
     **facts: Any,
 ) -> Profile:
-    """Fit the points.
+    """Fit the measured points.
 
     Raises:
-        ProfileError: fewer than three prompt lengths, or fewer than three decode points where there are any.
+        ProfileError: there are fewer than three prompt lengths, or one or two decode points.
     """
     return Profile(
         source=source,
@@ -143,22 +143,22 @@ def _fit_decode(points: Sequence[DecodePoint]) -> DecodeFit:
 
 
 def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Coefficients of at least 0 with the least squares of relative errors, and the largest relative error.
+    """Return nonnegative coefficients that minimise the squares of relative errors, and the largest relative error.
 
-    Errors are relative so that short prompts count as much as long ones.
+    With relative errors, short prompts count as much as long ones.
     """
     from scipy.optimize import nnls  # noqa: PLC0415 - takes a while to import, and reading a profile needs none of it
 
     matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)
     scale = matrix.max(axis=0)
-    found, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
-    found = found / scale
-    worst = float(np.max(np.abs(matrix @ found / wanted - 1.0)))
-    return [*map(float, found), worst]
+    coefficients, _ = nnls(matrix / scale / wanted[:, None], np.ones(len(wanted)))
+    coefficients = coefficients / scale
+    worst = float(np.max(np.abs(matrix @ coefficients / wanted - 1.0)))
+    return [*map(float, coefficients), worst]
 
 
 def write_profile(path: Path, profile: Profile) -> None:
-    """As JSON.
+    """Write a profile as JSON.
 
     Raises:
         ProfileError: the file cannot be written.
@@ -171,10 +171,10 @@ def write_profile(path: Path, profile: Profile) -> None:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in that file.
+    """Read a profile.
 
     Raises:
-        ProfileError: names the file and the field.
+        ProfileError: the file cannot be read, or is not a profile. The message names the file and the field.
     """
     try:
         profile = msgspec.json.decode(path.read_bytes(), type=Profile)
@@ -188,7 +188,7 @@ def read_profile(path: Path) -> Profile:
 
 
 class ProfileStepTimes:
-    """``StepTimes`` of a profiled server. Refuses what lies beyond the measured range.
+    """``StepTimes`` of a profiled server. Steps beyond the measured range are refused.
 
     Raises:
         ProfileError: the profile has no decode measurements.

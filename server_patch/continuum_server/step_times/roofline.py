@@ -1,14 +1,15 @@
-"""Step times modelled from a GPU's peaks and a model's byte counts, for pairs that nobody measured.
+"""Step times modelled from a GPU's peaks and a model's byte counts, for pairs without measurements.
 
-A step's time is the sum of five parts. Matrix multiplications take the longer of two times: arithmetic at a share of
-the peak, and reading the weights at a share of the bandwidth. Routed experts take both times, one after the other:
-those that the tokens visit are read, and all experts are equally likely. Each layer adds a fixed time. On several GPUs
-each layer adds two all-reduces. Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
+A step's time is the sum of five parts. (1) Matrix multiplications take two times that overlap in part: arithmetic at a
+share of the peak, and reading the weights at a share of the bandwidth. (2) Routed experts take both times, one after
+the other. Only experts that the tokens visit are read, and all experts are equally likely. (3) Each layer adds a fixed
+time. (4) On several GPUs each layer adds two all-reduces. (5) Attention takes arithmetic for prompt chunks, and reading
+of KV for decoding requests.
 
-The six constants bring this formula nearest to the measured Llama tables of A100, H100, H200 and B200 (``python
-benchmarks/step_times_check.py --fit``). docs/results/step-times.md says how near, on these GPUs and on the L40S, which
-was not used in the fit. Two cards have constants of their own (``MEASURED_SHARES``). For other models the error is not
-known.
+The seven constants are fitted to the measured Llama tables of A100, H100, H200 and B200 (``python
+benchmarks/step_times_check.py --fit``). docs/results/step-times.md has the errors on these GPUs and on the L40S, which
+was not used in the fit. Three cards have constants of their own (``MEASURED_SHARES``), and four have those of one of
+these (``SIMILAR``). For other models the error is unknown.
 """
 
 from __future__ import annotations
@@ -27,43 +28,50 @@ CHUNK_SLACK_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Which shares of the data sheet's numbers a real step reaches."""
+    """The shares of the data sheet's numbers that a real step reaches."""
 
-    matmul: float = 0.72
-    """Of peak arithmetic, by matrix multiplications."""
-    attention: float = 0.65
-    """Of peak arithmetic, by the attention of prompt chunks."""
-    bandwidth: float = 0.81
-    """Of memory bandwidth."""
-    layer_us: float = 38.0
+    matmul: float = 0.76
+    """Share of peak arithmetic that matrix multiplications reach."""
+    attention: float = 0.57
+    """Share of peak arithmetic that the attention of prompt chunks reaches."""
+    bandwidth: float = 0.84
+    """Share of memory bandwidth."""
+    layer_us: float = 36.0
     """Time of a layer's norms, rotations and copies in any batch."""
-    link: float = 0.45
-    """Of the link's bandwidth, by all-reduces."""
-    all_reduce_us: float = 8.5
+    link: float = 0.48
+    """Share of the link's bandwidth that all-reduces reach."""
+    all_reduce_us: float = 9.7
     """Time of an all-reduce of hardly any bytes."""
+    power: float = 1.5
+    """Matrix multiplications overlap arithmetic and reading in part: they take (a^power + r^power)^(1/power)."""
 
 
-EXPERTS_SHARE = 0.6
-"""Of the rate of matrix multiplications, by those of routed experts. It brings the formula nearest to the tables of
-Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 10% and 8% for the first two, 11% and 16% for gpt-oss.
+EXPERTS_SHARE = 0.5
+"""Rate of routed experts' matrix multiplications, as a share of other matrix multiplications' rate. It is fitted to the
+tables of Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 8% for the first two, 14% and 17% for gpt-oss.
 """
 PROFILE_SOURCE = "kernel times of vLLM 0.19 in casys-kaist/LLMServingSim @ 5daddb2 (MIT)"
 MEASURED_SHARES = {
     "rtx-pro-6000": Shares(
-        matmul=0.72,
+        matmul=0.83,
         attention=0.59,
-        bandwidth=0.82,
-        layer_us=50.0,
+        bandwidth=0.78,
+        layer_us=13.0,
         link=THROUGH_HOST_GB_S / 64,
         all_reduce_us=THROUGH_HOST_US,
+        power=1.6,
     ),
-    "rtx-4090": Shares(matmul=0.93, attention=0.87, bandwidth=0.90, layer_us=33.0),
+    "rtx-4090": Shares(matmul=0.956, attention=0.87, bandwidth=0.868, layer_us=0.0, power=1.95),
+    "l40s": Shares(matmul=0.617, attention=0.52, bandwidth=0.765, layer_us=7.0, power=1.57),
 }
-"""Fitted to ``PROFILE_SOURCE``: Llama-3.1-8B and Qwen3-32B on one and two RTX PRO 6000, Llama-3.1-8B on an RTX 4090;
-steps of decodes alone, whole prompts to 2,048 tokens, and chunks of 512 to 2,048 behind up to 16,384. The mean error is
-5% and 3%, the largest 21% (256 tokens) and 17%. Shorter chunks behind a prefix are not in the fit: FlashAttention-2
-takes far longer for them. Communication is not in that source: see ``links`` for the RTX PRO 6000.
+"""Fitted to decode steps and to steps of 1 to 2,048 tokens without attention. RTX PRO 6000 and RTX 4090: those of
+``PROFILE_SOURCE`` (Llama-3.1-8B, and on the first Qwen3-32B); without attention the mean error is 3% and 4%, the
+largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.1-8B and Qwen3-8B; mean error 4%,
+largest 17%. Communication is in none of them: see ``links`` for the RTX PRO 6000.
 """
+SIMILAR = {"rtx-3090": "rtx-4090", "rtx-a5000": "l40s", "a10g": "l40s", "l4": "l40s"}
+"""Cards that nobody measured, and the measured card whose shares they are given: a consumer card, or one with error
+correction in its GDDR6 memory."""
 
 
 class RooflineStepTimes:
@@ -72,11 +80,11 @@ class RooflineStepTimes:
     Args:
         gpu: one of ``specs.GPUS``.
         model: one of ``specs.MODELS``.
-        tensor_parallel: GPUs; divides weights, KV and arithmetic evenly.
-        step_overhead_ms: added to every step.
-        shares: the constants; by default those of the GPU, or else the general ones.
-        request_overhead_ms: added to every step for each of its requests.
-        mixed: attention in steps with chunks; None: arithmetic and reading, chunk by chunk.
+        tensor_parallel: number of GPUs, over which weights, KV and arithmetic are divided evenly.
+        step_overhead_ms: time added to every step.
+        shares: the constants; None: the GPU's own constants if it has some, else the general ones.
+        request_overhead_ms: time added to every step for each of its requests.
+        mixed: attention in steps with chunks; None: the sum of arithmetic and reading of each chunk.
     """
 
     def __init__(
@@ -89,7 +97,7 @@ class RooflineStepTimes:
         request_overhead_ms: float = 0.0,
         mixed: MixedAttention | None = None,
     ) -> None:
-        shares = shares or MEASURED_SHARES.get(gpu.name) or Shares()
+        shares = shares or MEASURED_SHARES.get(SIMILAR.get(gpu.name, gpu.name)) or Shares()
         self._model, self._mixed, self._request_s = model, mixed, request_overhead_ms / 1e3
         peak = gpu.fp8_tflops if model.weight_bytes_each == 1.0 else gpu.bf16_tflops
         self._matmul_flops_s = peak * 1e12 * shares.matmul * tensor_parallel
@@ -98,7 +106,7 @@ class RooflineStepTimes:
         attention_flops_s = gpu.bf16_tflops * 1e12 * shares.attention * tensor_parallel
         self._pair_s = 2 * model.query_heads * (2 * model.head_dim + model.rope_head_dim) / attention_flops_s
         self._context_s = model.kv_bytes_per_layer_token * model.kv_copies(tensor_parallel) / self._bytes_s
-        # MLA: a decode step multiplies compressed vectors; a chunk first expands those of its prefix
+        # MLA: a decode step multiplies compressed vectors, and a chunk first expands the vectors of its prefix
         latent = 2 * model.kv_lora_rank + model.rope_head_dim
         self._decode_context_s = max(self._context_s, 2 * model.query_heads * latent / attention_flops_s)
         self._expansion_s = 2 * model.layers * model.expansion_parameters / self._matmul_flops_s
@@ -109,6 +117,7 @@ class RooflineStepTimes:
             self._layers_s += 2 * model.layers * shares.all_reduce_us / 1e6
             moved = 2 * 2 * model.hidden * (tensor_parallel - 1) / tensor_parallel
             self._all_reduce_token_s = 2 * model.layers * moved / (gpu.link_gb_s * 1e9 * shares.link)
+        self._power = shares.power
         self._fixed: dict[tuple[int, int], float] = {}
         self.provenance = _provenance(gpu, model, tensor_parallel, step_overhead_ms, shares)
 
@@ -132,21 +141,22 @@ class RooflineStepTimes:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_s(self, tokens: int, sampled: int) -> float:
-        """The step without attention. ``sampled`` of the tokens (one a request) reach the output layer."""
-        found = self._fixed.get((tokens, sampled))
-        if found is None:
+        """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
+        seconds = self._fixed.get((tokens, sampled))
+        if seconds is None:
             limit = self._model.max_context_tokens + MAX_BATCH
             check_range("tokens in a step", tokens, 1, limit)
             model = self._model
             flops = 2 * (model.always_parameters * tokens + model.head_parameters * sampled)
             read = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters
-            found = max(flops / self._matmul_flops_s, read / self._bytes_s) + self._experts_s(tokens)
-            found += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
-            self._fixed[tokens, sampled] = found
-        return found
+            overlapped = (flops / self._matmul_flops_s) ** self._power + (read / self._bytes_s) ** self._power
+            seconds = overlapped ** (1.0 / self._power) + self._experts_s(tokens)
+            seconds += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
+            self._fixed[tokens, sampled] = seconds
+        return seconds
 
     def _experts_s(self, tokens: int) -> float:
-        """Routed experts: reading those that the tokens visit (all are equally likely), then the arithmetic."""
+        """Return the time of routed experts: reading the experts that the tokens visit, then the arithmetic."""
         model = self._model
         if not model.experts:
             return 0.0
@@ -156,7 +166,7 @@ class RooflineStepTimes:
         return model.expert_bytes * visited / self._bytes_s + flops / self._expert_flops_s
 
     def _decode_s(self, batch: int, context_sum: int) -> float:
-        """Time to read the KV of every request once; window layers read at most their window."""
+        """Return the time to read the KV of every request once. Window layers read at most their window."""
         model, mean = self._model, context_sum / batch
         if not (batch <= MAX_BATCH and 1 <= mean <= model.max_context_tokens):
             check_range("decoding requests", batch, 1, MAX_BATCH)
@@ -167,7 +177,7 @@ class RooflineStepTimes:
         return layer_tokens * self._decode_context_s
 
     def _chunk_s(self, chunk: PrefillChunk) -> float:
-        """Arithmetic for the query-key pairs of a causal chunk; at least the time to read its KV once."""
+        """Return the time of arithmetic for the query-key pairs of a causal chunk, or of reading its KV if longer."""
         tokens, prefix = chunk
         model = self._model
         check_range("chunk tokens", tokens, 1, model.max_context_tokens)
@@ -182,7 +192,7 @@ class RooflineStepTimes:
 
 
 def window_pairs(tokens: int, prefix: int, window: int) -> float:
-    """Query-key pairs of a causal chunk whose queries see at most the last ``window`` keys."""
+    """Return the number of query-key pairs of a causal chunk whose queries attend to the last ``window`` keys."""
     ramp = min(max(window - prefix, 0), tokens)
     return ramp * (prefix + ramp / 2) + (tokens - ramp) * window
 
@@ -196,7 +206,9 @@ def _provenance(gpu: Gpu, model: Model, tensor_parallel: int, step_overhead_ms: 
         constants += f", {EXPERTS_SHARE:.0%} of that rate in routed experts, which are chosen evenly"
     if tensor_parallel > 1:
         constants += f", all-reduces at {shares.link:.0%} of the link and {shares.all_reduce_us:g} us"
-    fitted = f"fitted to {PROFILE_SOURCE}" if shares is MEASURED_SHARES.get(gpu.name) else ""
+    like = SIMILAR.get(gpu.name, gpu.name)
+    source = "the committed tables" if like == "l40s" else PROFILE_SOURCE
+    fitted = f"fitted to {like} in {source}" if shares is MEASURED_SHARES.get(like) else ""
     return Provenance(
         kind="roofline",
         source="modelled from data-sheet peaks and the model's geometry; no measurement of this pair",

@@ -1,4 +1,4 @@
-"""GPUs and models as numbers: peaks and bandwidths from the vendors' data sheets, geometries from published configs."""
+"""GPUs and models: peaks and bandwidths from the vendors' data sheets, geometries from published configs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 class Gpu:
     name: str
     memory_gib: float
-    """As CUDA reports it, a little less than the label (taken from PyTorch's out-of-memory messages in public)."""
+    """Memory as CUDA reports it, which is a little less than the label (from public PyTorch out-of-memory messages)."""
     bf16_tflops: float
-    """Dense, without sparsity."""
+    """Dense peak, without sparsity."""
     fp8_tflops: float
-    """Dense; a GPU without fp8 units has its bf16 peak here (weights are then only stored in fp8)."""
+    """Dense peak. For a GPU without fp8 units it is the bf16 peak, because weights are then only stored in fp8."""
     bandwidth_tb_s: float
     link_gb_s: float
-    """To the other GPUs of the machine, in one direction: over NVLink, or else over PCIe."""
+    """Bandwidth to the other GPUs of the machine in one direction, over NVLink or else over PCIe."""
     aliases: tuple[str, ...] = ()
 
 
@@ -24,8 +24,8 @@ class Gpu:
 class Model:
     """A decoder with gated MLPs, dense or with routed experts, and grouped-query or multi-head latent attention (MLA).
 
-    This one description is what step times, KV capacity, the virtual engine's scheduler, the emulated engine's model
-    folder and ``step-times build`` read.
+    Step times, KV capacity, the virtual engine's scheduler, the emulated engine's model folder and ``step-times build``
+    all use this description.
     """
 
     name: str
@@ -35,45 +35,45 @@ class Model:
     """Width of a dense layer's MLP."""
     query_heads: int
     kv_heads: int
-    """With MLA, 1: all query heads share one compressed vector."""
+    """1 with MLA, because all query heads share one compressed vector."""
     head_dim: int
-    """With MLA: of keys without rotation, and of values."""
+    """With MLA: the dimension of keys without rotation, and of values."""
     vocab: int
     max_context_tokens: int
     weight_bytes_each: float = 2.0
     """Bytes of a weight in attention and MLPs: 2 for bf16, 1 for fp8. Embeddings and output layer are always bf16."""
     expert_bytes_each: float | None = None
-    """The same for routed experts; None: as the other weights. MXFP4 has 4 bits and a byte of scale for each 32."""
+    """Bytes of a weight in routed experts; None: as other weights. MXFP4 has 4 bits, and a byte of scale per 32."""
     kv_bytes_each: float = 2.0
     """Bytes of each number in KV: 2 for bf16, 1 for fp8."""
     kv_lora_rank: int = 0
-    """MLA: numbers of the compressed vector that one layer keeps of a token; 0: no MLA."""
+    """MLA: dimension of the compressed vector that one layer stores for a token; 0: no MLA."""
     q_lora_rank: int = 0
     rope_head_dim: int = 0
-    """MLA: numbers of the rotated key, which is kept beside the compressed vector."""
+    """MLA: dimension of the rotated key, which is stored beside the compressed vector."""
     tied_embeddings: bool = False
     extra_parameters: float = 0.0
-    """Parameters that are in memory but not used for text (a vision tower)."""
+    """Number of parameters that are in memory but not used for text (a vision tower)."""
     window_layers: int = 0
-    """Layers that attend only to the last ``window_tokens``; their KV stops growing there."""
+    """Number of layers that attend only to the last ``window_tokens`` tokens. Their KV does not grow further."""
     window_tokens: int = 0
     experts: int = 0
     experts_used: int = 0
-    """Routed experts that each token visits."""
+    """Number of routed experts that each token visits."""
     expert_width: int = 0
     shared_experts: int = 0
     dense_layers: int = 0
-    """In a mixture of experts: the number of first layers that have no experts."""
+    """In a mixture of experts: number of first layers without experts."""
     architecture: str = "LlamaForCausalLM"
-    """The class that config.json names."""
+    """The architecture in config.json."""
     tables_of: str = ""
-    """Another model of the same geometry, whose tables hold for this one too."""
+    """Another model with the same geometry, whose tables are used for this model too."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
 
     @property
     def weight_bytes(self) -> int:
-        """Of all parameters but those of norms, biases and routers."""
+        """Bytes of all parameters except norms, biases and routers."""
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
         return int(self.layer_bytes + self.expert_bytes + EMBEDDING_BYTES * (embeddings + self.extra_parameters))
 
@@ -83,30 +83,30 @@ class Model:
 
     @property
     def expert_bytes(self) -> float:
-        """Of all routed experts."""
+        """Bytes of all routed experts."""
         return self.expert_parameters * (self.expert_bytes_each or self.weight_bytes_each)
 
     @property
     def parameters(self) -> float:
-        """All parameters but those of norms, biases and routers."""
+        """Number of parameters, without norms, biases and routers."""
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
         return self.always_parameters + self.expert_parameters + embeddings + self.extra_parameters
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the output layer, which is used once for each sampled token."""
+        """Number of parameters of the output layer, which is used once for each sampled token."""
         return self.vocab * self.hidden
 
     @property
     def always_parameters(self) -> int:
-        """Parameters that every token uses: attention, dense MLPs, shared experts."""
+        """Number of parameters that every token uses: attention, dense MLPs, shared experts."""
         dense = self.dense_layers if self.experts else self.layers
         mlp = dense * self.intermediate + (self.layers - dense) * self.shared_experts * self.expert_width
         return self.layers * self.attention_parameters + 3 * self.hidden * mlp
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer."""
+        """Number of parameters of one layer's attention."""
         if not self.kv_lora_rank:
             return 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
         queries = self.q_lora_rank * (self.hidden + self.query_heads * (self.head_dim + self.rope_head_dim))
@@ -115,42 +115,42 @@ class Model:
 
     @property
     def expansion_parameters(self) -> int:
-        """MLA: of one layer's matrix that turns compressed vectors into keys and values of all heads."""
+        """MLA: number of parameters of one layer's matrix that expands compressed vectors to keys and values."""
         return self.kv_lora_rank * self.query_heads * 2 * self.head_dim
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all routed experts."""
+        """Number of parameters of all routed experts."""
         return (self.layers - self.dense_layers) * self.experts * 3 * self.hidden * self.expert_width
 
     @property
     def kv_bytes_per_layer_token(self) -> int:
-        """Keys and values of one layer; with MLA the compressed vector and the rotated key."""
+        """Bytes of one token's keys and values in one layer. With MLA: of the compressed vector and the rotated key."""
         numbers = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * self.kv_heads * self.head_dim
         return int(numbers * self.kv_bytes_each)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of the layers whose KV grows with the context."""
+        """Bytes of one token's keys and values in the layers whose KV grows with the context."""
         return (self.layers - self.window_layers) * self.kv_bytes_per_layer_token
 
     @property
     def window_bytes_per_request(self) -> int:
-        """KV of the window layers once their windows are full."""
+        """Bytes of a request's KV in the window layers when their windows are full."""
         return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
 
     @property
     def bf16_head_dim(self) -> int:
-        """The head size that gives ``kv_heads`` keys and values in bf16 the right bytes (for MLA and fp8 KV)."""
+        """The head dimension with which ``kv_heads`` heads in bf16 take as many bytes as the model's KV."""
         return self.kv_bytes_per_layer_token // (2 * 2 * self.kv_heads)
 
     @property
     def llama_hidden(self) -> int:
-        """The width of a Llama with as many heads: transformers demands a multiple of them (GLM-4.5 has none)."""
+        """``hidden``, rounded up to a multiple of the number of heads, which transformers requires of a Llama."""
         return -(-self.hidden // self.query_heads) * self.query_heads
 
     def kv_copies(self, tensor_parallel: int) -> int:
-        """How many GPUs keep the same KV: vLLM copies heads where there are fewer than GPUs."""
+        """Return the number of GPUs that store the same KV. vLLM copies KV heads if there are fewer than GPUs."""
         return max(1, tensor_parallel // self.kv_heads)
 
 
@@ -162,7 +162,7 @@ RTX_PRO_6000_EDITIONS = (
     "rtx-pro-6000-blackwell-server-edition",
     "rtx-pro-6000-blackwell-workstation-edition",
 )
-"""The peaks are those of aiconfigurator's ``rtx_pro_6000_server``: scaled to the 2,430 MHz that the card reported."""
+"""Their peaks are those of aiconfigurator's ``rtx_pro_6000_server``, scaled to the card's reported 2,430 MHz."""
 
 GPUS = (
     Gpu("a100-80gb", 79.15, 312, 312, 2.039, 300, ("a100", "a100-sxm", "a100-sxm4-80gb")),
@@ -271,7 +271,8 @@ _LONG_CONTEXT = "its config allows 262,144 tokens, step times reach to 131,072"
 # Numbers are those of each model's config.json on Hugging Face. They were read in the copies that aiconfigurator-core
 # 0.12.0 bundles in model_configs; where it has none, in THUDM/slime's scripts/models (Qwen3-14B, GLM-4.5 and its Air),
 # transformers' Glm4MoeConfig (Air), LLMServingSim's model_config (Phi-mini-MoE), copies of config.json in public
-# repositories (Qwen2.5, phi-4), the model card (Qwen3-Coder-30B-A3B), xinference's list (the context of GLM-4.6).
+# repositories (Qwen2.5, phi-4, Llama-3.2-3B, Qwen3-4B), the model card (Qwen3-Coder-30B-A3B), xinference's list (the
+# context of GLM-4.6). Of Mistral-7B only the number of parameters was compared.
 MODELS = (
     Model(
         name="llama-3.1-8b",
@@ -283,6 +284,7 @@ MODELS = (
         head_dim=128,
         vocab=128256,
         max_context_tokens=131072,
+        aliases=("llama-3-8b", "deepseek-r1-distill-llama-8b"),
     ),
     Model(
         name="llama-3.1-70b",
@@ -294,7 +296,7 @@ MODELS = (
         head_dim=128,
         vocab=128256,
         max_context_tokens=131072,
-        aliases=("llama-3.3-70b",),
+        aliases=("llama-3.3-70b", "llama-3-70b", "deepseek-r1-distill-llama-70b"),
     ),
     Model(
         name="qwen3-8b",
@@ -348,6 +350,44 @@ MODELS = (
         window_tokens=1024,
         architecture="Gemma3ForConditionalGeneration",
         notes="40 of 48 layers attend to a window of 1,024 tokens",
+    ),
+    Model(
+        name="llama-3.2-3b",
+        layers=28,
+        hidden=3072,
+        intermediate=8192,
+        query_heads=24,
+        kv_heads=8,
+        head_dim=128,
+        vocab=128256,
+        max_context_tokens=131072,
+        tied_embeddings=True,
+    ),
+    Model(
+        name="qwen3-4b",
+        layers=36,
+        hidden=2560,
+        intermediate=9728,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151936,
+        max_context_tokens=40960,
+        tied_embeddings=True,
+        architecture="Qwen3ForCausalLM",
+    ),
+    Model(
+        name="mistral-7b",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        query_heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocab=32768,
+        max_context_tokens=32768,
+        architecture="MistralForCausalLM",
+        aliases=("mistral-7b-v0.3", "mistral-7b-instruct-v0.3", "mistral-7b-instruct-v0.2"),
     ),
     _QWEN25_7B,
     _QWEN25_14B,

@@ -19,12 +19,12 @@ from continuum_server.step_times.model import PrefillChunk, Provenance, StepTime
 
 FORMAT = "continuum-step-times/2"
 PROMPT_LIMIT_TOKENS = 131072 + 8192
-"""Longest prefix plus chunk that is answered: the models' context and one large chunk."""
+"""Longest supported prefix plus chunk: the models' context and one large chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Grids in tokens, times in ms. Two-dimensional tables have a row for each point of their first axis."""
+    """Grids in tokens, and times in ms. Two-dimensional tables have a row for each point of their first axis."""
 
     shared_tokens: tuple[int, ...]
     shared_ms: tuple[float, ...]
@@ -39,10 +39,10 @@ class Table:
 
 
 def table_from_json(data: Mapping[str, Any]) -> Table:
-    """The table of a parsed file.
+    """Convert a parsed file to a table.
 
     Raises:
-        StepTimesError: it has another format.
+        StepTimesError: the file has another format.
     """
     if data.get("format") != FORMAT:
         raise StepTimesError(f"step-time table of format {data.get('format')!r}; this version reads {FORMAT!r}")
@@ -50,7 +50,7 @@ def table_from_json(data: Mapping[str, Any]) -> Table:
 
 
 class _Line:
-    """A function of one integer axis, linear between grid points."""
+    """A function of an integer that is linear between grid points."""
 
     __slots__ = ("end", "grid", "slopes", "values")
 
@@ -67,12 +67,12 @@ class _Line:
 
 
 class TableStepTimes:
-    """``StepTimes`` from a ``Table``. Refuses what lies beyond its last grid points.
+    """``StepTimes`` from a ``Table``. Steps beyond its last grid points are refused.
 
     Args:
         mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
             has the table's time, which was measured.
-        link: added for all-reduces that are slower than the table's.
+        link: additional time of all-reduces that are slower than the table's.
         one_launch: chunks and decodes of a step run in one launch of the kernel.
     """
 
@@ -98,7 +98,7 @@ class TableStepTimes:
         ]
         self._prefixes, self._prefix_end = table.chunk_prefix_tokens, len(table.chunk_prefix_tokens) - 1
         self._sizes: dict[int, tuple[list[float], list[float], float]] = {}
-        """By a chunk's tokens: the rates of the grid's next smaller and next larger size, and the way between them."""
+        """By a chunk's tokens: the rates of the grid's next smaller and larger sizes, and the position between them."""
         self._longest_chunk = table.chunk_tokens[-1]
         self._one_launch = one_launch
         self._launch_ms = min(map(min, table.chunk_attention_ms))
@@ -136,31 +136,31 @@ class TableStepTimes:
         check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
         check_range("mean decode context", final, 1, grid[-1])
         index = min(bisect_right(grid, decode_context_tokens / decodes) - 1, last)
-        found = []
+        steps_s = []
         for total in range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes):
             mean = total / decodes
             while index < last and mean >= grid[index + 1]:
                 index += 1
-            found.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
-        return found
+            steps_s.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
+        return steps_s
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_ms(self, tokens: int) -> float:
-        """Time of a step of so many tokens without attention; with the overhead."""
-        found = self._shared.get(tokens)
-        if found is None:
+        """Return the time of a step with ``tokens`` tokens, without attention and with the overhead."""
+        ms = self._shared.get(tokens)
+        if ms is None:
             line = self._shared_line
             check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
             link_ms = self._link.step_ms + self._link.token_ms * tokens
-            found = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
-        return found
+            ms = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
+        return ms
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
-        """Attention of one chunk: its attended pairs times the time per pair, interpolated in both axes.
+        """Return the attention time of one chunk: its query-key pairs times the interpolated time per pair.
 
-        Behind a prefix, which no source measured, it takes at least as long as a decode, which reads the same KV.
+        A chunk behind a prefix, which no source measured, takes at least as long as a decode that reads the same KV.
         """
         _check_chunk(tokens, prefix, self._longest_chunk)
         size = self._sizes.get(tokens)

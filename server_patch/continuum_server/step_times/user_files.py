@@ -1,4 +1,4 @@
-"""Models and tables of one's own (``continuum-bench step-times build``): files in the user's cache."""
+"""The user's own models and tables (``continuum-bench step-times build``), which are files in the user's cache."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def user_folder() -> Path:
 
 
 def user_models() -> Iterator[Model]:
-    """Every model that was described there.
+    """Yield the user's models.
 
     Raises:
-        StepTimesError: a file that is not a description; the message names it.
+        StepTimesError: a file is not the description of a model. The message names the file.
     """
     for file in sorted(user_folder().glob(f"*{MODEL_SUFFIX}")):
         yield _read(file, Model)
@@ -36,7 +36,7 @@ def save_model(model: Model) -> Path:
 
 
 def find_table(name: str) -> Mapping[str, Any] | None:
-    """The table of that file name; None: there is none."""
+    """Return the table with that file name; None: there is none."""
     file = user_folder() / name
     return _read(file, dict[str, Any]) if file.is_file() else None
 

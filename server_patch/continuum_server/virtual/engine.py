@@ -84,7 +84,7 @@ def simulate(
         leaked = sum(one.close() for one in engines)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
-    learned = [found for one in engines if (found := one.scheduler.table.policy.export_statistics())]
+    learned = [statistics for one in engines if (statistics := one.scheduler.table.policy.export_statistics())]
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
@@ -179,7 +179,7 @@ def _run_behind_router(
     on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
     """Play the jobs on all engines, and return the content of engine.json."""
-    loops = [one.loop for one in engines]
+    loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
     driver = ReplicaLoops(
         loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s, config.replica_death
@@ -190,7 +190,7 @@ def _run_behind_router(
         **sums,
         "virtual_s": driver.now_s,
         "turns_sent_again": driver.sent_again,
-        "replicas": [one.facts() for one in engines],
+        "replicas": [engine.facts() for engine in engines],
     }
 
 

@@ -197,7 +197,7 @@ class VirtualLoop:
         next_s = self.next_s()
         if next_s == inf:
             waiting = ", ".join(list(self._plays)[:3])
-            raise EngineError(f"at {self.now_s:.3f} s nothing can run and nothing will happen; waiting: {waiting}")
+            raise EngineError(f"at {self.now_s:.3f} s no request can run and no event is due; waiting: {waiting}")
         self.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
         stretch_s = self._stretch()

@@ -111,7 +111,7 @@ class ReplicaLoops:
         index = self.door.send(arrival)
         if instant_s <= self._loops[index].step_start_s:
             raise EngineError(
-                f"replica {index} went past a turn that came at {instant_s:.6f} s: a bug, please report it"
+                f"replica {index} ran past the arrival of a turn at {instant_s:.6f} s: a bug, please report it"
             )
         self._where[play.number] = (index, arrival)
         self._earliest_return_s.pop(index, None)

@@ -94,17 +94,14 @@ class Sticky:
 class CacheAware:
     """vllm-router's cache_aware, counted in tokens, with the defaults of its version 0.1.17.
 
-    A turn goes to the replica that was sent the longest prefix of its prompt, if it is more than ``cache_threshold``
+    A turn goes to the replica that was sent the longest prefix of its prompt, if it is more than ``CACHE_THRESHOLD``
     of the prompt; otherwise to the replica that was sent the fewest tokens. If loads differ by more than both balance
     thresholds, turns go to the least loaded replica.
     """
 
-    def __init__(
-        self, cache_threshold: float = 0.3, balance_abs_threshold: int = 64, balance_rel_threshold: float = 1.5
-    ) -> None:
-        self._cache_threshold = cache_threshold
-        self._balance_abs_threshold = balance_abs_threshold
-        self._balance_rel_threshold = balance_rel_threshold
+    CACHE_THRESHOLD, BALANCE_ABS_THRESHOLD, BALANCE_REL_THRESHOLD = 0.3, 64, 1.5
+
+    def __init__(self) -> None:
         self._known: dict[str, dict[int, int]] = {}
         """Leading tokens of each program's latest context that were sent to each replica."""
         self._shared: dict[str, set[int]] = {}
@@ -124,11 +121,11 @@ class CacheAware:
     def _pick(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
         alive = _alive(replicas)
         loads = [replicas[index].requests for index in alive]
-        apart = max(loads) - min(loads) > self._balance_abs_threshold
-        if apart and max(loads) > min(loads) * self._balance_rel_threshold:
+        apart = max(loads) - min(loads) > self.BALANCE_ABS_THRESHOLD
+        if apart and max(loads) > min(loads) * self.BALANCE_REL_THRESHOLD:
             return _least_loaded(replicas)
         best = max(alive, key=lambda index: self._match(arrival, index))
-        if self._match(arrival, best) > self._cache_threshold * arrival.prompt_tokens:
+        if self._match(arrival, best) > self.CACHE_THRESHOLD * arrival.prompt_tokens:
             return best
         return min(alive, key=lambda index: (replicas[index].tokens_sent, index))
 

@@ -44,7 +44,7 @@ class TokenContext:
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         """Add the turn's input to ``prompt``, and set ``output``."""
-        self.prompt = [*self.prompt, *([self._id(index, INPUT)] * tokens)]
+        self.prompt += [self._id(index, INPUT)] * tokens
         reasoning = turn.output_tokens - turn.carried
         self.output = [self._id(index, REASONING)] * reasoning + [self._id(index, ANSWER)] * turn.carried
 
@@ -56,7 +56,7 @@ class TokenContext:
         """
         common = len(self.prompt) + (turn.carried if turn.carried == turn.output_tokens else 0)
         self._hashes = answer[: common // self._block_size]
-        self.prompt = self.prompt + self.output[turn.output_tokens - turn.carried :]
+        self.prompt += self.output[turn.output_tokens - turn.carried :]
 
     def hasher(self) -> BlockHasher:
         """Return the block hasher of the current turn's request, which continues from the known hashes."""

@@ -1,4 +1,4 @@
-"""Which API key an HTTP request came with. Uses the same keys and the same comparison as vLLM."""
+"""Find the API key of an HTTP request, with the same keys and the same comparison as vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scope = MutableMapping[str, Any]
 
 
 def caller_of(scope: Scope) -> Caller | None:
-    """The sender of a request; None: the server has API keys and the request carries none of them."""
+    """Return the sender of a request; None: the server has API keys, and the request has none of them."""
     keys = _api_keys(scope["app"])
     token = _token(scope)
     if keys and not (token is not None and _is_one_of(token, keys)):
@@ -24,11 +24,11 @@ def caller_of(scope: Scope) -> Caller | None:
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """A request's headers by lower-case name. Of equal names the first counts, as in vLLM."""
-    found: dict[str, str] = {}
+    """Return a request's headers by lower-case name. Of equal names the first counts, as in vLLM."""
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-    return found
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    return headers
 
 
 def _api_keys(app: Any) -> set[str]:
@@ -37,15 +37,16 @@ def _api_keys(app: Any) -> set[str]:
 
 
 def _token(scope: Scope) -> str | None:
-    """The text after ``Bearer`` and one space."""
+    """Return the text after ``Bearer`` and one space."""
     scheme, _, token = headers_of(scope).get("authorization", "").partition(" ")
     return token if scheme.lower() == "bearer" else None
 
 
 def _is_one_of(token: str, keys: set[str]) -> bool:
-    return any([hmac.compare_digest(token.encode(), key.encode()) for key in keys])  # no early end tells a key
+    # a list, because a search that ends early would reveal which key is right
+    return any([hmac.compare_digest(token.encode(), key.encode()) for key in keys])
 
 
 def _digest(token: str) -> str:
-    """Stands for the key outside this module; the key itself is never passed on."""
+    """Return the digest that represents the key outside this module, to which the key itself is never passed."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]

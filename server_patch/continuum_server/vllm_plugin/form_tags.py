@@ -1,6 +1,6 @@
-"""Tags of a request whose body is a form, as vLLM's audio routes take it: the part ``vllm_xargs`` is JSON text.
+"""Tags of requests whose body is a form, as for vLLM's audio routes. The part ``vllm_xargs`` is JSON text.
 
-Starlette parses the form, as it does for vLLM, and we write it anew.
+Starlette parses the form, as it does for vLLM, and this module writes it again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ async def tag_form(
     headers: Mapping[str, str],
     caller: Caller | None,
 ) -> tuple[bytes, str, tuple[str, ...]] | None:
-    """The form with clean ``vllm_xargs``, its content type, and the names of the tags that were dropped.
+    """Return the form with all tags in ``vllm_xargs``, its content type, and the names of malformed tags.
 
-    None: the body is no form, and vLLM will refuse it.
+    None: the body is not a form, and vLLM refuses it.
     """
     try:
         form = await Request(scope, receive).form()
@@ -65,7 +65,7 @@ def _section(name: str, value: UploadFile | str, content: bytes) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    """A name that is safe inside quotes: it ends neither the quotes nor the line."""
+    """Escape a name so that it ends neither its quotes nor the line."""
     for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\r", " "), ("\n", " ")):
         text = text.replace(sign, written)
     return text

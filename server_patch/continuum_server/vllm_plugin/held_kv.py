@@ -1,6 +1,6 @@
-"""KV held between turns: references on the blocks of finished requests, taken and given back.
+"""KV held between turns: add and remove references to the blocks of finished requests.
 
-Which KV is held, for how long and who may take it is decided in ``policy.program_table``.
+``policy.program_table`` decides which KV is held, for how long, and for which requests it is released.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class HeldKv:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.blocks: dict[str, touch_points.Blocks] = {}
-        """Blocks on which the plugin has a reference, by ``ProgramState.program_id``."""
+        """Blocks to which the plugin has a reference, by ``ProgramState.program_id``."""
 
     def hold(self, program: ProgramState, blocks: touch_points.Blocks) -> None:
-        """Keep the blocks of a request that is about to be freed."""
+        """Hold the blocks of a request that is about to be freed."""
         touch_points.hold_blocks(self._scheduler, blocks)
         self.blocks[program.program_id] = blocks
 
     def forget(self, program: ProgramState) -> None:
-        """Give back the program's blocks without asking the program table, which may have failed."""
+        """Release the program's blocks without the program table, which may have failed."""
         touch_points.release_blocks(self._scheduler, self.blocks.pop(program.program_id, []))
 
     def forget_all(self) -> None:
@@ -39,7 +39,7 @@ class HeldKv:
         self.blocks.clear()
 
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        """End a pin: give back its blocks, and tell the program table and the record."""
+        """End a pin: release its blocks, remove it from the program table, and record an event."""
         scheduler, program = self._scheduler, pin.program
         self.forget(program)
         scheduler.table.unpin(program.program_id)
@@ -62,7 +62,7 @@ class HeldKv:
     # ------------------------------------------------------------------------------- room for requests
 
     def making_room(self, allocate: touch_points.AllocateSlots) -> touch_points.AllocateSlots:
-        """``allocate_slots`` that ends pins where it finds no room, and tries again."""
+        """Wrap ``allocate_slots``: if there is no room, pins are released and it is called again."""
         scheduler, run = self._scheduler, self._scheduler.wall.run
 
         def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -81,14 +81,14 @@ class HeldKv:
         return allocate_or_release
 
     def _victims(self, request: Request, arguments: dict[str, Any]) -> Sequence[Pin]:
-        """Pins to end one by one until the request fits; none if it would not fit even without all of them.
+        """Return the pins to release one by one until the request fits; none if it would not fit without any pin.
 
-        They must end where vLLM would otherwise preempt this running request, or where nothing runs.
+        Pins must be released if vLLM would otherwise preempt this running request, or if no request runs.
         """
         scheduler, table = self._scheduler, self._scheduler.table
         turn = table.turn(request.request_id)
         must = touch_points.is_running(request) or not (scheduler.running or touch_points.loads_in_flight(scheduler))
-        if turn is None:  # the policy does not know this request: pins end for it only where they must
+        if turn is None:  # the policy does not know this request: pins are released only if they must be
             return list(table.pins.values()) if must else ()
         victims = list(table.victims(turn, must))
         return victims if must or self._would_fit(request, arguments, victims) else ()

@@ -1,7 +1,7 @@
-"""Reads JSON objects whose members are nested too deep, or are numbers too long, for Python's parser.
+"""Read JSON objects with members that are nested too deep, or numbers that are too long, for Python's parser.
 
-``json.loads`` refuses more than about a thousand levels of nesting and integers of more than 4,300 digits. Here a loop
-splits the object into its members, and members that are nested or refused stay text (``Raw``).
+``json.loads`` refuses more than about a thousand levels of nesting and integers of more than 4,300 digits. This module
+splits the object into its members without recursion. Members that are nested or refused stay text (``Raw``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],"]', re.DOTALL)
 _SPACE = " \t\n\r"
 _SPLIT_TOO = ("vllm_xargs", "sampling_params", "extra_args")
-"""Objects inside the body that may hold tags: these are split into their members too."""
+"""Objects in the body that may contain tags. They are also split into their members."""
 _LEVELS = 3
-"""The body, its ``sampling_params``, their ``extra_args``."""
+"""Levels of objects that are split: the body, its ``sampling_params``, their ``extra_args``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Raw:
     text: str
 
     def parsed(self) -> Any:
-        """The value; None if ``json.loads`` refuses it."""
+        """Return the parsed value; None if ``json.loads`` refuses it."""
         try:
             return json.loads(self.text)
         except (RecursionError, ValueError):
@@ -34,17 +34,17 @@ class Raw:
 
 
 def loads(body: bytes) -> dict[str, Any]:
-    """The object's members: numbers, texts, words and flat lists parsed, other values ``Raw``.
+    """Return the object's members. Numbers, strings, literals and flat lists are parsed, other values are ``Raw``.
 
     Raises:
-        json.JSONDecodeError: not an object. ``Raw`` values may be malformed inside.
-        UnicodeDecodeError: not text.
+        json.JSONDecodeError: the text is not an object. The text of a ``Raw`` value may be malformed.
+        UnicodeDecodeError: the body is not text.
     """
     return _members(body.decode(json.detect_encoding(body), "surrogatepass"), _LEVELS)
 
 
 def dumps(value: Any) -> str:
-    """JSON text of what ``loads`` read; ``Raw`` values are written unchanged."""
+    """Return a result of ``loads`` as JSON text. ``Raw`` values are written unchanged."""
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
@@ -53,13 +53,13 @@ def dumps(value: Any) -> str:
 
 
 def _members(text: str, levels: int) -> dict[str, Any]:
-    """The members by name. Of equal names the last counts, as in ``json.loads``."""
+    """Return the members by name. Of equal names the last counts, as in ``json.loads``."""
     parts = _split(text)
     return {} if parts == [""] else dict(_member(part, levels - 1) for part in parts)
 
 
 def _split(text: str) -> list[str]:
-    """The text of each member."""
+    """Split an object's text into the texts of its members."""
     parts: list[str] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):

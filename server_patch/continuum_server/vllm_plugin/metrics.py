@@ -1,4 +1,4 @@
-"""Counts what the scheduler did, in the engine's process, and shows it as Prometheus metrics, in the API server's."""
+"""Count the scheduler's events in the engine's process, and write Prometheus metrics in the API server's process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUSES = ("stop", "length", "abort", "error")
 
 @dataclass
 class Histogram:
-    """How many values lie at or below each bound and above the bound before; the last count is of all above."""
+    """Counts of values up to each bound and above the previous one. The last count is of values above all bounds."""
 
     bounds: Sequence[float]
     counts: list[int] = field(init=False)
@@ -76,7 +76,7 @@ class Metrics:
             self.queue_delay_s.add(event.t - arrived_s)
 
     def longest_wait_s(self, now_s: float) -> float:
-        """Of the requests that wait for their first scheduling; 0 where none waits."""
+        """Return the longest wait of the requests that were never scheduled; 0 if there are none."""
         return now_s - next(iter(self._arrived.values()), now_s)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ GAUGES = {
     "longest_wait_s": ("longest_wait_seconds", "Longest time that a request has waited for its first scheduling, now"),
     "programs": ("programs_known", "Programs remembered"),
 }
-"""By their key in the state: name and help."""
+"""Gauges by their key in the state: name and help text."""
 
 TOTALS = {
     "pins": "Turns whose KV was pinned",
@@ -118,10 +118,10 @@ FAULTS = {
 
 
 def prometheus_text(engines: Sequence[State], absent: str | None = None) -> str:
-    """All engines' metrics in Prometheus' text format; the label ``engine`` is the engine's number.
+    """Return all engines' metrics in Prometheus' text format. The label ``engine`` is the engine's number.
 
     Args:
-        absent: why no engine answered, in one line.
+        absent: the reason why no engine answered, in one line; None: all engines answered.
     """
     up = GaugeMetricFamily("continuum:up", "Whether the engine answered", float(absent is None))
     comment = "" if absent is None else f"# continuum: {absent}\n"
@@ -130,7 +130,7 @@ def prometheus_text(engines: Sequence[State], absent: str | None = None) -> str:
 
 
 class _Families(Collector):
-    """What ``generate_latest`` asks for its families."""
+    """A collector of given metric families, for ``generate_latest``."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -161,7 +161,7 @@ def _families(engines: Sequence[State]) -> Iterator[Metric]:
 def _one_each(
     kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, values: Sequence[Any]
 ) -> Metric:
-    """A number of each engine; an engine without one has no sample."""
+    """Return a metric with a sample for each engine that has a number."""
     family = kind(f"continuum:{name}", text, labels=["engine"])
     for engine, value in enumerate(values):
         if isinstance(value, int | float):

@@ -1,12 +1,12 @@
 """The HTTP side of the plugin: ``--middleware continuum_server.vllm_plugin.middleware.ContinuumMiddleware``.
 
-- ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release``, behind the server's
-  API key where it has one.
-- It turns a client's tags, in whatever form they come (headers, body fields, malformed values), into the clean
-  ``vllm_xargs`` that the scheduler reads, and adds a digest of the client's API key. A tag never fails a request.
+- It answers ``GET /continuum/state``, ``GET /continuum/engine`` and ``POST /continuum/programs/{id}/release``. They
+  require the server's API key, if it has one.
+- It moves a client's tags from headers and body fields to ``vllm_xargs``, which the scheduler reads, and adds a digest
+  of the client's API key. Malformed tags are dropped; they never fail a request.
 - It appends ``continuum:*`` metrics to vLLM's own ``/metrics``.
 
-The plugin works without it too: vLLM itself hands ``vllm_xargs`` and ``X-Session-ID`` to the scheduler.
+The plugin also works without it, because vLLM itself passes ``vllm_xargs`` and ``X-Session-ID`` to the scheduler.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 METRICS_LIMIT_S = 1.0
 """How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
-"""How long ``/continuum/`` waits for the engine, which answers between two steps."""
+"""How long ``/continuum/`` waits for the engine's answer."""
 NAMES, NAME_CHARS = 16, 64
-"""Of one request, the most names of malformed tags that are logged, and the most characters of each."""
+"""Largest number of names of malformed tags that are reported per request, and of characters per name."""
 
 
 class NoAnswer(Exception):
-    """The engine did not answer: it is stopped, busy or dead."""
+    """The engine did not answer, because it is stopped, busy or dead."""
 
 
 class ContinuumMiddleware:
-    """Pure ASGI. Requests that concern neither tags nor metrics pass through unchanged."""
+    """The ASGI middleware. Requests without tags that are not for metrics pass through unchanged."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._find: Find | None = None
         self._answers_none = False
-        """The engine runs another scheduler than ours, so nothing is asked of it."""
+        """The engine runs without the plugin's scheduler, and is not asked again."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +74,7 @@ class ContinuumMiddleware:
             await self._app(scope, receive, send)
 
     def _carrier(self, path: str, app: Any) -> Carrier | None:
-        if self._find is None:  # by the first request, vLLM has added all its routes
+        if self._find is None:  # at the first request vLLM has added all its routes
             self._find = finder(app)
         return self._find(path)
 
@@ -114,14 +114,14 @@ class ContinuumMiddleware:
             return 400, {"error": "a program id has 1 to 256 printable characters"}
         argument = {"program_id": program_id, "namespace": caller.namespace}
         answers = await self._ask(scope, "release", argument, ANSWER_LIMIT_S)
-        released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, which holds nothing
+        released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, without pins
         return 200, {"program_id": program_id, "released": any(released)}
 
     # -------------------------------------------------------------------------------- vLLM's own
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ours = (await self._our_metrics(scope)).encode()
-        # without these headers vLLM answers in plain text, to which ours can be appended
+        # without these headers vLLM answers in plain text, to which our metrics can be appended
         plain = [(k, v) for k, v in scope["headers"] if k.lower() not in (b"accept", b"accept-encoding")]
         start: Message = {}
 
@@ -175,7 +175,7 @@ class ContinuumMiddleware:
         await self._app(_with(scope, b"content-length", str(len(body)).encode()), _replay(body, receive), send)
 
     async def _report(self, rejected: tuple[str, ...], scope: Scope) -> None:
-        """Report malformed tags to the engine, which counts them. The report is small, however many there are."""
+        """Report malformed tags to the engine, which counts them. The size of the report is limited."""
         names = list(dict.fromkeys(name[:NAME_CHARS] for name in rejected[:NAMES]))
         with suppress(NoAnswer):
             await self._ask(scope, "reject", {"count": len(rejected), "names": names}, METRICS_LIMIT_S)
@@ -183,10 +183,10 @@ class ContinuumMiddleware:
     # ---------------------------------------------------------------------------------- the engine
 
     async def _ask(self, scope: Scope, operation: str, argument: dict[str, Any], limit_s: float) -> list[Any] | None:
-        """Ask all engines; None: they do not run our scheduler.
+        """Call ``Online.call`` in all engines, and return the answers; None: they run without the plugin's scheduler.
 
         Raises:
-            NoAnswer: an engine did not answer within ``limit_s``. It may still do later what it was asked to do.
+            NoAnswer: an engine did not answer within ``limit_s``. It may still carry out the operation later.
         """
         core = getattr(getattr(scope["app"].state, "engine_client", None), "engine_core", None)
         if core is None or self._answers_none or _runs_vllms_scheduler(scope["app"].state):
@@ -196,7 +196,7 @@ class ContinuumMiddleware:
             return [_read(answer) for answer in answers]
         except asyncio.TimeoutError as error:
             raise NoAnswer(f"the engine did not answer within {limit_s:g} s") from error
-        except Exception as error:  # vLLM wraps whatever happens in the engine in a bare Exception
+        except Exception as error:  # vLLM wraps any exception in the engine in a bare Exception
             if "object has no attribute" in str(error):
                 self._answers_none = True
                 return None
@@ -221,20 +221,21 @@ async def _call(core: Any, operation: str, argument: str) -> list[Any]:
 
 
 def _runs_vllms_scheduler(state: Any) -> bool:
-    """Whether the configuration says so. Asking such an engine would log a traceback in it."""
+    """Whether the engine runs vLLM's own scheduler. Such an engine would log a traceback if it were asked."""
     config = getattr(getattr(state, "vllm_config", None), "scheduler_config", None)
     chosen = getattr(config, "scheduler_cls", None)
     return config is not None and (chosen is None or (isinstance(chosen, str) and chosen.startswith("vllm.")))
 
 
 def _with(scope: Scope, name: bytes, value: bytes) -> Scope:
-    """The scope with one header replaced. The body is not sent in chunks any more."""
+    """Return the scope with one header replaced, and without ``transfer-encoding``, since the body is no longer sent
+    in chunks."""
     replaced = (name, b"transfer-encoding")
     return {**scope, "headers": [*(p for p in scope["headers"] if p[0].lower() not in replaced), (name, value)]}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """``receive`` for vLLM: the body once, then what the client sends next (a disconnect)."""
+    """Return a ``receive`` for vLLM: it returns the body once, and then the client's next messages (a disconnect)."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -244,7 +245,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _engine(scope: Scope) -> dict[str, Any]:
-    """The name that ``serve`` gave this server, and what is emulated without a real GPU: measurements must say so."""
+    """Return the name that ``serve`` gave this server, and the settings of the emulated engine if it is one."""
     config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
     return {"emulated": section, "server": os.environ.get(SERVER_NAME)}

@@ -1,7 +1,7 @@
-"""What a live server adds to the scheduler: a clock, a record, counters, reading of outputs, answers to HTTP questions.
+"""The parts of the plugin that only a live server has: clock, record, counters, reading of outputs, HTTP answers.
 
-It runs in the engine core's process. The HTTP side (``middleware``) asks through vLLM's utility calls, which the engine
-core answers between two steps; so no lock is needed and no second thread touches the scheduler's state.
+They run in the engine core's process. The HTTP side (``middleware``) calls them through vLLM's utility calls, which the
+engine core answers between two steps. So no lock is needed, and no other thread accesses the scheduler's state.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 logger = logging.getLogger("continuum")
 
 after_release: list[Callable[[str], None]] = []
-"""Functions of the same process that are called with the id of each program that its client has released."""
+"""Functions in this process that are called with the id of each program that its client releases."""
 
 
 class AnchoredClock:
-    """Seconds since the epoch that never jump: reads the wall clock once, the monotonic clock from then on."""
+    """Returns seconds since the epoch, without jumps: reads the wall clock once, and then the monotonic clock."""
 
     def __init__(self) -> None:
         self._monotonic = time.monotonic  # noqa: TID251 - the server's clock is made here
@@ -46,11 +46,11 @@ class AnchoredClock:
 
 
 class Online:
-    """The plugin's part in a live engine; takes the scheduler's events.
+    """The plugin's part in a live engine, which is also the sink of the scheduler's events.
 
     Args:
         scheduler: a ``ProgramSchedulerMixin``.
-        settings: of these, ``record_path``, ``statistics_path`` and ``tool_parser`` are used here.
+        settings: only ``record_path``, ``statistics_path`` and ``tool_parser`` are used, and shown in the state.
     """
 
     def __init__(self, scheduler: Any, settings: Settings) -> None:
@@ -82,7 +82,7 @@ class Online:
             self._statistics.save_when_due(event.t)
 
     def close(self) -> None:
-        """At shutdown: end all pins and write all files. Safe to call twice."""
+        """Release all pins and write all files. May be called again."""
         self._scheduler.release_all("shutdown")
         if self._recorder is not None:
             self._recorder.close()
@@ -91,13 +91,13 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side as JSON: the ``state``, the ``release`` of a program, the ``reject`` of malformed tags.
+        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, or count tags (``reject``).
 
-        Never raises, whatever the other process asks.
+        Never raises an exception.
         """
         try:
             return json.dumps(self._answer(operation, json.loads(argument or "{}")))
-        except Exception as error:  # noqa: BLE001 - a question must not end the engine
+        except Exception as error:  # noqa: BLE001 - a request must not end the engine
             logger.warning("continuum: %.64r of %.64r was not answered: %r", operation, argument, error)
             return json.dumps({"error": f"{type(error).__name__}: {error}"})
 
@@ -116,10 +116,10 @@ class Online:
         raise ValueError(f"unknown operation {operation!r}")
 
     def state(self, namespace: str | None = None) -> dict[str, Any]:
-        """Pins, estimates and counters: ids, numbers and tool names, no prompt text.
+        """Return pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
 
         Args:
-            namespace: only pins of this API key are shown; numbers always cover all programs.
+            namespace: only pins of this API key are listed. The numbers always cover all programs.
         """
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()

@@ -1,6 +1,6 @@
-"""Reads a finished turn's output in the engine core: which tool it calls, and whether it ended at a stop string.
+"""Read a finished turn's output in the engine core: the tool that it calls, and the stop string that ended it.
 
-Both are found at the end of an output, so each turn costs one detokenisation and one parse of ``TAIL_TOKENS`` tokens.
+Both are at the end of an output, so each turn costs one detokenisation and one parse of ``TAIL_TOKENS`` tokens.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ logger = logging.getLogger("continuum")
 
 TAIL_TOKENS = 2048
 CONTEXT_TOKENS = 6
-"""Tokens of the prompt that are decoded before the output: as many as in vLLM's own detokenizer."""
+"""Number of prompt tokens that are decoded before the output, as in vLLM's own detokenizer."""
 
 
 class OutputTools:
-    """A function from a finished request to the key of the tool it calls, or None. Never raises.
+    """A function that returns the key of the tool that a finished request calls, or None. Never raises an exception.
 
     Args:
-        vllm_config: names the tokenizer; a server without one reads no outputs.
-        parser: name of vLLM's tool-call parser, which is asked first; None: only our own reader of the text is used.
+        vllm_config: vLLM's configuration. A server without a tokenizer reads no outputs.
+        parser: name of vLLM's tool-call parser, which is tried first; None: only ``policy.tool_calls`` is used.
     """
 
     def __init__(self, vllm_config: Any, parser: str | None = None) -> None:
@@ -34,7 +34,7 @@ class OutputTools:
         if parser is not None and self._tokenizer is not None:
             try:
                 self._parser = touch_points.tool_parser_of(parser, self._tokenizer)
-            except Exception as error:  # noqa: BLE001 - a parser is anybody's code
+            except Exception as error:  # noqa: BLE001 - a user's parser may raise any exception
                 logger.warning("continuum: tool parser %r is not used, the text is read instead: %s", parser, error)
 
     def __call__(self, request: Request) -> str | None:
@@ -43,15 +43,15 @@ class OutputTools:
         try:
             text = self._tokenizer.decode(list(request.output_token_ids[-TAIL_TOKENS:]))
             return self._parsed(text) or tool_key(text)
-        except Exception as error:  # noqa: BLE001 - must not end the engine
+        except Exception as error:  # noqa: BLE001 - an output must not end the engine
             logger.warning("continuum: an output could not be read for its tool: %s", error)
             return None
 
     def stop_string(self, request: Request) -> str | None:
-        """The client's stop string that the output reached, or None.
+        """Return the client's stop string that the output reached, or None.
 
-        vLLM's front end finds stop strings and then aborts the request in the engine, as it does when a client
-        disconnects. The text tells the two apart.
+        vLLM's front end detects stop strings and then aborts the request in the engine, as it does when a client
+        disconnects. Only the output's text distinguishes the two cases.
         """
         wanted = touch_points.stop_strings(request)
         output = request.output_token_ids[touch_points.min_tokens(request) :]
@@ -65,7 +65,7 @@ class OutputTools:
             return None
 
     def _text_after(self, request: Request, output: list[int]) -> str:
-        """The output's text, decoded after the prompt's end: some tokenizers drop a text's leading space."""
+        """Return the output's text, decoded with the prompt's end, because some tokenizers drop a leading space."""
         special = touch_points.skips_special_tokens(request)
         before = list(request.prompt_token_ids or ())[-CONTEXT_TOKENS:]
         prefix = self._tokenizer.decode(before, skip_special_tokens=special)

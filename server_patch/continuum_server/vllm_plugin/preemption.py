@@ -1,7 +1,7 @@
-"""Preempts running requests for a waiting one that outranks them.
+"""Preempt running requests for a waiting request with a better rank.
 
-vLLM's scan of the waiting queue cannot be interrupted. So where the first waiting request does not fit in one step,
-room is made for it before the next step.
+vLLM's scan of the waiting queue cannot be interrupted. So if the first waiting request does not fit in a step, requests
+are preempted before the next step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Preemption:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._refused: tuple[str, int] | None = None
-        """The waiting request that did not fit in this step, and the number of free blocks it needs."""
+        """The waiting request that did not fit in this step, and the number of free blocks that it needs."""
         self._chosen: list[Request] = []
         self._wanted = 0
 
     def refused(self, request: Request, arguments: dict[str, Any]) -> None:
-        """``allocate_slots`` found no room for the first waiting request."""
+        """Note that ``allocate_slots`` found no room for the first waiting request."""
         if not touch_points.is_running(request):
             self._refused = request.request_id, touch_points.blocks_wanted(self._scheduler, request, arguments)
 
     def plan(self, now_s: float) -> None:
-        """After a step: choose which requests to preempt, if the first waiting request did not fit."""
+        """Choose the requests to preempt after a step in which the first waiting request did not fit."""
         scheduler, refused = self._scheduler, self._refused
         self._refused = None
         full = touch_points.batch_is_full(scheduler)
@@ -47,7 +47,7 @@ class Preemption:
             scheduler.table.act_soon()
 
     def _enough(self, victims: Any, full: bool) -> list[Request]:
-        """As many of the victims, from the first on, as make room; none if all together do not."""
+        """Return the first victims that together make enough room; none if all of them do not."""
         turns: list[TurnState] = list(victims)
         free, chosen = touch_points.free_block_count(self._scheduler), list[Request]()
         for turn in turns:
@@ -59,7 +59,7 @@ class Preemption:
         return []
 
     def carry_out(self, now_s: float) -> None:
-        """Before the next step: preempt the chosen requests, unless others finished and left enough room."""
+        """Preempt the chosen requests before a step, unless other requests finished and left enough room."""
         chosen, self._chosen = self._chosen, []
         if not chosen:
             return
@@ -69,5 +69,5 @@ class Preemption:
             return
         for request in chosen:
             if touch_points.is_running(request):
-                scheduler.preempted(request.request_id, now_s)  # first: its new rank counts the service it got
+                scheduler.preempted(request.request_id, now_s)  # first, because its new rank depends on this service
                 touch_points.preempt(scheduler, request, now_s)

@@ -1,4 +1,4 @@
-"""The waiting queue in the policy's order, as a vLLM ``RequestQueue``. Operations take O(log n)."""
+"""The waiting queue in the policy's order, as a vLLM ``RequestQueue``. Its operations take O(log n)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Entry:
 class RankedQueue(RequestQueue):
     """Requests ordered by class, then by the policy's rank.
 
-    A request whose class or rank changed is entered again; its old entry is dropped when it reaches the head. If all
-    requests in the queue are held back, ``len()`` is above 0 and ``bool()`` is False.
+    When the class or rank of a request changes, a new entry is added. The old entry is dropped when it reaches the
+    head. If all requests in the queue are held back, ``len()`` is above 0 and ``bool()`` is False.
 
     Args:
-        key: class and rank of a request; None: the request is ordered by its arrival.
+        key: returns the class and rank of a request; None: the request is ordered by its arrival.
     """
 
     def __init__(self, key: Callable[[Request], tuple[int, Rank] | None]) -> None:
@@ -68,7 +68,7 @@ class RankedQueue(RequestQueue):
         return request
 
     def prepend_request(self, request: Request) -> None:
-        """A preempted or skipped request goes where its class and rank put it, not to the front."""
+        """Add a preempted or skipped request at the position of its class and rank, and not at the front."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -85,20 +85,20 @@ class RankedQueue(RequestQueue):
                 self.remove_request(request)
 
     def rank_again(self, request_id: str) -> None:
-        """The request's class or rank changed."""
+        """Move a request whose class or rank changed to its new position."""
         entry = self._entries.get(request_id)
         if entry is not None:
             self.add_request(entry.request)
 
     def in_order_of_arrival(self) -> None:
-        """Order all requests by their arrival alone; none is held back."""
+        """Order all requests by their arrival only. None is held back."""
         requests = sorted((entry.request for entry in self._entries.values()), key=lambda request: request.arrival_time)
         self._heap, self._entries = [], {}
         for request in requests:
             self._enter(request, None)
 
     def _drop_stale(self) -> None:
-        """Keep the heap at most twice as long as the queue. Amortised O(1)."""
+        """Keep the heap at most about twice as long as the queue. Takes O(1) amortised."""
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [entry for entry in self._heap if entry.valid]
             heapq.heapify(self._heap)

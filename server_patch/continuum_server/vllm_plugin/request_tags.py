@@ -1,8 +1,8 @@
-"""Turns what a client sent into the tags that the scheduler reads. Pure functions; no vLLM.
+"""Read the tags of HTTP requests, and write them in the form that the scheduler reads. Pure functions without vLLM.
 
-A tag may be in ``vllm_xargs``, in a field of the body (``job_id`` and the like come from the authors' preview,
-``program_id`` from ThunderAgent) or in a header. The first of these three that has it counts. What cannot be read is
-left out, and its name is reported.
+A tag can be in ``vllm_xargs``, in a field of the body (``job_id`` and similar fields come from the authors' preview,
+``program_id`` from ThunderAgent) or in a header. The first of these three that has the tag counts. A malformed tag is
+dropped, and its name is reported.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from continuum_server.vllm_plugin import loose_json
 from continuum_server.vllm_plugin.loose_json import Raw
 
 CLIENT_KEY = "continuum_client"
-"""xarg that tells the scheduler which API key sent the request. The HTTP side sets it; a client cannot."""
+"""xarg with the digest of the request's API key. Only the HTTP side can set it, and not a client."""
 NAMESPACE_KEY = "continuum_namespace"
-"""xarg that tells the scheduler to which API key the request's program ids belong. A client cannot set it."""
+"""xarg with the digest of the API key to which the request's program ids belong. A client cannot set it."""
 
 BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
 _CARRIERS = ("vllm_xargs", "kv_hints", "sampling_params")
@@ -39,21 +39,21 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 Json = dict[str, Any]
 
 MOST_XARGS = 256
-"""Of a request with more xargs than this, none is read."""
+"""Largest number of xargs. If a request has more, none is read."""
 LOOSE_BYTES = 1 << 20
-"""Longest body in which we look for tags though Python's parser refuses it; a longer one is left to vLLM to refuse."""
+"""Longest body that is searched for tags although Python's JSON parser refuses it. vLLM refuses longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request. API keys are 16 hexadecimal digits of a digest."""
+    """The sender of a request. An API key is represented by 16 hexadecimal digits of its digest."""
 
     client: str | None = None
-    """The key that the request came with; None: it had none. Limits per client count by this key."""
+    """The API key of the request; None: it has none. Limits per client apply to this key."""
     namespace: str | None = None
-    """The key to which its program ids belong; None: the server has fewer than two keys, and ids are shared by all."""
+    """The API key to which program ids belong; None: the server has fewer than two keys, and all clients share ids."""
     rejected: tuple[str, ...] = ()
-    """Names of these two xargs that held something else than a digest."""
+    """Names of these two xargs whose value was not a digest."""
 
 
 ANYBODY = Caller()
@@ -64,32 +64,34 @@ ANYBODY = Caller()
 class Tagged:
     body: bytes
     rejected: tuple[str, ...] = ()
-    """Names of the tags that could not be read, as the client wrote them."""
+    """Names of malformed tags, as the client wrote them."""
 
 
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
-    """The sender of the request with these ``vllm_xargs``. Only our own digests are accepted."""
-    found = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
-    read = {key: value for key, value in found.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
-    return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in found if key not in read))
+    """Read the sender of a request from its ``vllm_xargs``. Only digests are accepted."""
+    sent = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
+    if not sent:
+        return ANYBODY
+    read = {key: value for key, value in sent.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
+    return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in sent if key not in read))
 
 
 def normalize_tags(
     body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False
 ) -> Tagged:
-    """The request's body with all its tags in clean ``vllm_xargs``. If nothing changes, the bytes are the same.
+    """Move all tags of a request to ``vllm_xargs`` in its body. If nothing changes, the same bytes are returned.
 
     Args:
-        body: JSON as received. What is no JSON object is returned as it is, for vLLM to refuse.
-        headers: by lower-case name.
-        caller: the sender; None: it has no valid key, and all its tags are removed.
-        nested: this route has the tags in ``sampling_params.extra_args``.
+        body: JSON as received. Any other body is returned unchanged, and vLLM refuses it.
+        headers: the headers by lower-case name.
+        caller: the sender; None: the sender has no valid key, and all tags are removed.
+        nested: on this route the tags are in ``sampling_params.extra_args``.
     """
     try:
         return _tag(body, _loads, _compact, headers, caller, nested)
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
-    except (RecursionError, ValueError):  # a value is nested too deep or a number is too long: such a tag is dropped
+    except (RecursionError, ValueError):  # a value is nested too deep, or a number is too long
         if len(body) > LOOSE_BYTES:
             return Tagged(body)
     try:
@@ -118,17 +120,17 @@ def _tag(
 
 
 def _bound(data: Json) -> None:
-    """Drop a mapping of too many xargs: reading it would delay all other requests."""
+    """Drop xargs if there are too many, because reading them would delay all other requests."""
     inner = data.get("sampling_params")
     for owner, carrier in ((data, "vllm_xargs"), (inner, "extra_args")):
-        if isinstance(owner, dict) and isinstance(found := owner.get(carrier), dict) and len(found) > MOST_XARGS:
+        if isinstance(owner, dict) and isinstance(xargs := owner.get(carrier), dict) and len(xargs) > MOST_XARGS:
             owner[carrier] = []
 
 
 def _loads(body: bytes, frames: int = 100) -> Any:
-    """``json.loads``, called from deeper in the stack than in vLLM, because its limit of nesting depends on the stack.
+    """Call ``json.loads`` from deeper in the stack than vLLM does, because the limit of nesting depends on the stack.
 
-    So whatever we can parse vLLM can parse too, also members that a later member of the same name replaces.
+    So vLLM can parse every body that we can parse.
     """
     return _loads(body, frames - 1) if frames else json.loads(body)
 
@@ -138,13 +140,13 @@ def _compact(data: Any) -> str:
 
 
 def _tags_as_text(data: Json) -> str:
-    """The part of the body that ``gather`` may change. As text, because in Python False equals 0."""
-    found = {name: data[name] for name in (*_CARRIERS, *BODY_FIELDS) if name in data}
-    return json.dumps(found, sort_keys=True, default=lambda raw: raw.text)
+    """Return the part of the body that ``gather`` may change, as text, because in Python False equals 0."""
+    members = {name: data[name] for name in (*_CARRIERS, *BODY_FIELDS) if name in data}
+    return json.dumps(members, sort_keys=True, default=lambda raw: raw.text)
 
 
 def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested: bool = False) -> tuple[str, ...]:
-    """Move all tags of this body to where the engine reads them. Returns the names of those that were dropped."""
+    """Move all tags of this body to where the engine reads them. Return the names of malformed ones."""
     from_headers = tags_from_headers(headers)
     others, tags, rejected = _clean("vllm_xargs", data.pop("vllm_xargs", None), _is_flat)
     home = data.get("sampling_params") if nested else None
@@ -170,7 +172,7 @@ def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested
 
 
 def _clean(carrier: str, sent: Any, fits: Callable[[str, Any], bool]) -> tuple[Json, Json, tuple[str, ...]]:
-    """From ``vllm_xargs``: the members that are not ours, the tags, and the names of what was dropped."""
+    """Split ``vllm_xargs`` into other members and tags. Also return the names of dropped members."""
     if sent is None:
         return {}, {}, ()
     if not isinstance(sent, Mapping):
@@ -195,7 +197,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether the text can be encoded: half of a surrogate pair cannot."""
+    """Whether the text can be encoded as UTF-8, which half of a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -204,13 +206,13 @@ def _is_text(value: str) -> bool:
 
 
 def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
-    """Tags among the body's own fields, and the names of those that vLLM would refuse and that were taken out.
+    """Return the tags among the body's own fields. Remove fields that vLLM would refuse, and return their names.
 
-    ``session_id`` stays in the body, because vLLM reads it too; it accepts only text.
+    ``session_id`` stays in the body, because vLLM reads it too. vLLM only accepts text there.
     """
-    found = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
-    harmful = [name for name, value in found.items() if isinstance(value, dict | list | Raw)]
-    session_id = found.get("session_id")
+    sent = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
+    harmful = [name for name, value in sent.items() if isinstance(value, dict | list | Raw)]
+    session_id = sent.get("session_id")
     if session_id is not None and not (isinstance(session_id, str) and _is_text(session_id)):
         named = read_program_id(session_id)
         if named is not None:
@@ -219,24 +221,24 @@ def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
             harmful.append("session_id")
     for name in harmful:
         del data[name]
-    return tags_to_xargs(tags_from_xargs(found).tags), tuple(harmful)
+    return tags_to_xargs(tags_from_xargs(sent).tags), tuple(harmful)
 
 
 def hints_to_xargs(envelope: Any) -> Json:
-    """How long the ``kv.retain`` actions of upstream's ``kv_hints`` envelope want the KV kept.
+    """Convert the ``kv.retain`` actions of vLLM's ``kv_hints`` envelope to the tag ``kv_ttl_s``.
 
-    Three payload shapes are in use: ``ttl_s``, ``ttl_seconds``, and ``directives`` of a ``duration`` each, where the
-    longest counts and priority 0 is a release. Other actions change nothing here.
+    Three forms of payload are in use: ``ttl_s``, ``ttl_seconds``, and ``directives`` with a ``duration`` each, of which
+    the longest counts and priority 0 is a release. Other actions are ignored.
     """
     seconds = max((wish for wish in _retain_s(envelope) if wish is not None), default=None)
     return {"kv_ttl_s": seconds} if seconds is not None else {}
 
 
 def _retain_s(envelope: Any) -> list[float | None]:
-    """All durations that the envelope asks for; None stands for one that cannot be read."""
+    """Return all durations in the envelope. None stands for a malformed duration."""
     actions = envelope.get("actions") if isinstance(envelope, Mapping) else None
-    found = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
-    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in found if wish is not None]
+    wishes = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
+    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in wishes if wish is not None]
 
 
 def _wishes(action: Any) -> list[Any]:
@@ -244,8 +246,8 @@ def _wishes(action: Any) -> list[Any]:
     if not isinstance(payload, Mapping) or action.get("action_type") != "kv.retain":
         return []
     directives = payload.get("directives")
-    found = [payload.get("ttl_s"), payload.get("ttl_seconds")]
+    durations = [payload.get("ttl_s"), payload.get("ttl_seconds")]
     for directive in directives if isinstance(directives, list) else []:
         if isinstance(directive, Mapping):
-            found.append(0 if directive.get("priority") == 0 else directive.get("duration"))
-    return found
+            durations.append(0 if directive.get("priority") == 0 else directive.get("duration"))
+    return durations

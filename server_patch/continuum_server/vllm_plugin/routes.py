@@ -1,6 +1,6 @@
-"""Which of vLLM's HTTP routes carry a client's tags to the engine. Read from vLLM's own router.
+"""Find the HTTP routes of vLLM that carry a client's tags to the engine, in vLLM's own router.
 
-A route does so if its body has ``vllm_xargs`` or sampling parameters. vLLM's API keys guard only some routes.
+These are the routes whose body has ``vllm_xargs`` or sampling parameters. vLLM's API keys guard only some of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 
 class Carrier(Enum):
-    """Where a route takes tags from, besides the session headers."""
+    """Where a route reads tags, besides the session headers."""
 
     XARGS = "vllm_xargs of a JSON body"
     EXTRA_ARGS = "sampling_params.extra_args of a JSON body"
@@ -24,23 +24,23 @@ Find = Callable[[str], Carrier | None]
 
 _SIGNS = {"vllm_xargs", "sampling_params", "temperature", "max_tokens"}
 _READS_ITSELF = {"/invocations": Carrier.XARGS}
-"""SageMaker's route has no body in its signature: it hands its body to another route that fits."""
+"""SageMaker's route has no body in its signature, because it passes its body to another route."""
 
 
 def carriers(app: Any) -> dict[str, Carrier]:
-    """The POST routes of a vLLM server that carry tags, by path as the router writes it."""
-    found: dict[str, Carrier] = {}
+    """Return the POST routes of a vLLM server that carry tags, by the router's path."""
+    carrying: dict[str, Carrier] = {}
     for route in _flat(app.routes):
         path = getattr(route, "path", "")
         if "POST" in (getattr(route, "methods", None) or ()):
             carrier = _READS_ITSELF.get(path) or _carrier(route.endpoint)
             if carrier is not None:
-                found[path] = carrier
-    return found
+                carrying[path] = carrier
+    return carrying
 
 
 def finder(app: Any) -> Find:
-    """A function from a request's path to its carrier; None for routes that carry no tags."""
+    """Return a function that maps a request's path to its carrier, or to None if the route carries no tags."""
     known = carriers(app)
     exact = {path: carrier for path, carrier in known.items() if "{" not in path}
     patterns = [(re.compile(re.sub(r"\{[^}]*\}", ".+", path)), known[path]) for path in known if "{" in path]
@@ -61,7 +61,7 @@ def guarded(path: str) -> bool:
 
 
 def _flat(routes: Iterable[Any]) -> Iterator[Any]:
-    """All routes. FastAPI 0.137 and later nest the routes of included routers."""
+    """Yield all routes, including those of included routers, which FastAPI nests from 0.137 on."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from [route] if inner is None else _flat(inner.routes)
@@ -70,14 +70,14 @@ def _flat(routes: Iterable[Any]) -> Iterator[Any]:
 def _carrier(endpoint: Any) -> Carrier | None:
     try:
         hints = get_type_hints(endpoint, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # a plugin's route, which may well generate
+    except (NameError, TypeError, AttributeError):  # the route of another plugin, which may generate text
         return Carrier.XARGS
     for name, hint in hints.items():
         for model in _models(hint) if name != "return" else ():
             fields = model.model_fields
             if _SIGNS.isdisjoint(fields):
                 continue
-            if any(type(each).__name__ == "Form" for each in getattr(hint, "__metadata__", ())):
+            if any(type(extra).__name__ == "Form" for extra in getattr(hint, "__metadata__", ())):
                 return Carrier.FORM
             if "sampling_params" in fields:
                 return Carrier.EXTRA_ARGS
@@ -87,7 +87,7 @@ def _carrier(endpoint: Any) -> Carrier | None:
 
 
 def _models(hint: Any) -> Iterator[Any]:
-    """The pydantic models in a type, or in a union of types."""
+    """Yield the pydantic models in a type or in a union of types."""
     if hasattr(hint, "model_fields"):
         yield hint
     for inner in get_args(hint):

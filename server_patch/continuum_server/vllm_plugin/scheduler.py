@@ -1,8 +1,8 @@
 """The plugin: vLLM's scheduler with a policy beside it. ``--scheduler-cls continuum_server.vllm_plugin.scheduler.make``
 
-vLLM's scheduler does all the work. Around four of its methods this subclass reports to the program table
-(``policy.program_table``) what happened, and carries out what the table answers: hold these blocks, give those back. No
-decision is made here.
+vLLM's scheduler does all the work. This subclass extends four of its methods. There it reports to the program table
+(``policy.program_table``) when a request arrives, starts or ends, and carries out the table's decisions: to hold
+blocks, or to release them. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ Clock = Callable[[], float]
 
 
 class BoundRefused(PluginError):
-    """A server was asked for a policy that knows the future."""
+    """A server was configured with a policy that knows the future."""
 
 
 class EventSink(Protocol):
-    """Takes the scheduler's events. ``write`` must not raise."""
+    """Receives the scheduler's events."""
 
-    def write(self, event: SchedulerEvent, /) -> None: ...
+    def write(self, event: SchedulerEvent, /) -> None:
+        """Take an event. Must not raise an exception."""
+        ...
 
 
 class Discard:
@@ -52,7 +54,7 @@ class Discard:
 
 
 class ProgramSchedulerMixin(Scheduler):
-    """What the plugin adds to ``Scheduler`` and ``AsyncScheduler``."""
+    """The plugin's extension of ``Scheduler`` and ``AsyncScheduler``."""
 
     knows_future: ClassVar[bool] = False
     """True only in the virtual engine, which has the trace."""
@@ -70,17 +72,17 @@ class ProgramSchedulerMixin(Scheduler):
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
         self.output_tool: Callable[[Request], str | None] = _names_no_tool
-        """The key of the tool that a finished request calls; a live server reads it from the output."""
+        """Returns the key of the tool that a finished request calls. A live server reads it from the output."""
         self.stop_string: Callable[[Request], str | None] = _names_no_tool
-        """The stop string that ended a request; a live server reads it from the output."""
+        """Returns the stop string that ended a request. A live server reads it from the output."""
         self.online: Any = None
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
         self.held = HeldKv(self)
         self._turn_of: dict[str, TurnState] = {}
-        """By request id: kept outside the program table, so that it is still known after the table failed."""
+        """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._loads: dict[str, tuple[int, float]] = {}
-        """Requests whose KV is being loaded from a lower tier: how many tokens, and since when."""
+        """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
         """The ranks in the queue come from a policy that was replaced after a failure."""
         self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
@@ -91,7 +93,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV pool holds."""
+        """Number of tokens that the KV pool holds."""
         return self.block_size * int(self.cache_config.num_gpu_blocks or 0)
 
     def _new_table(self) -> ProgramTable:
@@ -133,7 +135,7 @@ class ProgramSchedulerMixin(Scheduler):
         run = self.wall.run
         for request_id in touch_points.preempted_ids(output):
             run("preemption of a request", request_id, self.preempted, request_id, now_s)
-        # loads before starts: since vLLM 0.33 a load may end in the step that began it
+        # loads before starts, because since vLLM 0.33 a load may end in the step in which it began
         for request_id, blocks in touch_points.loads_begun(output):
             run("load of a request", request_id, self._reloads, request_id, blocks, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
@@ -167,9 +169,9 @@ class ProgramSchedulerMixin(Scheduler):
     # -------------------------------------------------------------------------------- after a failure
 
     def _give_up(self, request_id: str | None) -> None:
-        """After a failure: nothing is held for the request's program, and vLLM schedules the request without us.
+        """Recover from a failure: release the program's KV, and let vLLM schedule the request without the policy.
 
-        A failure that concerns no single request (None) leaves the policy in an unknown state: all starts over.
+        If the failure concerns no single request (None), the policy's state is unknown, and everything starts over.
         """
         if request_id is None:
             self._start_over()
@@ -183,13 +185,13 @@ class ProgramSchedulerMixin(Scheduler):
         self.rank_again([turn])
 
     def _start_over(self) -> None:
-        """Nothing is held and no program is known. vLLM schedules the requests in the engine without us."""
+        """Release all KV and forget all programs. vLLM schedules the requests in the engine without the policy."""
         self.held.forget_all()
         self._loads.clear()
         self._turn_of.clear()
         self.table = self._new_table()
         self.table.act_soon(always=True)
-        # the queue is reordered before the next step: vLLM may now be between peeking at its head and popping it
+        # the queue is reordered only before the next step, because vLLM may be between peek_request and pop_request
         self._order_is_void = True
 
     # ------------------------------------------------------------------------------- what happened
@@ -209,10 +211,10 @@ class ProgramSchedulerMixin(Scheduler):
         first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
-        self.held.release_program(turn.program, now_s, "hit")  # by now the running turn holds the blocks itself
+        self.held.release_program(turn.program, now_s, "hit")  # the running turn now references the blocks itself
 
     def _reloads(self, request_id: str, blocks: int, now_s: float) -> None:
-        """vLLM began to load the request's KV from a lower tier; the request starts when the KV is there."""
+        """Note that vLLM began to load the request's KV from a tier. The request starts when the KV is loaded."""
         turn = self.table.turn(request_id)
         if turn is not None:
             tokens = blocks * self.block_size
@@ -220,7 +222,7 @@ class ProgramSchedulerMixin(Scheduler):
             self._emit(now_s, "reload", turn, tokens=tokens, bytes=blocks * touch_points.block_bytes(self))
 
     def preempted(self, request_id: str, now_s: float) -> None:
-        """A running request lost its place in the batch. vLLM's output names it again if the policy preempted it."""
+        """Note that a request was preempted. If the policy preempted it, vLLM's output lists it once more."""
         turn = self.table.turn(request_id)
         if turn is not None and turn.running:
             self.table.preempt(turn, now_s)
@@ -256,13 +258,13 @@ class ProgramSchedulerMixin(Scheduler):
         full: touch_points.Blocks = []
         ids: list[int] = []
 
-        def blocks() -> list[int]:  # many: looked at only where the policy wants a hold
+        def blocks() -> list[int]:  # there are many, so they are only read if the policy wants a hold
             full.extend(touch_points.full_blocks(self, request))
             ids.extend(touch_points.block_ids(full))
             return ids
 
         stored = self._stored(request)
-        # the old pin may end first: the request itself still holds its blocks
+        # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
         hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks)
         if hold is not None and full:
@@ -275,7 +277,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.table.end_program(program)
 
     def _stored(self, request: Request) -> Stored | None:
-        """What lower tiers hold of the request's KV. Tiers that cannot be asked are taken to hold all of it."""
+        """Return how much of the request's KV tiers hold. Tiers that cannot be asked are assumed to hold all of it."""
         if self.table.policy.machine.swap_token_s is None:
             return None
         found = touch_points.stored_chunks(self, request)
@@ -285,7 +287,7 @@ class ProgramSchedulerMixin(Scheduler):
         return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
 
     def _obey(self, now_s: float) -> None:
-        """Ask the policy what to do before a step, and do it."""
+        """Get the policy's orders for the next step, and carry them out."""
         tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
         orders = self.table.step(Step(now_s, tokens))
         for program in orders.release:
@@ -297,10 +299,10 @@ class ProgramSchedulerMixin(Scheduler):
     # -------------------------------------------------------------------------------------- pins
 
     def release_program(self, program_id: str, namespace: str | None = None) -> bool:
-        """A client says that its program is over. Returns whether anything was held for it.
+        """End a program, because its client said so. Return whether KV was held for it.
 
         Args:
-            namespace: of the client's API key; another key's program with the same id is another program.
+            namespace: digest of the client's API key. Another key's program with the same id is another program.
         """
         programs = self.table.programs_of(program_id, namespace)
         held = [program for program in programs if self.table.has_pin(program.program_id)]
@@ -316,13 +318,13 @@ class ProgramSchedulerMixin(Scheduler):
     # ------------------------------------------------------------------------------------- queue
 
     def rank_again(self, turns: Iterable[TurnState]) -> None:
-        """The class or rank of these waiting turns changed."""
+        """Reorder waiting turns whose class or rank changed."""
         if self._ranked is not None:
             for turn in turns:
                 self._ranked.rank_again(turn.request_id)
 
     def _queue_key(self, request: Request) -> tuple[int, Rank] | None:
-        """Class and rank of a waiting request; None: the policy does not know the request."""
+        """Return the class and rank of a waiting request; None: the program table does not know the request."""
         return self.wall.run("rank of a request", request.request_id, self._key_of, request)
 
     def _key_of(self, request: Request) -> tuple[int, Rank] | None:
@@ -344,8 +346,8 @@ class ProgramSchedulerMixin(Scheduler):
     # ------------------------------------------------------------------------------------- events
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
-        ids = turn.program.name, turn.index, turn.request_id
-        self.tell(SchedulerEvent(now_s, kind, *ids, turn_id=turn.turn_id, **facts))
+        name, index = turn.program.name, turn.index
+        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)
@@ -356,15 +358,15 @@ def _names_no_tool(request: Request) -> str | None:
 
 
 class ProgramScheduler(ProgramSchedulerMixin, Scheduler):
-    """For synchronous scheduling."""
+    """The plugin with synchronous scheduling."""
 
 
 class AsyncProgramScheduler(ProgramSchedulerMixin, AsyncScheduler):
-    """For asynchronous scheduling."""
+    """The plugin with asynchronous scheduling."""
 
 
 def make(*args: Any, **kwargs: Any) -> Scheduler:
-    """The scheduler for ``--scheduler-cls``, of the class that fits the engine's scheduling mode.
+    """Create the scheduler for ``--scheduler-cls``. Its class depends on the engine's scheduling mode.
 
     Raises:
         UnsupportedVllm: the plugin does not work with this version of vLLM.

@@ -1,4 +1,4 @@
-"""The plugin's settings: ``--additional-config '{"continuum": {...}}'`` of vLLM's command line, one JSON object."""
+"""The plugin's settings: the JSON object ``--additional-config '{"continuum": {...}}'`` on vLLM's command line."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class Settings:
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to load one token's KV from the offload tier to the GPU; None: there is no tier."""
+    """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
     deep_token_s: float = 0.0
-    """Seconds to load it from the tier below (SSD) to that tier (DRAM) first."""
+    """Seconds to load one token's KV from the SSD to DRAM."""
     decode: DecodeLine | None = None
-    """Seconds of a decode step by the tokens in its batch; None: not known."""
+    """Seconds of a decode step by the tokens in its batch; None: unknown."""
     record_path: str | None = None
-    """Folder for scheduler_timestamps.jsonl; None: the environment's ``RUN_OUTPUT_DIR``; without that, no record."""
+    """Folder for scheduler_timestamps.jsonl; None: the environment variable ``RUN_OUTPUT_DIR``, or else no record."""
     statistics_path: str | None = None
-    """File of tool statistics: read at start if it exists, written every 30 s and at shutdown."""
+    """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None
-    """vLLM's tool-call parser (``--tool-call-parser``), which is asked before our own reader of the text."""
+    """vLLM's tool-call parser (``--tool-call-parser``), which is tried before the parsers in ``policy.tool_calls``."""
 
     def to_config(self) -> dict[str, Any]:
-        """The form in which vLLM carries the settings to all its processes."""
+        """Return the settings as a section of vLLM's ``additional_config``."""
         return {SECTION: asdict(self)}
 
 
 def read_settings(additional_config: Any) -> Settings:
-    """Settings from ``vllm_config.additional_config``; those that are absent keep their defaults.
+    """Read the settings from ``vllm_config.additional_config``. Missing settings keep their defaults.
 
     Raises:
         SettingsError: a setting that is unknown, of the wrong type or out of range.
@@ -56,40 +56,41 @@ T = TypeVar("T")
 
 
 def read_section(additional_config: Any, section: str, kind: type[T], refused: type[ValueError]) -> T:
-    """One part of ``additional_config`` as a dataclass.
+    """Read a section of ``additional_config`` as a dataclass.
 
     Raises:
-        ValueError: of type ``refused``: the setting's name, what was given and what is allowed.
+        ValueError: a setting is not allowed. The error is of type ``refused``, and its message has the setting's name,
+            its value and the allowed values.
     """
-    given = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
+    values = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
     try:
-        made: T = _read(kind, given, section, Range())
-        return made
+        settings: T = _read(kind, values, section, Range())
+        return settings
     except ValueError as error:
         raise refused(f"additional-config {error}") from error
 
 
 _ANY = Range(-1e12, 1e12)
-"""Numbers inside the settings' own objects come from fits, and may be negative."""
+"""Range of numbers in nested objects. They come from fits, and may be negative."""
 
 
-def _read(kind: Any, given: Any, where: str, default: Range, or_none: str = "") -> Any:
-    """A dataclass from a JSON object, and the dataclasses in it from the objects in that."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where} = {given!r}: must be an object{or_none}")
+def _read(kind: Any, data: Any, where: str, default: Range, or_none: str = "") -> Any:
+    """Build a dataclass, and the dataclasses in its fields, from a JSON object."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} = {data!r}: must be an object{or_none}")
     if kind is dict:
-        return given
+        return data
     hints = hints_of(kind)
-    for name in given:
+    for name in data:
         if name not in hints:
             raise ValueError(f"{where}.{name}: unknown; there are: {', '.join(hints)}")
-    for each in fields(kind):
-        if each.default is each.default_factory is MISSING and each.name not in given:
-            raise ValueError(f"{where}.{each.name}: missing")
-    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in given.items()}
+    for member in fields(kind):
+        if member.default is member.default_factory is MISSING and member.name not in data:
+            raise ValueError(f"{where}.{member.name}: missing")
+    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in data.items()}
     try:
         made = kind(**values)
-        if not hasattr(kind, "__post_init__"):  # such a class checks itself
+        if not hasattr(kind, "__post_init__"):  # otherwise the class checks itself
             check_fields(made, default)
     except ValueError as error:
         raise ValueError(f"{where}.{error}") from error
@@ -97,9 +98,9 @@ def _read(kind: Any, given: Any, where: str, default: Range, or_none: str = "") 
 
 
 def _member(hint: Any, value: Any, where: str) -> Any:
-    """The value; where its type is a dataclass or a dictionary, or such a type or None, it is read as an object."""
-    kinds = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
-    kind = next((each for each in kinds if each is dict or is_dataclass(each)), None)
+    """Read the value of a field. If its type is a dataclass or a dictionary, the value must be an object."""
+    kinds = [get_origin(member) or member for member in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+    kind = next((member for member in kinds if member is dict or is_dataclass(member)), None)
     if kind is None or (value is None and NoneType in kinds):
         return value
     return _read(kind, value, where, _ANY, ", or none" if NoneType in kinds else "")

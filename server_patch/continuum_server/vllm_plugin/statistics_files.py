@@ -1,4 +1,4 @@
-"""Files of tool statistics: those that a policy's option names are read, and a server writes its own."""
+"""Files of tool statistics: read the files in a policy's option ``statistics``, and write a server's own file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FILE = "tool_statistics.json"
 
 
 class StatisticsError(PluginError):
-    """A file of statistics cannot be used; the message names it."""
+    """A file of statistics cannot be used. The message names the file."""
 
 
 def load_statistics(policy: Policy) -> None:
-    """Load the statistics that the policy's option ``statistics`` names: files or run directories, merged if several.
+    """Load the files or run directories in the policy's option ``statistics``.
 
     Raises:
         StatisticsError: a file is missing or has another form.
@@ -33,15 +33,15 @@ def load_statistics(policy: Policy) -> None:
     named = getattr(policy.options, "statistics", None)
     if not named:
         return
-    found = read_statistics(named, policy.name)
+    statistics = read_statistics(named, policy.name)
     try:
-        policy.import_statistics(found)
+        policy.import_statistics(statistics)
     except ValueError as error:
         raise StatisticsError(_fault(named, policy.name, error)) from error
 
 
 def read_statistics(named: str, policy: str) -> dict[str, Any]:
-    """What files or run directories, separated by commas, hold together.
+    """Merge the statistics in files or run directories, whose names are separated by commas.
 
     Raises:
         StatisticsError: a file is missing or has another form.
@@ -60,13 +60,13 @@ def _fault(named: str, policy: str, error: Exception) -> str:
 
 SAVE_EVERY_S = 30.0
 COPY_SHARE = 1e-3
-"""Largest share of the scheduler's time that copying statistics may take; slower copies are made less often."""
+"""Largest share of the scheduler's time that copying statistics may take. Slower copies are made less often."""
 CLOSE_S = 10.0
-"""How long ``close`` waits for a disk that hangs."""
+"""How long ``close`` waits for a disk that does not respond."""
 
 
 class StatisticsFile:
-    """Keeps what a server's policy learns in a file. Never raises.
+    """A file with the statistics that a server's policy has learned. Never raises an exception.
 
     The scheduler's thread copies the statistics: at most ``sample_window`` times of each of ``max_tools`` tools, which
     takes 1 ms for ten tools and 30 ms at the limits' defaults (``benchmarks/statistics_cost.py``). Another thread
@@ -74,8 +74,8 @@ class StatisticsFile:
 
     Args:
         path: the file; None: nothing is read or written.
-        policy: learns.
-        clock: seconds.
+        policy: the policy that learns.
+        clock: returns seconds.
     """
 
     def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
@@ -86,7 +86,7 @@ class StatisticsFile:
         self._writer: threading.Thread | None = None
 
     def load(self) -> None:
-        """Give the policy what an earlier server learned."""
+        """Load the statistics of an earlier server."""
         if self._path is None or not self._path.exists():
             return
         try:
@@ -96,14 +96,14 @@ class StatisticsFile:
             logger.warning("continuum: statistics not loaded: %s", error)
 
     def save_when_due(self, now_s: float) -> None:
-        """Called by the scheduler's thread: save if it is time and the last save is done."""
+        """Save if the next save is due and the last one is complete. Only the scheduler's thread may call this."""
         if self._path is not None and now_s >= self._due_s and not self._is_writing:
             began_s = self._clock()
             self._save(self._path)
             self._due_s = now_s + max(SAVE_EVERY_S, (self._clock() - began_s) / COPY_SHARE)
 
     def close(self, patience_s: float = CLOSE_S) -> None:
-        """Save a last time. Waits up to ``patience_s`` for an earlier write, and as long for this one."""
+        """Save a last time. Wait up to ``patience_s`` for an earlier save, and as long again for this one."""
         if self._path is not None:
             self.wait(patience_s)
             if not self._is_writing:
@@ -111,7 +111,7 @@ class StatisticsFile:
                 self.wait(patience_s)
 
     def wait(self, patience_s: float = CLOSE_S) -> None:
-        """Wait until the last save is written."""
+        """Wait until the last save is complete."""
         if self._writer is not None:
             self._writer.join(patience_s)
 
@@ -128,7 +128,7 @@ class StatisticsFile:
                 )
                 writer.start()
                 self._writer = writer
-        except Exception as error:  # noqa: BLE001 - a policy is anybody's code, and must not end the engine
+        except Exception as error:  # noqa: BLE001 - a user's policy must not end the engine
             _warn_not_saved(error)
 
 

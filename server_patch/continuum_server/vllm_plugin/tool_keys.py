@@ -1,7 +1,7 @@
-"""The key under which the times of an output's tools are recorded. Nothing here raises, whatever the text.
+"""The key under which the times of an output's tools are recorded. The functions never raise an exception.
 
-The key is the function's name or, for a function that runs a shell command, the command's first program (read as by
-clients and importers). Several calls share one key, the set of their keys: the recorded time is the slowest one's.
+The key is the function's name or, for a function that runs a shell command, the command's first program (as in clients
+and importers). Several calls have one key, which lists their keys, because the recorded time is that of the slowest.
 """
 
 from __future__ import annotations
@@ -16,26 +16,21 @@ from continuum_server.policy.tool_calls import Call, read_calls, read_openai
 _MAX_CALLS = 16
 
 
-def tool_key(text: str, hint: str | None = None, first_word: bool = False) -> str | None:
-    """The key of the calls in an output; ``hint`` if the output calls nothing."""
-    return calls_key(read_calls(text), first_word) or hint
+def tool_key(text: str) -> str | None:
+    """Return the key of the calls in an output; None if it calls no tool."""
+    return _calls_key(read_calls(text))
 
 
-def openai_key(tool_calls: Any, first_word: bool = False) -> str | None:
-    """The key of a response's ``tool_calls``, as objects or as dictionaries."""
-    return calls_key(read_openai(tool_calls), first_word)
+def openai_key(tool_calls: Any) -> str | None:
+    """Return the key of a response's ``tool_calls``, which are objects or dictionaries."""
+    return _calls_key(read_openai(tool_calls))
 
 
 def tools_key(names: Iterable[str]) -> str | None:
-    """One key for several tools that run at the same time."""
-    found = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
-    return "+".join(found[:_MAX_CALLS]) or None
+    """Return one key for several tools that run at the same time."""
+    keys = sorted({name.strip()[:MAX_CHARS] for name in names if isinstance(name, str) and name.strip()})
+    return "+".join(keys[:_MAX_CALLS]) or None
 
 
-def calls_key(calls: Sequence[Call], first_word: bool = False) -> str | None:
-    return tools_key(_call_key(call, first_word) for call in calls[:_MAX_CALLS])
-
-
-def _call_key(call: Call, first_word: bool) -> str:
-    program = first_program(call.command, first_word) if call.command is not None else None
-    return program or call.name
+def _calls_key(calls: Sequence[Call]) -> str | None:
+    return tools_key(first_program(call.command or "") or call.name for call in calls[:_MAX_CALLS])

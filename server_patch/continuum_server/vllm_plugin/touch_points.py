@@ -1,7 +1,8 @@
-"""All uses of vLLM's private API, and a check that vLLM still has what they rely on.
+"""All uses of vLLM's private API, and a check that vLLM still has the names that they rely on.
 
-vLLM's scheduler is no public interface. Its internals are used only here, so that only this file must be compared with
-a new version of vLLM. Checked against 0.32; docs/decisions/0002-vllm-touch-points.md says what each use relies on.
+vLLM's scheduler is not a public interface. Its internals are used only in this file, so that only this file must be
+compared with a new version of vLLM. It was checked against 0.32. docs/decisions/0002-vllm-touch-points.md says what
+each use relies on.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ AllocateSlots = Callable[..., Any]
 
 
 def check_supported() -> str:
-    """vLLM's version, after checking that it has everything used here.
+    """Check that vLLM has all names that this module uses, and return its version.
 
     Raises:
-        UnsupportedVllm: the version is outside the tested range, or lacks a name used here.
+        UnsupportedVllm: the version is outside the tested range, or lacks a name.
     """
-    found = check_version()
+    version = check_version()
     missing = [
         f"{kind.__name__}.{name}" for kind, names in _METHODS.items() for name in names if not hasattr(kind, name)
     ]
     if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
         missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
     if missing:
-        raise UnsupportedVllm(f"vLLM {found} lacks {', '.join(missing)}, which Continuum relies on")
-    return found
+        raise UnsupportedVllm(f"vLLM {version} lacks {', '.join(missing)}, which Continuum relies on")
+    return version
 
 
 _METHODS: dict[type, tuple[str, ...]] = {
@@ -54,20 +55,20 @@ _METHODS: dict[type, tuple[str, ...]] = {
     KVCacheBlock: ("_block_hash",),
 }
 _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
-"""Queues of requests that vLLM keeps outside its waiting queue: the name since about 0.32, and the name before."""
+"""The attribute with requests that vLLM keeps outside its waiting queue: its name since about 0.32, and before."""
 
 
 def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
-    """The request's full, hashed blocks: those that are held.
+    """Return the request's full blocks, which can be held.
 
-    A partly filled last block has no hash, so no later prompt could find it.
+    A partly filled last block has no hash, so no later prompt could hit it.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
     return [block for group in groups for block in group if block._block_hash is not None and not block.is_null]
 
 
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
-    """Take a reference on the blocks, so that freeing their request keeps them."""
+    """Add a reference to each block, so that the blocks are kept when their request is freed."""
     scheduler.kv_cache_manager.block_pool.touch(blocks)
 
 
@@ -76,22 +77,22 @@ def block_ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
 
 
 def block_hashes(request: Request) -> Sequence[Any]:
-    """A hash for each full block of the request's context; vLLM extends the list as the context grows."""
+    """Return a hash for each full block of the request's context. vLLM extends this list while the context grows."""
     return request.block_hashes
 
 
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
-    """Give the references back, the last block first, so that vLLM evicts a prefix after its continuation."""
+    """Remove a reference from each block, from the last block on, so that vLLM evicts a prefix after the rest."""
     scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
 
 
 def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
-    """How many of these blocks only one holder refers to: releasing them frees so many."""
+    """Return the number of blocks with a single reference, which become free when it is removed."""
     return sum(block.ref_cnt == 1 for block in blocks)
 
 
 def held_by_these_alone(holds: Sequence[Blocks]) -> int:
-    """How many blocks only these holds refer to: releasing all the holds frees so many."""
+    """Return the number of blocks that become free when all these holds are released."""
     if len(holds) == 1:
         return exclusively_held(holds[0])
     holders = Counter(block.block_id for blocks in holds for block in blocks)
@@ -104,7 +105,7 @@ def free_block_count(scheduler: Scheduler) -> int:
 
 
 def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
-    """Free blocks that a waiting request needs to be admitted whole, given ``allocate_slots``'s arguments."""
+    """Return the free blocks that a waiting request's whole context needs, given ``allocate_slots``'s arguments."""
     computed = arguments.get("new_computed_blocks")
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
     whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
@@ -112,22 +113,22 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
 
 
 def hash_computed_blocks(scheduler: Scheduler) -> None:
-    """Hash the running requests' full blocks now; vLLM would do so when it allocates their next step."""
+    """Hash the running requests' full blocks now. vLLM would hash them when it allocates their next step."""
     for request in scheduler.running:
         scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
 
 
 def omit_prefill_stats(request: Request) -> None:
-    """vLLM is not to count the request's cached tokens for its log, which takes a look at every block of the prompt."""
+    """Disable vLLM's count of the request's cached tokens for its log, which loops over every block of the prompt."""
     request.prefill_stats = None
 
 
 @contextmanager
 def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
-    """One call of ``schedule`` in here does the work of so many. Fewer than two: nothing is changed.
+    """Let one call of ``schedule`` in this context schedule ``steps`` steps. With fewer than two, change nothing.
 
-    Decoding requests get a token for each step. Where a prompt is computed beside them, the limits of a batch are those
-    of all steps together, and the prompt gets what is left of them.
+    Each decoding request gets a token per step. If a prompt is computed beside them, the batch's token limits are
+    multiplied by the number of steps, and the prompt gets the remaining tokens.
     """
     config = scheduler.scheduler_config
     before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
@@ -144,13 +145,13 @@ def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
-    """Put ``wrap`` around this scheduler's ``kv_cache_manager.allocate_slots``."""
+    """Replace this scheduler's ``kv_cache_manager.allocate_slots`` by ``wrap`` of it."""
     manager: Any = scheduler.kv_cache_manager
     manager.allocate_slots = wrap(manager.allocate_slots)
 
 
 def first_scheduled(output: SchedulerOutput) -> list[tuple[str, int]]:
-    """(request id, tokens hit in the cache) of the requests that entered the batch, new or after a preemption."""
+    """Return (request id, tokens hit in the cache) of requests that entered the batch, new or after a preemption."""
     entered = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
     cached = output.scheduled_cached_reqs
     if cached.resumed_req_ids:
@@ -164,7 +165,7 @@ def preempted_ids(output: SchedulerOutput) -> Iterable[str]:
 
 
 def preempt(scheduler: Scheduler, request: Request, now_s: float) -> None:
-    """Preempt a running request: it waits again, and its KV may be evicted. Only between two steps."""
+    """Preempt a running request. It waits again, and its KV may be evicted. Call this only between two steps."""
     scheduler.running.remove(request)
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
     scheduler._preempt_request(request, now_s)
@@ -180,7 +181,7 @@ def batch_is_full(scheduler: Scheduler) -> bool:
 
 
 def batch_tokens(scheduler: Scheduler) -> int:
-    """Sum of the contexts of all running requests."""
+    """Return the sum of the contexts of all running requests, in tokens."""
     return sum(request.num_computed_tokens for request in scheduler.running)
 
 
@@ -193,23 +194,23 @@ def is_running(request: Request) -> bool:
 
 
 def ended_well(request: Request) -> bool:
-    """Whether it stopped by itself or at its length limit: its KV is complete and a next turn may follow."""
+    """Whether the request stopped by itself or at its length limit. Its KV is then complete, and a turn may follow."""
     return request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
 def is_aborted(request: Request) -> bool:
-    """Whether vLLM aborted it: because its client disconnected, or because its output reached a stop string."""
+    """Whether vLLM aborted the request, because its client disconnected or its output reached a stop string."""
     return bool(request.status == RequestStatus.FINISHED_ABORTED)
 
 
 def stop_strings(request: Request) -> list[str]:
-    """The client's stop strings."""
+    """Return the client's stop strings."""
     stop = request.sampling_params.stop if request.sampling_params is not None else None
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
 def min_tokens(request: Request) -> int:
-    """Length of the output's beginning in which vLLM ignores stop strings."""
+    """Return the number of first output tokens in which vLLM ignores stop strings."""
     return request.sampling_params.min_tokens if request.sampling_params is not None else 0
 
 
@@ -227,35 +228,39 @@ def status_word(request: Request) -> str:
 
 
 def extra_args(request: Request) -> dict[str, Any]:
-    """The client's ``vllm_xargs``."""
+    """Return the client's ``vllm_xargs``."""
     sampling = request.sampling_params
     return (sampling.extra_args or {}) if sampling is not None else {}
 
 
 def prompt_mark(request: Request) -> tuple[int, bytes | None]:
-    """Equal for equal prompts: the number of tokens, and the last full block's hash, which covers all blocks before it.
+    """Return the number of prompt tokens, and the last full block's hash, which covers all earlier blocks.
 
-    It does not tell apart two prompts of equal length that differ only after that block.
+    The result is equal for equal prompts, and for prompts of equal length that differ only after that block.
     """
     hashes = block_hashes(request)
     return request.num_prompt_tokens, hashes[-1] if hashes else None
 
 
 def session_id(request: Request) -> str | None:
-    """vLLM's own session id, which it has since about 0.27."""
+    """Return vLLM's own session id of the request. vLLM has session ids since about 0.27."""
     return getattr(request, "session_id", None)
 
 
 def kv_hints(request: Request) -> dict[str, Any] | None:
-    """vLLM's envelope of KV hints, as JSON; vLLM has it since about 0.32."""
+    """Return the request's KV hints in vLLM's JSON form. vLLM has KV hints since about 0.32."""
     envelope = getattr(request, "kv_hints", None)
     if envelope is None:
         return None
-    return {"actions": [{"action_type": each.action_type, "payload": each.payload} for each in envelope.actions]}
+    return {"actions": [{"action_type": action.action_type, "payload": action.payload} for action in envelope.actions]}
 
 
 def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
-    """Refuse, at start, a configuration with which KV cannot be held. Policy ``vllm`` holds none."""
+    """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
+
+    Raises:
+        PluginError: prefix caching is off, vLLM orders by priority, or the model is an encoder-decoder model.
+    """
     if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":
@@ -265,9 +270,9 @@ def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
 
 
 def add_utility(name: str, function: Callable[[str, str], str]) -> None:
-    """Make ``function`` callable from the API server: ``engine_core.call_utility_async(name, a, b)``.
+    """Let the API server call ``function``: ``engine_core.call_utility_async(name, a, b)``.
 
-    The engine core looks utilities up on itself by name and runs them between two steps.
+    The engine core finds utilities among its own methods by name, and runs them between two steps.
     """
     from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 - takes seconds; the virtual engine needs none of it
 
@@ -275,14 +280,14 @@ def add_utility(name: str, function: Callable[[str, str], str]) -> None:
 
 
 def data_parallel_rank(scheduler: Scheduler) -> int:
-    """The number of this engine. ``data_parallel_rank`` is 0 in all engines of a dense model, so the index is used."""
+    """Return this engine's number. With dense models ``data_parallel_rank`` is always 0, so the index is used."""
     parallel = scheduler.vllm_config.parallel_config
     index = getattr(parallel, "data_parallel_index", None)
     return int((parallel.data_parallel_rank if index is None else index) or 0)
 
 
 def tokenizer_of(vllm_config: Any) -> Any:
-    """The model's tokenizer, in the engine core; None: the server runs without one."""
+    """Return the model's tokenizer; None: the server runs without a tokenizer."""
     if vllm_config.model_config.skip_tokenizer_init:
         return None
     from vllm.tokenizers import cached_tokenizer_from_config  # noqa: PLC0415
@@ -291,14 +296,14 @@ def tokenizer_of(vllm_config: Any) -> Any:
 
 
 def tool_parser_of(name: str, tokenizer: Any) -> Any:
-    """vLLM's tool-call parser of that name."""
+    """Return vLLM's tool-call parser of that name."""
     from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
 
     return ToolParserManager.get_tool_parser(name)(tokenizer)
 
 
 def parse_tool_calls(parser: Any, text: str) -> list[Any]:
-    """The tool calls in a complete output, by vLLM's parser."""
+    """Return the tool calls in a complete output, according to vLLM's parser."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
 
     request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
@@ -306,7 +311,7 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
 
 def loads_in_flight(scheduler: Scheduler) -> bool:
-    """Whether the KV of a waiting request is being loaded from a lower tier: an idle engine will go on by itself."""
+    """Whether the KV of a waiting request is being loaded from a tier. An idle engine then continues by itself."""
     waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in _SET_ASIDE))
     received = scheduler.finished_recving_kv_req_ids
     return any(
@@ -316,24 +321,24 @@ def loads_in_flight(scheduler: Scheduler) -> bool:
 
 
 def loads_begun(output: SchedulerOutput) -> list[tuple[str, int]]:
-    """(request id, blocks) of the loads from lower tiers that begin in this step."""
+    """Return (request id, number of blocks) of the loads from tiers that begin in this step."""
     jobs: dict[int, Any] = getattr(output.kv_connector_metadata, "load_jobs", None) or {}
     return [(job.req_id, len(job.dst_spec.block_ids)) for job in jobs.values()]
 
 
 def block_bytes(scheduler: Scheduler) -> int:
-    """Bytes of one KV block, over all workers."""
+    """Return the bytes of one KV block on all workers together."""
     groups = scheduler.kv_cache_config.kv_cache_groups
     size = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
     return int(size * scheduler.vllm_config.parallel_config.world_size)
 
 
 def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
-    """How many of the request's first full chunks vLLM's offloading connector holds or is writing.
+    """Return how many of the request's first full chunks vLLM's offloading connector holds or is writing.
 
-    Returns (chunks in any tier, chunks in DRAM, tokens of a chunk); None without that connector. Tiers drop the last
-    chunks first, so bisection finds where they end. The tiers are asked, not their manager: its lookup would begin to
-    move chunks up.
+    The result is (chunks in any tier, chunks in DRAM, tokens of a chunk); None without that connector. Tiers evict the
+    last chunks first, so bisection finds the end of those that they hold. The tiers are asked and not their manager,
+    because the manager's lookup would start to move chunks to DRAM.
     """
     side = getattr(scheduler.connector, "connector_scheduler", None)
     manager = getattr(side, "manager", None)
@@ -361,7 +366,6 @@ def has_set_aside(scheduler: Scheduler) -> bool:
 
 
 def blocks_being_copied(scheduler: Scheduler) -> bool:
-    """Whether vLLM's offloading connector still copies KV out of blocks that are free already: a step that takes one
-    of them waits for the copy."""
+    """Whether vLLM's offloading connector still copies KV out of free blocks. A step that takes such a block waits."""
     side: Any = scheduler.connector
     return bool(side.connector_scheduler._block_id_to_pending_jobs)

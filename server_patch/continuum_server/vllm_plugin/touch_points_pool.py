@@ -9,9 +9,10 @@ calls for such a model. They allocate, cache and evict the same blocks in the sa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
+from operator import attrgetter, is_
+from typing import Any, NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
@@ -37,22 +38,56 @@ def shorten_loops(scheduler: Scheduler) -> None:
     extras = pool.metrics_collector or pool.enable_kv_cache_events or coordinator.eagle_group_ids
     wanted = os.environ.get(SWITCH) != "own" and check_version().startswith(KNOWN)
     if wanted and plain and not extras:
-        coordinator.__class__ = ShortLookup
+        coordinator.__class__, managers[0].__class__ = ShortLookup, ShortCount
         pool.__class__ = ShortLoops
 
 
+class Hit(NamedTuple):
+    """The blocks that a prompt was found to have in the cache."""
+
+    block_hashes: Sequence[Any]
+    blocks: list[KVCacheBlock]
+    doubles: int
+    """``ShortLoops.doubles`` at the time."""
+
+
 class ShortLookup(UnitaryKVCacheCoordinator):
-    """The lookup of a prompt's longest cached prefix, in whole blocks."""
+    """The lookup of a prompt's longest cached prefix, in whole blocks.
+
+    A waiting request that finds no room is looked up again at each step. Of the blocks found before, those that still
+    have their hashes are not looked up.
+    """
+
+    last = Hit((), [], 0)
 
     def find_longest_cache_hit(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[Any, int, int]:
-        find: Any = self.block_pool.cached_block_hash_to_block._cache.get
-        hits: list[KVCacheBlock] = []
-        for block_hash in islice(block_hashes, max_cache_hit_length // self.block_size):
-            block = find(block_hash)
-            if block is None:
-                break
-            hits.append(next(iter(block.values())) if type(block) is dict else block)
-        return (hits,), len(hits) * self.block_size, 0
+        pool: Any = self.block_pool
+        cached, most = pool.cached_block_hash_to_block._cache, max_cache_hit_length // self.block_size
+        hits = self._known(block_hashes)[:most]
+        new = list(takewhile(cached.__contains__, islice(block_hashes, len(hits), most)))
+        hits += [next(iter(found.values())) if type(found) is dict else found for found in map(cached.get, new)]
+        self.last = Hit(block_hashes, hits, pool.doubles)
+        return (list(hits),), len(hits) * self.block_size, 0
+
+    def _known(self, block_hashes: Any) -> list[KVCacheBlock]:
+        """The blocks of the last lookup, if it was of the same prompt, up to the first that lost its hash since."""
+        last: Hit = self.last
+        pool: Any = self.block_pool
+        if last.block_hashes is not block_hashes or last.doubles != pool.doubles:
+            return []
+        same = [*map(is_, map(_hash_of, last.blocks), block_hashes), False]
+        return last.blocks[: same.index(False)]
+
+
+_hash_of = attrgetter("_block_hash")
+
+
+class ShortCount(FullAttentionManager):
+    """How many blocks of a cached prefix are free: none of them is vLLM's null block."""
+
+    @classmethod
+    def _get_num_evictable_blocks(cls, blocks: Sequence[KVCacheBlock]) -> int:
+        return [block.ref_cnt for block in blocks].count(0)
 
 
 class ShortLoops(BlockPool):
@@ -61,6 +96,9 @@ class ShortLoops(BlockPool):
     vLLM's cache key is a block's hash and the index of its KV cache group. There is one group here, so the key is the
     hash alone.
     """
+
+    doubles = 0
+    """How often a block was cached whose hash another block had."""
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         if self._reuse_watchers or num_blocks > self.get_num_free_blocks():
@@ -96,6 +134,7 @@ class ShortLoops(BlockPool):
         for block, key in new:
             tokens += block_size
             if key in cached:  # another block has this hash
+                self.doubles += 1
                 self._insert_block_hash(key, block, num_tokens=tokens)
             else:
                 cached[key] = block

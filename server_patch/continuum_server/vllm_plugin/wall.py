@@ -1,7 +1,7 @@
-"""Keeps exceptions of ours from the engine.
+"""Protects the engine from exceptions in the plugin.
 
 vLLM calls the plugin's hooks in its engine loop, where an exception would end the server. So each hook runs behind this
-wall: an exception is counted, logged once, and what is held for the program concerned is given up.
+wall: an exception is counted and logged once, and the KV that is held for its program is released.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 logger = logging.getLogger("continuum")
 
 LOGGED_KINDS = 100
-"""The traceback is logged for so many kinds of failure; further kinds are only counted."""
+"""Number of kinds of failure whose traceback is logged. Further kinds are only counted."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,14 +23,14 @@ class Wall:
     """Runs hooks and catches their exceptions.
 
     Args:
-        recover: called after a failure with the request's id, or None if no single request is concerned. It must leave
-            nothing held for the request.
-        start_over: called if ``recover`` fails too. It must leave nothing held at all.
+        recover: called after a failure with the request's id, or with None if no single request is concerned. It must
+            release the KV that is held for the request's program.
+        start_over: called if ``recover`` fails too. It must release all held KV.
     """
 
     def __init__(self, recover: Callable[[str | None], None], start_over: Callable[[], None]) -> None:
         self.errors = 0
-        """Exceptions caught so far."""
+        """Number of exceptions caught so far."""
         self._recover = recover
         self._start_over = start_over
         self._logged: set[tuple[str, type[Exception]]] = set()
@@ -38,10 +38,10 @@ class Wall:
     def run(
         self, hook: str, request_id: str | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """What ``function`` returns; None if it raised, after everything held for the request was given up."""
+        """Return the result of ``function``. If it raises an exception, call ``recover`` and return None."""
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the engine behind it must live
+        except Exception as error:  # noqa: BLE001 - the engine must continue
             self.note(hook, error)
         try:
             self._recover(request_id)
@@ -51,7 +51,7 @@ class Wall:
         return None
 
     def attempt(self, hook: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """The same for a function that holds nothing: a failure is only counted and logged."""
+        """Return the result of ``function``. An exception is only counted and logged, without recovery."""
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - as above

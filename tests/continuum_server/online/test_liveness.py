@@ -114,6 +114,6 @@ def test_replicas_that_serve_nobody_are_an_end(tmp_path: Path, victim: str, last
             os.kill(number, signal.SIGKILL)
         _, errors = server.process.communicate(timeout=300)
         assert server.process.returncode == 1
-        expected = f"{last}; see {tmp_path}/log/router.log" if last else "no replica is left"
+        expected = f"{last}; see {tmp_path}/log/router.log" if last else "all replicas have ended"
         assert errors.splitlines()[-1] == f"error: {expected}"
         assert ends_soon(server.sessions) == []

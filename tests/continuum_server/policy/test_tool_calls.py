@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.tool_calls import PARSERS, Call, read_calls, read_openai
 from continuum_server.vllm_plugin.tool_keys import openai_key, tool_key, tools_key
+from continuum_traces.shell import first_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,15 +91,6 @@ def test_outputs(name: str) -> None:
     assert tool_key(text) == key
 
 
-def test_a_hint_fills_in_and_never_overrules() -> None:
-    assert tool_key("The answer.", hint="search") == "search"
-    assert tool_key("```bash\nls\n```", hint="search") == "ls"
-
-
-def test_the_papers_key_is_the_first_word() -> None:
-    assert tool_key("```bash\ncd x && ls\n```", first_word=True) == "cd"
-
-
 def test_openai_calls() -> None:
     shell = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
     fetch = SimpleNamespace(function=SimpleNamespace(name="fetch_url", arguments='{"url": "x"}'))
@@ -149,9 +141,8 @@ SHARDS = st.sampled_from([
 @given(st.one_of(st.text(max_size=200), st.lists(SHARDS, max_size=40).map("".join)))
 @settings(max_examples=800)
 def test_any_text_gives_a_name_or_none(text: str) -> None:
-    for first_word in (False, True):
-        key = tool_key(text, first_word=first_word)
-        assert key is None or (key == key.strip() and 0 < len(key) < 2000)
+    key = tool_key(text)
+    assert key is None or (key == key.strip() and 0 < len(key) < 2000)
     read_openai([{"function": {"name": "bash", "arguments": text}}])
 
 
@@ -208,7 +199,7 @@ def test_real_calls_are_known_by_a_program(real_calls: list[dict[str, Any]]) -> 
     assert None not in keys
     assert len(set(keys)) < 60  # programs, not pieces of commands
     assert keys.count("cd") < len(keys) / 1_000
-    first_words = [openai_key([call], first_word=True) for call in real_calls]
+    first_words = [first_program(command_of(call), first_word=True) for call in real_calls]
     assert first_words.count("cd") > len(keys) / 4
 
 

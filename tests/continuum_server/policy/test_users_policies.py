@@ -124,7 +124,7 @@ def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
         ("def broken(:", "my_policy:Mine", "cannot import it: SyntaxError"),
         ("1 / 0", "my_policy:Mine", "cannot import it: ZeroDivisionError"),
         ("", "my_policy:Mine", "has no attribute 'Mine'"),
-        ("Mine = 3", "my_policy:Mine", "Mine is no class on continuum_server.policy.base.Policy"),
+        ("Mine = 3", "my_policy:Mine", "Mine is not a subclass of continuum_server.policy.base.Policy"),
         (f"{HEAD}class Mine(Policy): ...", "my_policy:Mine", "Mine needs a name of its own"),
         (f"{HEAD}class Mine(Policy):\n  name = 'a.b'", "my_policy:Mine", "Mine needs a name of its own"),
         (f"{HEAD}class Mine(Policy):\n  name = 'continuum'", "my_policy:Mine", "name 'continuum' of Mine is taken"),
@@ -134,7 +134,11 @@ def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
             "my_policy:Mine",
             "options_type Own: sizes is of type list[int] | None; an option is int, float, bool, str or a Literal",
         ),
-        (f"{HEAD}class Mine(Policy):\n  name = 'mine'\n  options_type = int", "my_policy:Mine", "int is no dataclass"),
+        (
+            f"{HEAD}class Mine(Policy):\n  name = 'mine'\n  options_type = int",
+            "my_policy:Mine",
+            "int is not a dataclass",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_used_is_refused(folder: Path, code: str | None, name: str, says: str) -> None:

@@ -355,6 +355,21 @@ def test_no_hold_up_to_the_break_even_is_cheaper(times_s: list[float], even_s: f
     assert cost(hold_s) == pytest.approx(best)
 
 
+@given(st.lists(st.integers(0, 40), min_size=32, max_size=400), st.integers(1, 60))
+def test_the_hold_tried_first_of_the_cheapest(times_s: list[int], even_s: int) -> None:
+    """Whole seconds, so that ties are ties: the break-even time first, then no hold, then every so many samples."""
+    tool_times, known = away(times_s), sorted(times_s)
+    number = sum(time_s <= even_s for time_s in known)
+    step = max(1, number // AwayTimes.POINTS)
+
+    def cost(within: int, tau_s: int) -> int:
+        return sum(known[:within]) + (len(known) - within) * (tau_s + even_s)
+
+    tried = [(number, even_s), (0, 0), *((i + 1, known[i]) for i in range(step - 1, number, step))]
+    _, best_s = min(tried, key=lambda point: cost(*point))
+    assert tool_times.best_hold_s(even_s) == min(even_s, best_s * AwayTimes.MARGIN)
+
+
 def test_a_place_lost_early_is_no_program_finished() -> None:
     """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
     gate = Gate(memory_worth=0.5)

@@ -74,9 +74,9 @@ class Autellix(Policy):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        given, last = self.options, self.options.queues - 1
-        self._quanta = [given.first_quantum_s * given.growth**i for i in range(last)]
-        widths = [given.first_range_s * given.growth**i for i in range(last)]
+        chosen, last = self.options, self.options.queues - 1
+        self._quanta = [chosen.first_quantum_s * chosen.growth**i for i in range(last)]
+        widths = [chosen.first_range_s * chosen.growth**i for i in range(last)]
         self._range_ends = [sum(widths[: i + 1]) for i in range(last)]
         self._places = count()
         self._starving: list[tuple[float, int, TurnState]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Annotated, Any, ClassVar, cast
 
@@ -41,15 +41,6 @@ class ConcurOptions(Options):
     """Seconds between checks."""
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A program that is inside or outside."""
-
-    program: ProgramState
-    held: list[TurnState] = field(default_factory=list)
-    """Requests that are held back."""
-
-
 class Concur(Policy):
     """Requests run in order of arrival. A window limits the number of admitted programs: it grows by a constant while
     running requests use little KV memory, and is halved when they use much and few prompt tokens are in the cache."""
@@ -69,8 +60,8 @@ class Concur(Policy):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._window = self.options.add
-        self._alive: dict[str, _Entry] = {}
-        """The programs in order of arrival. The first ``_window`` of them are inside."""
+        self._alive: dict[ProgramState, list[TurnState]] = {}
+        """The programs in order of arrival, with the requests that are held back. The first ``_window`` are inside."""
         self._changed = False
         """A program arrived or left, or the window grew, since programs were last admitted."""
         self._check_s: float | None = None
@@ -83,20 +74,14 @@ class Concur(Policy):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        entry = self._entry(program)
-        if entry is None and turn.tagged:
+        if turn.tagged and program not in self._alive:
             self._drop_forgotten()
-            entry = self._alive[program.program_id] = _Entry(program)
-        if entry is None or program.program_id in islice(self._alive, self._window):
+            self._alive[program] = []
+        if program not in self._alive or program in islice(self._alive, self._window):
             turn.policy_state = next(self._places)
         else:
-            entry.held.append(turn)
+            self._alive[program].append(turn)
         self._plan_check(now_s)
-
-    def _entry(self, program: ProgramState) -> _Entry | None:
-        """Return the program's entry, but not that of an earlier program with the same id."""
-        entry = self._alive.get(program.program_id)
-        return entry if entry is not None and entry.program is program else None
 
     def rank(self, turn: TurnState) -> Rank | None:
         return None if turn.policy_state is None else (cast(int, turn.policy_state),)
@@ -109,9 +94,9 @@ class Concur(Policy):
 
     def _release(self, turn: TurnState) -> None:
         """No longer hold the turn back: it was started although the window was full, or it was aborted."""
-        entry = self._entry(turn.program)
-        if entry is not None and turn in entry.held:
-            entry.held.remove(turn)
+        held = self._alive.get(turn.program, [])
+        if turn in held:
+            held.remove(turn)
             turn.policy_state = next(self._places)
 
     def turn_lost(self, turn: TurnState) -> None:
@@ -124,13 +109,11 @@ class Concur(Policy):
         self._drop(program)
 
     def _drop_forgotten(self) -> None:
-        for program in [entry.program for entry in self._alive.values() if entry.program.ended]:
-            if not program.requests_in_engine:
-                self._drop(program)
+        for program in [program for program in self._alive if program.ended and not program.requests_in_engine]:
+            self._drop(program)
 
     def _drop(self, program: ProgramState) -> None:
-        if self._entry(program) is not None:
-            del self._alive[program.program_id]
+        if self._alive.pop(program, None) is not None:
             self._changed = True
 
     # -------------------------------------------------------------------------------- each check
@@ -162,9 +145,9 @@ class Concur(Policy):
         """Return the requests that were held back of programs that are inside now."""
         self._changed = False
         turns: list[TurnState] = []
-        for entry in islice(self._alive.values(), self._window):
-            turns += entry.held
-            entry.held = []
+        for held in islice(self._alive.values(), self._window):
+            turns += held
+            held.clear()
         for turn in turns:
             turn.policy_state = next(self._places)
         return turns

@@ -55,8 +55,8 @@ class InferCept(ProgramFcfs):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        given = self.options.chunk_tokens
-        self._chunk_tokens = machine.max_num_batched_tokens if given is None else given
+        chunk_tokens = self.options.chunk_tokens
+        self._chunk_tokens = machine.max_num_batched_tokens if chunk_tokens is None else chunk_tokens
         self._preserved: dict[str, _Interception] = {}
         self._others = 0
         """Context tokens of the requests that ran at the last step, which would wait for a recomputation."""

@@ -110,7 +110,8 @@ class LeaseGate(Policy):
 
     def _session(self, program: ProgramState) -> _Session:
         if program.policy_state is None:
-            for name in [name for name, each in self._inside.items() if each.program.ended and not each.flying]:
+            inside = self._inside.items()
+            for name in [name for name, other in inside if other.program.ended and not other.flying]:
                 del self._inside[name]  # forgotten
             program.policy_state = _Session(program)
         return cast(_Session, program.policy_state)
@@ -199,11 +200,12 @@ class LeaseGate(Policy):
         Of programs that fit, a paused one is preferred to a new one, then a smaller one, then the longest waiting one.
         """
         room = self._room() + sum(session.size for session in self._idle(now_s))
-        starving = [each for each in self._waiting.values() if self._since_s(each) + self.options.patience_s < now_s]
+        waiting = self._waiting.values()
+        starving = [program for program in waiting if self._since_s(program) + self.options.patience_s < now_s]
         if starving:
             return min(starving, key=self._since_s)
-        fitting = [each for each in self._waiting.values() if min(each.wanted, self._capacity) <= room]
-        return min(fitting, key=lambda each: (not each.paused, each.wanted, self._since_s(each)), default=None)
+        fitting = [program for program in waiting if min(program.wanted, self._capacity) <= room]
+        return min(fitting, key=lambda fit: (not fit.paused, fit.wanted, self._since_s(fit)), default=None)
 
     def _since_s(self, session: _Session) -> float:
         return session.held[0].arrival_s
@@ -220,9 +222,9 @@ class LeaseGate(Policy):
     def _instants(self, now_s: float) -> Iterator[float]:
         """Yield the times at which a lease ends or a request becomes impatient."""
         lease_s, patience_s = self.options.lease_s, self.options.patience_s
-        ends = (each.idle_since_s + lease_s for each in self._inside.values() if each.idle_since_s < math.inf)
+        ends = (session.idle_since_s + lease_s for session in self._inside.values() if session.idle_since_s < math.inf)
         yield from (end for end in ends if end >= now_s)
-        yield from (self._since_s(each) + patience_s for each in self._waiting.values())
+        yield from (self._since_s(session) + patience_s for session in self._waiting.values())
 
     def next_event_s(self) -> float | None:
         return self._event_s if self._waiting and self._event_s < math.inf else None

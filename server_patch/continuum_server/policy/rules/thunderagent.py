@@ -81,7 +81,7 @@ class ThunderAgent(Policy):
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[ProgramState, _Entry] = {}
         self._admitted: list[TurnState] = []
         """Requests that are no longer held back. They get a place in the queue at the next step."""
         self._paused = 0
@@ -95,11 +95,10 @@ class ThunderAgent(Policy):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        entry = self._entry(program)
+        entry = self._entries.get(program)
         if entry is None:
             fits = self._paused == 0 and turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
-            self._drop(program.program_id)
-            entry = self._entries[program.program_id] = _Entry(program)
+            entry = self._entries[program] = _Entry(program)
             self._count(entry, 1)
             self._change(entry, paused=not fits)
         self._change(entry, tokens=turn.prompt_tokens)
@@ -107,40 +106,34 @@ class ThunderAgent(Policy):
             entry.held.append(turn)
         self._place(turn)
 
-    def _entry(self, program: ProgramState) -> _Entry | None:
-        """Return the program's entry, but not that of an earlier or later program with the same id."""
-        entry = self._entries.get(program.program_id)
-        return entry if entry is not None and entry.program is program else None
-
     def _place(self, turn: TurnState) -> None:
         self._places += 1
         turn.policy_state = _Place(self._places)
 
     def rank(self, turn: TurnState) -> Rank | None:
-        entry = self._entry(turn.program)
+        entry = self._entries.get(turn.program)
         return None if entry is not None and turn in entry.held else (cast(_Place, turn.policy_state).number,)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        entry = self._entry(finish.turn.program)
+        entry = self._entries.get(finish.turn.program)
         if entry is not None:
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
         return NO_HOLD
 
     def turn_lost(self, turn: TurnState) -> None:
         """Forget a program without requests in the engine. Its next turn counts as a new program's."""
-        entry = self._entry(turn.program)
+        entry = self._entries.get(turn.program)
         if entry is None:
             return
         entry.held = [held for held in entry.held if held is not turn]
         if not entry.reasoning:
-            self._drop(turn.program.program_id)
+            self._drop(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
-        if self._entry(program) is not None:
-            self._drop(program.program_id)
+        self._drop(program)
 
-    def _drop(self, program_id: str) -> None:
-        entry = self._entries.pop(program_id, None)
+    def _drop(self, program: ProgramState) -> None:
+        entry = self._entries.pop(program, None)
         if entry is not None:
             self._count(entry, -1)
             self._admitted += entry.held
@@ -186,8 +179,8 @@ class ThunderAgent(Policy):
     def _check(self, now_s: float) -> None:
         interval_s = self.options.interval_s
         self._next_check_s = math.floor(now_s / interval_s + 1.0) * interval_s
-        for name in [name for name, entry in self._entries.items() if entry.program.ended]:
-            self._drop(name)
+        for program in [program for program in self._entries if program.ended]:
+            self._drop(program)
         resumed = self._resume(now_s)
         self._pause(now_s)
         for entry in resumed:

@@ -157,8 +157,8 @@ class WorkingSet(ProgramFcfs):
         self.footprints = Footprints(self.options.footprints)
         self.away_times = AwayTimes(self.options.tool_times)
         self.predictions = Predictions()
-        given = self.options
-        self.forecasts = Forecasts(self.machine, given.tasks, given.objective, given.overtaking, self._turn_s)
+        chosen = self.options
+        self.forecasts = Forecasts(self.machine, chosen.tasks, chosen.objective, chosen.overtaking, self._turn_s)
         self._held_s, self._served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Means: seconds for which a program keeps its place after a turn, and seconds of a turn in the batch."""
         self._limit_tokens = self.options.share * machine.kv_tokens

@@ -1,0 +1,102 @@
+"""The facts of an experiment that its manifest and records give: workload, engine, KV pool, distance to the knee."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.summary import Summary
+from continuum_analysis.records.demand import demand
+from continuum_analysis.report.figure_kit import Groups, shown_run
+
+
+def kv_tokens(runs: Sequence[Run]) -> int | None:
+    """Return the size of the KV pools of all replicas in tokens; None if the manifest does not give it."""
+    manifest = runs[0].manifest
+    tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
+    return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
+
+
+def _replicas(runs: Sequence[Run]) -> str:
+    """Return the number of replicas and their routers; an empty text with one replica."""
+    number = runs[0].manifest.engine_options.get("replicas") or 1
+    routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
+    return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
+
+
+def _band(steps: dict[str, Any], summary: Summary) -> str | None:
+    """Return the bands of the step times; None unless low, mid and high differ."""
+    if summary.ends:
+        return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
+    return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
+
+
+def experiment_facts(
+    runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None
+) -> list[tuple[str, str]]:
+    """Return the facts of the experiment that the manifest gives: workload, seeds, engine, model, GPU, KV pool ..."""
+    manifest = runs[0].manifest
+    work, hardware = manifest.workload, manifest.hardware
+    steps = hardware.get("step_times", {})
+    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
+    seeds = ", ".join(map(str, summary.seeds))
+    facts = [
+        ("Workload", _join([work.get("name"), kind])),
+        ("Programs", _join([work.get("programs")])),
+        ("Turns", _join([work.get("turns")])),
+        ("Tokens reading", _join([work.get("tokens_reading")])),
+        ("Arrivals", _join([work.get("arrivals"), f"{work['jps']} programs/s" if "jps" in work else None])),
+        ("Tool times", _join([work.get("tool_times")])),
+        ("Seeds", seeds),
+        ("Engine", manifest.engine),
+        ("Model", _join([hardware.get("model")])),
+        ("GPU", _join([hardware.get("gpu"), _parallel(hardware)])),
+        ("Replicas", _replicas(runs)),
+        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
+        ("Attention", _join([steps.get("attention")])),
+    ]
+    if capacity:
+        facts += [
+            ("KV pool", f"{capacity:,} tokens"),
+            ("Distance to the knee", _knee_words(groups, capacity, summary.baseline)),
+        ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _join(parts: Sequence[object]) -> str:
+    return ", ".join(str(part) for part in parts if part is not None)
+
+
+def _parallel(hardware: Mapping[str, Any]) -> str | None:
+    degrees = {"tensor parallel over": "tensor_parallel", "pipeline stages:": "pipeline_parallel"}
+    said = [f"{words} {hardware[name]}" for words, name in degrees.items() if hardware.get(name) not in (None, 1)]
+    return ", ".join(said) or None
+
+
+def knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:
+    """Return the mean and peak of the live context as shares of the pool under this policy, and the side of the knee on
+    which they are."""
+    need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
+    mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
+    if peak <= 1.0:
+        return mean, peak, "below the knee, where policies should agree"
+    return mean, peak, "beyond the knee, where seeds differ widely"
+
+
+def _knee_words(groups: Groups, capacity: int, policy: str) -> str:
+    mean, peak, side = knee(groups, capacity, policy)
+    seed = (shown_run(groups, policy) or groups[policy][0]).manifest.seed
+    return (
+        f"live context fills {mean:.0%} of the pool on average and {peak:.0%} at its peak under {policy}, seed "
+        f"{seed}: {side}"
+    )
+
+
+def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
+    """Return nested entries of a manifest under dotted names."""
+    if isinstance(data, Mapping):
+        return [row for key, value in data.items() for row in flat(value, f"{name}.{key}" if name else str(key))]
+    if isinstance(data, list | tuple):
+        return [(name, ", ".join(map(str, data)))] if data else []
+    return [(name, str(data))]

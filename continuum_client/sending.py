@@ -1,0 +1,270 @@
+"""The part of our clients that sends requests with tags, synchronous and asynchronous.
+
+``request()`` is the only overridden method that sends requests. openai's resources call it once for each call, and
+openai's retries happen inside it, so that a retry has the same tags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast, overload
+
+import openai
+
+from continuum_client.call import Call, call_for
+from continuum_client.decorators import F, around
+from continuum_client.dialects import HEADERS, Dialect
+from continuum_client.endpoints import endpoints, root_of
+from continuum_client.errors import InvalidTag, log_release, once
+from continuum_client.hook import hook
+from continuum_client.program import Program
+from continuum_client.settings import OPTIONS, ClientSettings, settings_from
+from continuum_client.tagging import check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from typing_extensions import Self
+
+    from continuum_client.predictors import Predictor
+
+ASK_TIMEOUT_S = 2.0
+"""Time limit of the two requests that the client itself makes: ``GET /models`` for ``auto``, and the release."""
+_ASK_OPTIONS: Mapping[str, Any] = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
+
+SETTINGS = "_continuum_settings"
+"""The constructor argument by which ``copy()`` passes a client's settings to the copy."""
+
+
+class Tagging:
+    """The methods that both clients share. The class precedes openai's class in the order of bases."""
+
+    _continuum: ClientSettings
+    _bound: Program | None = None
+    base_url: Any
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None:
+            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            self._continuum = options.pop(SETTINGS, None) or settings_from(ours)
+            super().__init__(**options)
+
+        def copy(self, **options: Any) -> Any:
+            """Copy the client as openai does. The copy has this client's settings, and is bound to the same program."""
+            more = {SETTINGS: self._continuum, **options.pop("_extra_kwargs", {})}
+            twin = super().copy(**options, _extra_kwargs=more)
+            twin._bound = self._bound
+            return twin
+
+        with_options = copy
+
+    @overload
+    def program(self, program_id: F, /) -> F: ...
+
+    @overload
+    def program(
+        self,
+        program_id: str | None = None,
+        *,
+        predict: bool | Predictor | None = None,
+        parent: Program | str | None = None,
+        output_tokens: int | None = None,
+    ) -> Program: ...
+
+    def program(
+        self,
+        program_id: Any = None,
+        *,
+        predict: bool | Predictor | None = None,
+        parent: Program | str | None = None,
+        output_tokens: int | None = None,
+    ) -> Any:
+        """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
+
+        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id.
+
+        Args:
+            program_id: 1 to 256 printable ASCII characters. Default: a random id.
+            predict: send a prediction of the next tool with each call: True, False, or a ``Predictor``. Default: the
+                client's setting.
+            parent: the program that starts this program, or its id. Default: the current program, if there is one.
+            output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
+
+        Raises:
+            InvalidTag: an id or a number cannot be sent.
+        """
+        if callable(program_id):
+            return around(program_id, self.program)
+        program = self._continuum.program(program_id, predict, parent, output_tokens)
+        program.home = cast("Any", self)
+        hook.install()
+        return program
+
+    def resume(self, handoff: str) -> Program:
+        """Continue a program that another process has ended with ``program.handoff()``.
+
+        Args:
+            handoff: the text that ``handoff()`` returned there.
+
+        Raises:
+            InvalidTag: the text is not from ``handoff()``.
+        """
+        try:
+            facts = json.loads(handoff)
+            program = self.program(check_id(facts["program_id"]), parent=facts["parent_id"])
+            if facts["task"] is not None:
+                program.task(facts["task"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidTag(f"resume: expected the text from program.handoff(): {error!r}") from error
+        return program
+
+    def bind(self, program: Program) -> Self:
+        """Return a copy of this client whose calls all belong to ``program``, in any thread or task."""
+        twin = cast("Any", self).copy()
+        twin._bound = program
+        return cast("Self", twin)
+
+    def _call(self, options: Any) -> Call | None:
+        return call_for(self._continuum, self._bound, options, str(self.base_url))
+
+    def _release_request(self, program_id: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the URL and the options of the POST that releases a program; None if the server has no release."""
+        url = str(self.base_url)
+        dialect = self._continuum.dialect or endpoints.dialect_of(url)
+        release = dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
+        if release is None:
+            return None
+        root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
+        return root + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
+
+    def _not_released(self, error: Exception) -> None:
+        if getattr(error, "status_code", None) not in (404, 405):  # a server without the request has no pins either
+            url = str(self.base_url)
+            once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")
+
+
+def _without_models(url: str, error: BaseException) -> Dialect:
+    """Return the dialect that ``auto`` means if ``GET /models`` has failed.
+
+    Raises:
+        BaseException: ``error``, if the server did not cause it.
+    """
+    if isinstance(error, openai.APIStatusError | openai.APITimeoutError):
+        return endpoints.end_probe(url, None)  # the server has no model list, or is too slow
+    endpoints.abandon_probe(url)
+    if isinstance(error, openai.APIConnectionError):
+        return HEADERS  # the call itself will report that no server answers
+    raise error
+
+
+class SyncTagging(Tagging):
+    if not TYPE_CHECKING:
+
+        def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
+            return self._send(super().request, cast_to, options, stream, stream_cls)
+
+    def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        """Send a request with ``send``; with tags, if it is a turn of a program."""
+        call = self._call(options)
+        if call is None:
+            return send(cast_to, options, stream=stream, stream_cls=stream_cls)
+        while True:
+            try:
+                if not call.tagged:
+                    call.apply_tags(call.dialect or self._ask(call.url), stream, self)
+                result = send(cast_to, options, stream=stream, stream_cls=stream_cls)
+            except BaseException as error:
+                if not call.retry_untagged(error):
+                    raise
+            else:
+                return call.answered(result)
+
+    def _ask(self, url: str) -> Dialect:
+        """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
+        if not endpoints.begin_probe(url):
+            return HEADERS
+        try:
+            models = cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
+        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
+            return _without_models(url, error)
+        return endpoints.end_probe(url, models)
+
+    def _release(self, program_id: str) -> None:
+        request = self._release_request(program_id)
+        if request is not None:
+            try:
+                cast("Any", self).post(request[0], **request[1])
+                log_release(program_id, request[0])
+            except Exception as error:  # noqa: BLE001 - the program is closed in any case
+                self._not_released(error)
+
+    _release_blocking = _release
+
+
+class AsyncTagging(Tagging):
+    if not TYPE_CHECKING:
+
+        async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
+            return await self._send(super().request, cast_to, options, stream, stream_cls)
+
+    async def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        """Send a request with ``send``; with tags, if it is a turn of a program."""
+        call = self._call(options)
+        if call is None:
+            return await send(cast_to, options, stream=stream, stream_cls=stream_cls)
+        while True:
+            try:
+                if not call.tagged:
+                    call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
+                result = await send(cast_to, options, stream=stream, stream_cls=stream_cls)
+            except BaseException as error:
+                if not call.retry_untagged(error):
+                    raise
+            else:
+                return call.answered(result)
+
+    async def _ask(self, url: str) -> Dialect:
+        """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
+        if not endpoints.begin_probe(url):
+            return HEADERS
+        try:
+            models = await cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
+        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
+            return _without_models(url, error)
+        return endpoints.end_probe(url, models)
+
+    def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
+        """Return a coroutine that sends the release; None if the server has no release."""
+        request = self._release_request(program_id)
+        return None if request is None else self._send_release(program_id, *request)
+
+    def _release_blocking(self, program_id: str) -> None:
+        """Send the release without an event loop, by a synchronous client that is made for this request."""
+        request = self._release_request(program_id)
+        if request is None:
+            return
+        this = cast("Any", self)
+        key = this.api_key or "none"
+        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
+        try:
+            with openai.OpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                organization=this.organization,
+                project=this.project,
+                default_headers={**own, **this._custom_headers},
+                default_query=this._custom_query,
+            ) as plain:
+                plain.post(request[0], **request[1])
+                log_release(program_id, request[0])
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)
+
+    async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
+        try:
+            await cast("Any", self).post(url, **options)
+            log_release(program_id, url)
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)

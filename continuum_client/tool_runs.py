@@ -1,0 +1,61 @@
+"""``Tool`` measures a tool in a ``with`` block, and ``ToolRun`` is the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from continuum_client.spans import tool_span
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One run of a tool between two calls. Instants are seconds on the client's clock."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+def busy_seconds(runs: Sequence[ToolRun]) -> float:
+    """Return the seconds during which at least one of the tools ran."""
+    total, until_s = 0.0, float("-inf")
+    for run in sorted(runs, key=lambda run: run.start_s):
+        total += max(0.0, run.end_s - max(run.start_s, until_s))
+        until_s = max(until_s, run.end_s)
+    return total
+
+
+class Tool:
+    """A tool that is measured in a ``with`` or ``async with`` block. It counts as run even if the block raises."""
+
+    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float]) -> None:
+        self.name = name
+        self.seconds: float | None = None
+        """How long the tool took; None while it runs."""
+        self._ran = ran
+        self._clock = clock
+        self._start_s = 0.0
+        self._end_span: Callable[[], None] | None = None
+
+    def __enter__(self) -> Tool:
+        self._end_span = tool_span(self.name)
+        self._start_s = self._clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_s = self._clock()
+        self.seconds = end_s - self._start_s
+        if self._end_span is not None:
+            self._end_span()
+        self._ran(ToolRun(self.name, self._start_s, end_s))
+
+    async def __aenter__(self) -> Tool:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()

@@ -1,0 +1,154 @@
+"""The directory of a batch of real agents: its records and predictions. A batch can be resumed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from continuum_agents.protocol import Start
+from continuum_traces.run_dir import (
+    MANIFEST,
+    PROGRAMS,
+    TURNS,
+    create,
+    read_json,
+    read_manifest,
+    read_turns,
+    write_json,
+    write_manifest,
+)
+from continuum_traces.schema import Manifest
+
+from continuum_bench.agents.batch import ProgramRecord
+from continuum_bench.errors import BenchError
+from continuum_bench.show import print_json, print_notice
+from continuum_client.appender import Presence, SharedLines
+from continuum_client.recorder import Recorder
+from continuum_client.recover import add_missing_turns
+from continuum_client.reply import Content
+
+PREDICTIONS = "preds.json"
+ANSWERS = "answers.json"
+LOCK = "batch.lock"
+
+
+class Results:
+    """The directory of a batch: programs.jsonl, preds.json or answers.json, and the records of the agents.
+
+    Use it as a context manager. All agents must have ended when its block ends, also after an error.
+
+    Raises:
+        BenchError: the directory holds something else, or another batch is running in it.
+    """
+
+    def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
+        self.out = out
+        self.model = start.model
+        self.records: list[ProgramRecord] = []
+        self.to_run = 0
+        """Number of programs that this command runs. A resumed batch runs fewer than all."""
+        _claim(out, manifest)
+        self._lock = Presence(out / LOCK)
+        if not self._lock.alone:
+            raise BenchError(f"--out {out}: another batch is running there")
+        for name in ("logs",) if answers else ("logs", "workspaces"):
+            (out / name).mkdir(exist_ok=True)
+        self._recorder = Recorder(out, cast(Content, start.content), source)
+        self._programs = SharedLines(out / PROGRAMS)
+        self._answers = answers
+        self._file = out / (ANSWERS if answers else PREDICTIONS)
+        self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
+        self._ids = {turn.program_id for turn in read_turns(out)} if (out / TURNS).exists() else set()
+
+    def new_program_id(self, instance_id: str) -> str:
+        """Return the instance's id, with a number if an earlier, unfinished program had the same id."""
+        number, name = 1, instance_id
+        while name in self._ids:
+            number += 1
+            name = f"{instance_id}#{number}"
+        self._ids.add(name)
+        return name
+
+    def offset_s(self) -> float:
+        return self._recorder.offset_s(time.monotonic())  # noqa: TID251 - the recorder's own clock
+
+    def ended(self, record: ProgramRecord) -> None:
+        """Record a program that ended, and its prediction if the program finished."""
+        self.records.append(record)
+        line = {name: value for name, value in asdict(record).items() if name != "submission"}
+        self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        if record.finished:
+            self.predictions[record.instance_id] = self._prediction(record)
+            write_json(self._file, self.predictions)
+        turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
+        why = f" ({record.error})" if record.error else ""
+        tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
+        print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
+
+    def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
+        """Return a prediction in SWE-bench's format, or an answer and whether it is right."""
+        if self._answers:
+            return {"status": record.status, "answer": record.submission, "passed": record.passed}
+        return {
+            "model_name_or_path": self.model,
+            "instance_id": record.instance_id,
+            "model_patch": record.submission,
+        }
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Add the turns that killed processes did not write to the trace, and release the directory."""
+        try:
+            add_missing_turns(self.out)
+        finally:
+            self._programs.close()
+            self._lock.close()
+
+
+def _claim(out: Path, manifest: Manifest) -> None:
+    """Create the directory, or check that it holds an earlier part of the same batch."""
+    if (out / MANIFEST).exists():
+        earlier = read_manifest(out)
+        name = earlier.workload.get("name")
+        if name != manifest.workload["name"]:
+            raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
+        if _against(earlier) != _against(manifest):
+            raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
+        return
+    write_manifest(create(out), manifest)
+
+
+def _against(manifest: Manifest) -> str:
+    """Return the server and the model of a batch, in words."""
+    return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
+
+
+def show_results(results: Results, as_json: bool) -> None:
+    """Print a summary of the batch."""
+    records = [record for record in results.records if record.finished]
+    times = [(record.end_s or 0.0) - record.arrival_s for record in records]
+    tested = [record for record in records if record.passed is not None]
+    summary = {
+        "out": str(results.out),
+        "programs": len(results.records),
+        "status": dict(Counter(record.status for record in results.records)),
+        "turns": sum(record.turns for record in results.records),
+        "mean_s": round(float(np.mean(times)), 3) if times else None,
+        "tested": len(tested),
+        "passed": sum(bool(record.passed) for record in tested),
+    }
+    if as_json:
+        print_json(summary)
+        return
+    ends = {**cast(dict[str, int], summary["status"]), "not run": results.to_run - len(results.records)}
+    counts = ", ".join(f"{count} {status}" for status, count in ends.items() if count)
+    mean = f"; {summary['mean_s']:g} s from arrival to end on average" if times else ""
+    passed = f"; {summary['passed']} of {summary['tested']} pass their test" if tested else ""
+    print_notice(f"{summary['programs']} programs: {counts or 'all finished before'}{mean}{passed}")
