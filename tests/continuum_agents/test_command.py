@@ -81,7 +81,7 @@ def test_programs_that_do_not_know_us(
 def test_ends_of_commands_and_again(server: Live, play: Callable[..., Batch]) -> None:
     """The outcome is the exit status; a hanging command is stopped; what finished is not run again."""
     tasks = {"good": "exit 0", "bad": "exit 3", "hangs": "sleep 987 & sleep 987", "shot": "kill -9 $$"}
-    batch = play(tasks, "--time-limit", "4", agent=("bash", "-c", "{task}"))
+    batch = play(tasks, "--time-limit", "10", agent=("bash", "-c", "{task}"))
     status, said = batch.wait()
     assert status == 0, said
     ends = {name: (done["status"], done["passed"]) for name, done in batch.programs().items()}

@@ -24,7 +24,7 @@ DECODE_CONTEXTS = (512, 4096)
 REQUEST_LIMIT_S = 600.0
 MIN_DECODE_POINTS = 4
 """One point more than the fit has coefficients."""
-DECODE_ROUNDS = 3
+DECODE_ROUNDS = 6
 """Number of attempts to measure a point on a server with other load, before the profile is given up."""
 
 

@@ -26,7 +26,7 @@ Status = Callable[[Sent], Awaitable[int]]
 
 AT_ONCE = 48
 REQUESTS = 10_000
-WARM_UP = 3_000
+WARM_UP = 2_000
 GROWTH_MB = 10.0
 HANDLERS = (
     *("openai_serving_chat", "openai_serving_chat_batch", "openai_serving_completion", "openai_serving_responses"),

@@ -12,7 +12,7 @@ from continuum_server.policy.facts import Step
 from continuum_server.policy.hints import CLIENTS, Clients, Predictions
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_times import AwayTimes
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_driver import Driver
 
@@ -141,6 +141,7 @@ hints = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("policy", ["working-set", "continuum", "continuum-v1", "continuum-fixed"])
 @given(told=st.lists(hints, min_size=8, max_size=30), chance=st.randoms(use_true_random=False))
+@settings(max_examples=settings.default.max_examples // 2)
 def test_what_a_client_says_changes_nobody_else_s_holds(
     policy: str, told: list[dict[str, object]], chance: random.Random
 ) -> None:

@@ -13,7 +13,7 @@ from continuum_server.policy.base import Policy
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PAGES = Path(__file__).parents[3] / "docs" / "policies"
@@ -142,6 +142,7 @@ class Life:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(data=st.data(), machine=st.sampled_from(MACHINES), seed=st.integers(0, 99))
+@settings(max_examples=settings.default.max_examples // 2)
 def test_any_accepted_options_make_a_policy_that_lives(
     policy: str, data: st.DataObject, machine: Machine, seed: int
 ) -> None:
