@@ -91,4 +91,6 @@ class Contexts:
 
     def shared(self, name: str) -> int:
         """Number of leading blocks of that program's context that another program has too."""
+        if not self.repeats:
+            return 0
         return bisect_left(self._chains.get(name, []), True, key=lambda block: not self._blocks.shared(block))

@@ -172,8 +172,9 @@ class LeaseGate(Policy):
 
     def _make_room(self, tokens: float, now_s: float) -> None:
         """Pause idle programs whose lease is over until there is room for ``tokens`` more tokens."""
-        room = self._room()
-        for session in self._idle(now_s):
+        idle = self._idle(now_s)
+        room = self._room() if idle else 0.0
+        for session in idle:
             if room >= tokens:
                 break
             room += session.size
@@ -196,6 +197,8 @@ class LeaseGate(Policy):
     def _next(self, now_s: float) -> _Session | None:
         """The program to admit next: one that has waited for ``patience_s``, or else one that fits. Of those that fit,
         paused programs come before new ones, then the smallest, then the one that has waited for longest."""
+        if not self._waiting:
+            return None
         room = self._room() + sum(session.size for session in self._idle(now_s))
         starving = [each for each in self._waiting.values() if self._since_s(each) + self.options.patience_s < now_s]
         if starving:
