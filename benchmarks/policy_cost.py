@@ -1,6 +1,6 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
-    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--json]
+    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--arms A B]
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
@@ -113,9 +113,9 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     return timed.seconds / (loop.turns_done - before) * 1e6
 
 
-def stepping(waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
+def stepping(arms: list[str], waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
     """Microseconds of a step by the number of waiting requests and by arm."""
-    return {count: steps_us(["stock", *POLICIES], count, steps) for count in waiting}
+    return {count: steps_us(["stock", *arms], count, steps) for count in waiting}
 
 
 def print_steps(found: dict[int, dict[str, float]], steps: int) -> None:
@@ -126,9 +126,9 @@ def print_steps(found: dict[int, dict[str, float]], steps: int) -> None:
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
 
 
-def turning(waiting: list[int]) -> None:
+def turning(arms: list[str], waiting: list[int]) -> None:
     _head("A turn, us of the processor in plugin and policy, least of 3 runs", waiting)
-    for arm in POLICIES:
+    for arm in arms:
         cells = [f"{min(turn_us(arm, count) for _ in range(3)):.0f}" for count in waiting]
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
 
@@ -183,18 +183,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
     parser.add_argument("--table", choices=["step", "turn"], help="only one of the two tables")
+    parser.add_argument("--arms", nargs="+", default=list(POLICIES), metavar="POLICY", help="only these policies")
     parser.add_argument("--json", action="store_true", help="only the step table, as JSON: {waiting: {arm: us}}")
     options = parser.parse_args()
     if options.json:
-        json.dump(stepping(options.waiting, options.steps), sys.stdout)
+        json.dump(stepping(options.arms, options.waiting, options.steps), sys.stdout)
         return
     if options.samples:
         deciding(options.samples)
         return
     if options.table != "turn":
-        print_steps(stepping(options.waiting, options.steps), options.steps)
+        print_steps(stepping(options.arms, options.waiting, options.steps), options.steps)
     if options.table != "step":
-        turning(options.waiting)
+        turning(options.arms, options.waiting)
 
 
 if __name__ == "__main__":

@@ -91,4 +91,6 @@ class Contexts:
 
     def shared(self, name: str) -> int:
         """Return the number of leading blocks of the program's context that another program has too."""
+        if not self.repeats:
+            return 0
         return bisect_left(self._chains.get(name, []), True, key=lambda block: not self._blocks.shared(block))

@@ -218,13 +218,15 @@ def skips_special_tokens(request: Request) -> bool:
     return request.sampling_params is None or request.sampling_params.skip_special_tokens
 
 
+_STATUS_WORDS = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+}
+
+
 def status_word(request: Request) -> str:
-    words = {
-        RequestStatus.FINISHED_STOPPED: "stop",
-        RequestStatus.FINISHED_LENGTH_CAPPED: "length",
-        RequestStatus.FINISHED_ABORTED: "abort",
-    }
-    return words.get(request.status, "error")
+    return _STATUS_WORDS.get(request.status, "error")
 
 
 def extra_args(request: Request) -> dict[str, Any]:

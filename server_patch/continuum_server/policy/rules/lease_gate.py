@@ -173,8 +173,9 @@ class LeaseGate(Policy):
 
     def _make_room(self, tokens: float, now_s: float) -> None:
         """Pause idle programs whose lease is over until there is room for ``tokens`` more tokens."""
-        room = self._room()
-        for session in self._idle(now_s):
+        idle = self._idle(now_s)
+        room = self._room() if idle else 0.0
+        for session in idle:
             if room >= tokens:
                 break
             room += session.size
@@ -199,6 +200,8 @@ class LeaseGate(Policy):
 
         Of programs that fit, a paused one is preferred to a new one, then a smaller one, then the longest waiting one.
         """
+        if not self._waiting:
+            return None
         room = self._room() + sum(session.size for session in self._idle(now_s))
         waiting = self._waiting.values()
         starving = [program for program in waiting if self._since_s(program) + self.options.patience_s < now_s]

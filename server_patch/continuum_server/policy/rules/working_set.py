@@ -266,7 +266,8 @@ class WorkingSet(ProgramFcfs):
         hinted = finish.turn.tool_hint_s is not None or finish.turn.ttl_wish_s is not None
         member.unhinted_s = learned_s if hinted else math.inf
         if program.requests_in_engine == 0:
-            gone_s = max(even_s, self._break_even_s(finish.context_tokens, shared_tokens))
+            lost_s = even_s if finish.stored is None else self._break_even_s(finish.context_tokens, shared_tokens)
+            gone_s = max(even_s, lost_s)
             member.since_s = finish.now_s
             member.until_s, member.gone_s = finish.now_s + ttl_s, finish.now_s + gone_s
             heapq.heappush(self._ends, (member.until_s, next(self._ties), program))
