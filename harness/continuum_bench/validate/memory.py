@@ -9,8 +9,9 @@ import numpy as np
 from continuum_bench.validate.served import Served
 
 PLAYS = 3
+"""Largest number of plays that refine an estimate."""
 CLOSE = 0.004
-"""A change of the estimate that is not worth another play."""
+"""Relative change of the estimate below which it is not refined further."""
 
 INSTANTS = 1000
 """Number of instants of a run at which its requests are counted."""
@@ -34,13 +35,17 @@ def refined_blocks(
     block_size: int,
     play: Callable[[int], Sequence[Served] | None],
 ) -> int | None:
-    """As ``blocks_of_a_full_pool``, without its bias: a number of blocks with which the model shows what the log shows.
+    """Estimate the number of KV blocks without the bias of ``blocks_of_a_full_pool``.
 
-    What running requests hold is not all of a full pool: prompts that are being computed hold blocks too, and the head
-    of the queue leaves some free. How much, depends on the lengths, so it is measured on the model.
+    The running requests do not hold all blocks of a full pool: prompts that are being computed hold blocks too, and
+    some blocks stay free. That share depends on the lengths of the requests, so it is measured on the virtual engine:
+    the result is a number of blocks for which the modelled requests give the same estimate as the log.
 
     Args:
-        play: the requests as an engine with so many blocks serves them; None: they do not fit.
+        served: the requests of the log.
+        max_num_seqs: largest number of requests that run at the same time.
+        block_size: number of tokens in one KV block.
+        play: returns the requests as an engine with this many blocks serves them; None: they do not fit.
     """
     seen = found = blocks_of_a_full_pool(served, max_num_seqs, block_size)
     for _ in range(PLAYS):
