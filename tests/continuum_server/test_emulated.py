@@ -139,8 +139,16 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"engine": "tpu"}, ServerError, "there are: gpu, emulated, cpu"),
         ({"model": "nonsense"}, StepTimesError, "nonsense"),
         ({"emulated": EmulatedSettings(gpu="nonsense")}, StepTimesError, "nonsense"),
-        ({"vllm_arguments": ("--additional-config", "{}")}, ServerError, "--additional-config: Continuum passes its settings"),
-        ({"vllm_arguments": ("--additional_config={}",), "policy": STOCK}, ServerError, "--additional_config: Continuum passes"),
+        (
+            {"vllm_arguments": ("--additional-config", "{}")},
+            ServerError,
+            "--additional-config: Continuum passes its settings",
+        ),
+        (
+            {"vllm_arguments": ("--additional_config={}",), "policy": STOCK},
+            ServerError,
+            "--additional_config: Continuum passes",
+        ),
     ],
 )
 def test_a_server_that_cannot_be_says_why(
