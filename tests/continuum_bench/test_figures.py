@@ -158,7 +158,7 @@ def test_ratios_from_end_to_end(trace: Path, tmp_path: Path) -> None:
         product *= float(row[-2])
     assert float(rows[-1][-2]) == pytest.approx(product ** (1 / points), abs=2e-3)
     assert "hang:0.5:50" in (out / "figure.svg").read_text()
-    assert "dry-run: it has no cells" in bench("figure", "goodput", "--dry-run").stderr
+    assert "dry-run: this figure has no cells" in bench("figure", "goodput", "--dry-run").stderr
 
 
 @pytest.mark.slow

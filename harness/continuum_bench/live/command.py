@@ -256,6 +256,7 @@ def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tupl
         f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"
     )
     manifest = replace(before, notes=(*before.notes, note))
+    lanes = None if plan.lanes is None else replace(plan.lanes, start_s=elapsed_s)
     write_run_manifest(folder, manifest)
     print_notice(f"{folder}: {len(done)} of {len(plan.plays)} programs had finished; {len(left)} are left")
-    return manifest, replace(plan, plays=tuple(plays)), elapsed_s, now
+    return manifest, replace(plan, plays=tuple(plays), lanes=lanes), elapsed_s, now

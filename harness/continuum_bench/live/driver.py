@@ -124,7 +124,7 @@ class LoadDriver:
         if lanes is None:
             played = [self._play(play, play.arrival_s) for play in plays]
         else:
-            waiting, start_s = iter(plays), max(0.0, self.now_s())
+            waiting, start_s = iter(plays), max(lanes.start_s, self.now_s())
             step_s = lanes.ramp_s / lanes.number
             played = [self._lane(waiting, start_s + lane * step_s) for lane in range(lanes.number)]
         helpers = [asyncio.create_task(self._probe()), asyncio.create_task(self._client.read_along())]

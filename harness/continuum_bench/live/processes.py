@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -141,7 +142,7 @@ class _Team:
 def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
     if lanes is None:
         return None
-    return Lanes(lanes.number // number + (index < lanes.number % number), lanes.ramp_s)
+    return replace(lanes, number=lanes.number // number + (index < lanes.number % number))
 
 
 class _Pipe:

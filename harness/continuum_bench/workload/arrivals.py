@@ -70,6 +70,8 @@ class Lanes:
     number: int
     ramp_s: float = 0.0
     """The first programs start at equal intervals over this time."""
+    start_s: float = 0.0
+    """The second on the run's clock at which the first program starts; above 0 if a run is resumed."""
 
 
 def lanes_of(spec: str) -> Lanes | None:
