@@ -12,7 +12,7 @@ from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 
 LAYER = {"qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "layernorm": 2, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1}
-"""Kernels of one layer, and how often each runs."""
+"""The kernels that a layer of the model runs in each step, and the number of runs of each kernel."""
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 288, 320, 384, 448, 512, 640, 768, 1024, 1536, 2048)
 MOST_SAMPLED = 32
 """Tokens of a step that reach the output layer."""

@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def inherited(self) -> bool:
-        """Whether another task or thread entered the program, and this one has inherited the context variable."""
+        """Whether a different task or thread entered the program. The current one then has a copy of its context."""
         return self._worker() is not _worker()
 
     def counts(self, stack: set[FrameType]) -> bool:

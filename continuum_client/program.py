@@ -143,7 +143,7 @@ class Program:
         self._last_step = True
 
     def predict(self, tool: str, seconds: float | None = None, p90: float | None = None) -> None:
-        """Send a hint with the next call: the tool that is expected to run after that call.
+        """Predict which tool will run after the next call. The hint is sent with that call.
 
         Args:
             tool: the tool's name.
@@ -204,7 +204,7 @@ class Program:
     def remaining(
         self, turns: int | tuple[int, int] | None = None, tokens: int | tuple[int, int] | None = None
     ) -> None:
-        """Send a hint with the next call: how much the program still has to do after it. ``working-set`` reads this.
+        """Tell the server how much work the program has left after the next call. ``working-set`` reads this.
 
         Args:
             turns: the number of later turns, or an interval (low, high) if the number is not known exactly.
@@ -218,7 +218,7 @@ class Program:
         self._hint({name: check_counts(value, name) for name, value in counts.items() if value is not None})
 
     def kv_ttl(self, seconds: float) -> None:
-        """Send a hint with the next call: for how long the server should pin its KV cache. ``static-ttl`` reads this.
+        """Ask the server to pin the KV cache for a given time after the next call. ``static-ttl`` reads this.
 
         Raises:
             InvalidTag: a number that cannot be sent.

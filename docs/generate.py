@@ -161,7 +161,7 @@ def _field_table(record: type) -> list[str]:
 
 
 def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, type, default and sentence of a dataclass's own and inherited fields."""
+    """Yield the name, type, default and description of each field of a dataclass, including inherited fields."""
     for field in fields(record):
         owner = next(each for each in record.__mro__ if field.name in vars(each).get("__annotations__", {}))
         sentence = field_sentences(owner.__module__)[owner.__name__].get(field.name, "")

@@ -1,8 +1,9 @@
 """Run OpenHands with tags and tool times, for one program: ``python -m continuum_agents.openhands``.
 
 The module runs in OpenHands' own environment (``environments``). The agent, prompt, tools, condenser and conversation
-loop are those of openhands-sdk and openhands-tools, on which ``openhands-ai`` 1.x is built. We add an LLM that calls
-through our client, a callback that reads tool times from events, and a time limit for commands.
+loop are those of openhands-sdk and openhands-tools, on which ``openhands-ai`` 1.x is built. We add three
+parts: an LLM class that sends its requests with our client, a callback that reads tool times from events, and a time
+limit for commands.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class _Lexer:
         self._words: list[str] = []
         self._word: list[str] | None = None
         self._drop_next = False
-        """Whether the next word is the target of a redirection."""
+        """Whether the next word is dropped, because it is the file name after ``>`` or ``<``."""
         self._heredocs: list[tuple[str, bool]] = []
         """Here-documents that begin after this line: the delimiter, and whether it may be indented with tabs."""
 

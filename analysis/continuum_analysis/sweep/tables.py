@@ -175,7 +175,7 @@ def cell_frame(sweep: Sweep) -> pd.DataFrame:
 
 
 def write_tables(sweep: Sweep) -> None:
-    """Write sweep.csv, with a row for each cell, and summary.json, with a summary of each group."""
+    """Write two files: sweep.csv has one row per cell, and summary.json summarises each group of cells."""
     target = sweep.path / "sweep.csv"
     temporary = target.with_name("sweep.csv.tmp")
     with writing(target):

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.usage import json_object
+from continuum_traces.jsonl import TraceError
+
 from continuum_bench.errors import BenchError
 
 FIXES = "fix_patches.jsonl"
@@ -54,7 +57,7 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
         repos: folder with clones of the repositories that tasks name, ORG/REPO or ORG__REPO.
 
     Raises:
-        BenchError: an invalid line; the message names the file, the line and the field.
+        BenchError: a line is invalid. The message names the file, the line and the field.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,18 +78,16 @@ def objects_of(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the JSON object in each line of ``text``, with its place (``FILE:LINE``). Empty lines are skipped.
 
     Raises:
-        BenchError: a line is no JSON object; the message names the file and the line.
+        BenchError: a line is not a JSON object. The message names the file and the line.
     """
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            data = json.loads(line)
-        except ValueError as error:
-            raise BenchError(f"{path}:{number}: not JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise BenchError(f"{path}:{number}: expected an object")
-        yield f"{path}:{number}", data
+        if line.strip():
+            where = f"{path}:{number}"
+            try:
+                data = json_object(where, line)
+            except TraceError as error:
+                raise BenchError(str(error)) from error
+            yield where, data
 
 
 def _task(where: str, data: dict[str, Any], base: Path, repos: Path | None) -> Task:

@@ -129,4 +129,4 @@ def _text(path: Path) -> str:
                 return file.read()
         return path.read_text(encoding="utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path}: cannot read: {error}") from error
+        raise BenchError(f"{path}: cannot read: {getattr(error, 'strerror', None) or error}") from error

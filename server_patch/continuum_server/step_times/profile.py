@@ -80,7 +80,7 @@ class Profile:
     """The content of a profile file. Only ``prefill`` is required."""
 
     source: str = ""
-    """Where the times were measured: the name of a table, or the server's description. Default: the file's path."""
+    """The table, or the description of the server, from which the times come. Default: the path of the file."""
     model: str = "unknown"
     created: str = ""
     prefill_points: tuple[PrefillPoint, ...] = ()

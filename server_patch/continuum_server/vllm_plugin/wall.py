@@ -1,7 +1,7 @@
-"""Protects the engine from exceptions in the plugin.
+"""Catch exceptions in the plugin's hooks, so that they do not end vLLM's engine.
 
-vLLM calls the plugin's hooks in its engine loop, where an exception would end the server. So each hook runs behind this
-wall: an exception is counted and logged once, and the KV that is held for its program is released.
+vLLM calls the plugin's hooks in its engine loop, where an exception would end the server. So each hook is called
+through this module: an exception is counted and logged once, and the KV that is held for its program is released.
 """
 
 from __future__ import annotations

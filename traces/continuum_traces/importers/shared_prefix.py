@@ -17,7 +17,7 @@ HEAD_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A program with the messages of its first prompt, in the order of the prompt."""
+    """A program, and the texts of the messages in its first prompt."""
 
     program: Program
     messages: tuple[str, ...]
