@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
+
+import psutil
 
 _WATCH = """
 read -r leader || exit 0
@@ -84,9 +87,26 @@ class BoundProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Call ``kill_group``, and wait for the command's end. The command may have ended before."""
+        """Call ``kill_group``, and wait for the end of all its processes. The command may have ended before.
+
+        A process holds its files, sockets and ports until it has ended. vLLM's engine core, when it was forked, also
+        holds the socket on which the server listened, and it ends later than the server where the machine is busy.
+        """
         self.kill_group()
         self.process.wait()
+        left = 1000
+        while left > 0 and _runs(self.process.pid):
+            left -= 1
+            time.sleep(0.01)
         self._watcher.kill()
         self._watcher.wait()
         self._pipe.close()
+
+
+def _runs(group: int) -> bool:
+    """Whether a process of the group has not ended. A process that ended and that nobody asked about, has."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False

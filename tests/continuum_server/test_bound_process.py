@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from continuum_server.bound_process import BoundProcess
+from continuum_server.ports import hold_port
 from live_server import MARK, ends_soon, sessions_of
 
 STUBBORN = "trap '' TERM; sleep 1000 & echo started; wait; sleep 1000"
@@ -74,3 +75,27 @@ def test_killing_reaches_what_it_started(tmp_path: Path) -> None:
     bound.kill()
     bound.process.stdout.close()
     assert ends_soon(sessions) == []
+
+
+LISTENS = """
+import os, socket, sys
+listening = socket.create_server(("127.0.0.1", 0))
+read, write = os.pipe()
+if os.fork() == 0:
+    held = bytearray(1 << 29)
+    held[::4096] = b"x" * len(held[::4096])  # memory whose release takes the system a while
+    os.write(write, b"x")
+os.read(read, 1)
+print(listening.getsockname()[1], flush=True)
+os.read(read, 1)
+"""
+
+
+def test_a_killed_server_s_port_is_free(tmp_path: Path) -> None:
+    """Also where a child process holds the port and ends later than the server itself."""
+    bound = BoundProcess([sys.executable, "-c", LISTENS], os.environ, subprocess.PIPE)
+    assert bound.process.stdout is not None
+    port = int(bound.process.stdout.readline())
+    bound.kill()
+    bound.process.stdout.close()
+    hold_port("127.0.0.1", port).close()
