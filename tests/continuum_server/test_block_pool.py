@@ -53,6 +53,7 @@ def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[
     if own_code:
         manager.block_pool.__class__, manager.coordinator.__class__ = BlockPool, UnitaryKVCacheCoordinator
         manager.coordinator.single_type_managers[0].__class__ = FullAttentionManager
+        del scheduler._update_request_with_output
     states = []
     while not loop.idle:
         loop.advance()

@@ -328,7 +328,8 @@ class ProgramTable:
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
         if ttl_s <= 0.0:
             return None
-        if self.pinned_tokens + self._pinned.new(blocks()) * self.block_size > self._max_pinned_tokens:
+        room, wanted = self._max_pinned_tokens - self.pinned_tokens, blocks()
+        if len(wanted) * self.block_size > room and self._pinned.new(wanted) * self.block_size > room:
             return None
         limit = self.guards.max_pins_per_client
         if limit is not None and self._pins_of_client[client or ""] >= limit:

@@ -34,7 +34,7 @@ from continuum_server.step_times.user_files import find_table, user_models
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
-DEFAULT_RESERVED_GIB = 2.5
+RESERVED_GIB = 2.5
 """Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption: a real vLLM measures it."""
 FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
 TableKind = Literal["measured-table", "user-table"]
@@ -271,7 +271,6 @@ def kv_capacity(
     tensor_parallel: int = 1,
     utilization: float = defaults.GPU_MEMORY_UTILIZATION,
     block_size: int = defaults.BLOCK_SIZE,
-    reserved_gib: float = DEFAULT_RESERVED_GIB,
     stages: int = 1,
 ) -> KvCapacity:
     """Return the size of the KV pool: (memory x utilisation - reserved) x GPUs - weights - window layers.
@@ -286,8 +285,8 @@ def kv_capacity(
         DoesNotFit: the weights leave no room for KV.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
-    _check_options(tensor_parallel, utilization, block_size, reserved_gib)
-    memory, reserved = int(found_gpu.memory_gib * GIB), int(reserved_gib * GIB)
+    _check_options(tensor_parallel, utilization, block_size)
+    memory, reserved = int(found_gpu.memory_gib * GIB), int(RESERVED_GIB * GIB)
     copies = found_model.kv_copies(tensor_parallel)
     window = WINDOW_REQUESTS * found_model.window_bytes_per_request * copies
     per_token = found_model.kv_bytes_per_token * copies
@@ -329,9 +328,8 @@ def _stage_weights(model: Model, stages: int) -> list[tuple[float, float]]:
     return list(zip(shares, found, strict=True))
 
 
-def _check_options(tensor_parallel: int, utilization: float, block_size: int, reserved_gib: float) -> None:
+def _check_options(tensor_parallel: int, utilization: float, block_size: int) -> None:
     check_range("tensor parallel degree", tensor_parallel, 1, 64)
     check_range("block size", block_size, 1, 1024)
-    check_range("reserved GiB", reserved_gib, 0, 1024)
     if not 0 < utilization <= 1:
         raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")

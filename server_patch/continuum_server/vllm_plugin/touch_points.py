@@ -61,10 +61,10 @@ _SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
     """Return the request's full blocks, which can be held.
 
-    A partly filled last block has no hash, so no later prompt could hit it.
+    A partly filled last block has no hash, so no later prompt could hit it. vLLM's null block has none either.
     """
     groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-    return [block for group in groups for block in group if block._block_hash is not None and not block.is_null]
+    return [block for group in groups for block in group if block._block_hash is not None]
 
 
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
@@ -88,7 +88,7 @@ def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
 
 def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
     """Return the number of blocks with a single reference, which become free when it is removed."""
-    return sum(block.ref_cnt == 1 for block in blocks)
+    return [block.ref_cnt for block in blocks].count(1)
 
 
 def held_by_these_alone(holds: Sequence[Blocks]) -> int:
@@ -109,7 +109,7 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
     computed = arguments.get("new_computed_blocks")
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
     whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
-    return int(whole - len(adopted) + sum(block.ref_cnt == 0 for block in adopted))
+    return int(whole - len(adopted) + [block.ref_cnt for block in adopted].count(0))
 
 
 def hash_computed_blocks(scheduler: Scheduler) -> None:

@@ -1,8 +1,8 @@
-"""vLLM's block pool and prefix lookup with shorter inner loops, for the virtual engine.
+"""vLLM's block pool, prefix lookup and growth of an answer with shorter inner loops, for the virtual engine.
 
-For each block that vLLM looks up, allocates or caches, it makes several calls. Most of them serve cases that do not
-occur with one engine and a model that uses full attention in every layer. The subclasses in this module omit these
-calls for such a model. They allocate, cache and evict the same blocks in the same order as vLLM, which
+For each block that vLLM looks up, allocates or caches, and for each token of an answer, it makes several calls. Most of
+them serve cases that do not occur with one engine and a model that uses full attention in every layer. This module
+omits these calls for such a model. It allocates, caches and evicts the same blocks in the same order as vLLM, which
 ``tests/continuum_server/test_block_pool.py`` checks. A server always runs vLLM's own code.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, takewhile
-from operator import attrgetter, is_
-from typing import Any, NamedTuple
+from operator import eq
+from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
@@ -21,6 +23,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.request import Request
 
+from continuum_server.policy.lru import Lru
 from continuum_server.vllm_plugin.versions import check_version
 
 KNOWN = "0.32."
@@ -39,47 +42,68 @@ def shorten_loops(scheduler: Scheduler) -> None:
     wanted = os.environ.get(SWITCH) != "own" and check_version().startswith(KNOWN)
     if wanted and plain and not extras:
         coordinator.__class__, managers[0].__class__ = ShortLookup, ShortCount
+        coordinator.found = Lru(Found, limit=256)  # type: ignore[attr-defined]
         pool.__class__ = ShortLoops
+        scheduler._update_request_with_output = partial(append_output, scheduler)  # type: ignore[method-assign]
 
 
-class Hit(NamedTuple):
-    """The blocks that a prompt was found to have in the cache."""
+def append_output(
+    scheduler: Scheduler, request: Request, new_token_ids: list[int], **stale: Any
+) -> tuple[list[int], bool]:
+    """Append a step's tokens to the answer; return them, and whether the answer has ended.
 
-    block_hashes: Sequence[Any]
-    blocks: list[KVCacheBlock]
-    doubles: int
+    vLLM appends them one by one, and after each one it hashes full blocks and checks whether the answer ends. Requests
+    of the virtual engine end only at a length, so all tokens before the one that can end the answer are appended at
+    once.
+    """
+    most = min(request.max_tokens - request.num_output_tokens, scheduler.max_model_len - request.num_tokens)
+    if 1 < len(new_token_ids) <= most:
+        request.append_output_token_ids(new_token_ids[:-1])
+        _, stopped = type(scheduler)._update_request_with_output(scheduler, request, new_token_ids[-1:], **stale)
+        return new_token_ids, stopped
+    return type(scheduler)._update_request_with_output(scheduler, request, new_token_ids, **stale)
+
+
+@dataclass(slots=True)
+class Found:
+    """The blocks that the last lookup of a prompt found in the cache."""
+
+    blocks: list[KVCacheBlock] = field(default_factory=list)
+    doubles: int = 0
     """``ShortLoops.doubles`` at the time."""
 
 
 class ShortLookup(UnitaryKVCacheCoordinator):
     """The lookup of a prompt's longest cached prefix, in whole blocks.
 
-    A waiting request that finds no room is looked up again at each step. Of the blocks found before, those that still
-    have their hashes are not looked up.
+    Most prompts are looked up again: a waiting request at each step, and a program's context in the next turn. Of the
+    blocks found before, those that still have their hashes are not looked up.
     """
 
-    last = Hit((), [], 0)
+    found: Lru[Any, Found]
+    """By the prompt's first hash."""
 
     def find_longest_cache_hit(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[Any, int, int]:
         pool: Any = self.block_pool
         cached, most = pool.cached_block_hash_to_block._cache, max_cache_hit_length // self.block_size
-        hits = self._known(block_hashes)[:most]
-        new = list(takewhile(cached.__contains__, islice(block_hashes, len(hits), most)))
-        hits += [next(iter(found.values())) if type(found) is dict else found for found in map(cached.get, new)]
-        self.last = Hit(block_hashes, hits, pool.doubles)
+        if most == 0:
+            return ([],), 0, 0
+        before = self.found.of(block_hashes[0])
+        hits = _unchanged(before.blocks, block_hashes)[:most] if before.doubles == pool.doubles else []
+        new = list(takewhile(bool, map(cached.get, islice(block_hashes, len(hits), most))))
+        if dict in map(type, new):  # several blocks have the same hash
+            new = [next(iter(same.values())) if type(same) is dict else same for same in new]
+        hits += new
+        before.blocks, before.doubles = hits, pool.doubles
         return (list(hits),), len(hits) * self.block_size, 0
 
-    def _known(self, block_hashes: Any) -> list[KVCacheBlock]:
-        """The blocks of the last lookup, if it was of the same prompt, up to the first that lost its hash since."""
-        last: Hit = self.last
-        pool: Any = self.block_pool
-        if last.block_hashes is not block_hashes or last.doubles != pool.doubles:
-            return []
-        same = [*map(is_, map(_hash_of, last.blocks), block_hashes), False]
-        return last.blocks[: same.index(False)]
 
-
-_hash_of = attrgetter("_block_hash")
+def _unchanged(blocks: list[KVCacheBlock], block_hashes: Any) -> list[KVCacheBlock]:
+    """The blocks up to the first that does not have the hash at its place."""
+    now = [block._block_hash for block in blocks]
+    if now == block_hashes[: len(now)]:
+        return blocks
+    return blocks[: [*map(eq, now, block_hashes), False].index(False)]
 
 
 class ShortCount(FullAttentionManager):
