@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import cast
 
-from continuum_server.policy.facts import ProgramState, TurnState
+from continuum_server.policy.facts import Hold, ProgramState, TurnState
 from continuum_server.policy.lru import Lru
 
 CLIENTS = 1024
@@ -260,7 +260,7 @@ def _counted(amount: float, factor: float, most: float) -> float:
 
 @dataclass(slots=True)
 class _Wish:
-    """A client's wish for a hold that is longer than the policy's."""
+    """A client's wish for a hold of another length than the policy's."""
 
     since_s: float
     hold_s: float
@@ -268,11 +268,16 @@ class _Wish:
     own_s: float
     """The policy's hold."""
     worth_s: float | None
-    """The break-even time; None: unknown."""
+    """The break-even time; None: unknown, and then a rebuild costs as much as the hold."""
     kept: float
     """``Trust.kept`` before the wish."""
     broken: float
     """``Trust.broken`` before the wish."""
+
+    def gain_s(self, away_s: float) -> float:
+        """Return how much less the hold has cost than the policy's, when the program returns after ``away_s``."""
+        worth_s = self.hold_s if self.worth_s is None else self.worth_s
+        return cost_s(self.own_s, away_s, worth_s) - cost_s(self.hold_s, away_s, worth_s)
 
 
 @dataclass(slots=True)
@@ -286,11 +291,12 @@ class _Wisher:
 class Wishes:
     """Holds for which clients ask (``kv_ttl_s``).
 
-    A hold that is shorter than the policy's is granted. Of a longer hold, the seconds beyond the policy's hold are
-    granted in proportion to the trust above one half: none at 0.5, all at 1. A wish counts as broken until the program
-    returns within the requested time. So the first wish of a client is granted in full, and further wishes only when
-    earlier ones have come true. If the break-even time is known, a wish that came true also counts as broken if it
-    cost more than the policy's own hold would have cost.
+    The difference to the policy's hold is granted in proportion to the trust above one half: nothing at 0.5, all at 1.
+    So the first wish of a client is granted in full, and further wishes only when earlier ones have come true. When the
+    program returns, its wish counts as kept if the hold has cost less than the policy's own would have, and as broken
+    if it has cost more. A wish for a longer hold than the policy's counts as broken until then.
+
+    Where the policy knows no break-even time, a wish for a shorter hold is granted in full and not judged.
     """
 
     FIRST = 1.0
@@ -299,43 +305,39 @@ class Wishes:
     def __init__(self) -> None:
         self._clients = Clients(self.FIRST)
 
-    def hold_s(self, turn: TurnState, own_s: float) -> float:
-        """Return how long to hold the KV of a turn that ends now, for which the policy chose ``own_s``."""
-        wish_s = turn.ttl_wish_s
-        if wish_s is None or wish_s <= own_s:
-            return own_s if wish_s is None else wish_s
-        wisher = cast("_Wisher | None", turn.program.wisher)
+    def granted_s(self, program: ProgramState, wish_s: float, own: Hold, now_s: float) -> float:
+        """Return how long to hold the program's KV: it asks for ``wish_s`` seconds, and the policy chose ``own``."""
+        shorter = wish_s <= own.ttl_s
+        if wish_s == own.ttl_s or (shorter and own.worth_s is None):
+            return wish_s
+        wisher = cast("_Wisher | None", program.wisher)
         if wisher is None:
-            wisher = turn.program.wisher = _Wisher(self._clients.trust(turn.program.namespace))
-        return own_s + max(0.0, 2.0 * wisher.trust.value - 1.0) * (wish_s - own_s)
-
-    def wished(self, program: ProgramState, now_s: float, hold_s: float, own_s: float, worth_s: float | None) -> None:
-        """Note that the program asked for ``hold_s`` seconds, which is longer than the policy's ``own_s``."""
-        wisher = cast(_Wisher, program.wisher)
+            wisher = program.wisher = _Wisher(self._clients.trust(program.namespace))
         trust = wisher.trust
-        wisher.wish = _Wish(now_s, hold_s, own_s, worth_s, trust.kept, trust.broken)
-        trust.judge(broken=1.0)
+        granted_s = own.ttl_s + max(0.0, 2.0 * trust.value - 1.0) * (wish_s - own.ttl_s)
+        wisher.wish = _Wish(now_s, wish_s, own.ttl_s, own.worth_s, trust.kept, trust.broken)
+        if not shorter:
+            trust.judge(broken=1.0)
+        return granted_s
 
     def returned(self, program: ProgramState, now_s: float) -> None:
         """Judge the program's wish, because one of its turns arrived."""
         wish = self._taken(program)
-        if wish is None or not self._was_worth_it(wish, now_s - wish.since_s):
+        if wish is None:
             return
-        trust = cast(_Wisher, program.wisher).trust
-        trust.replace(wish.kept, wish.broken)
-        trust.judge(kept=1.0)
+        trust, gain_s = cast(_Wisher, program.wisher).trust, wish.gain_s(now_s - wish.since_s)
+        longer = wish.hold_s > wish.own_s
+        if gain_s > 0.0 or (longer and gain_s == 0.0):
+            trust.replace(wish.kept, wish.broken)
+            trust.judge(kept=1.0)
+        elif gain_s < 0.0 and not longer:
+            trust.judge(broken=1.0)
 
     def ended(self, program: ProgramState) -> None:
         """Forget the wish of a program that ended. It counts neither as kept nor as broken."""
         wish = self._taken(program)
         if wish is not None:
             cast(_Wisher, program.wisher).trust.replace(wish.kept, wish.broken)
-
-    @staticmethod
-    def _was_worth_it(wish: _Wish, away_s: float) -> bool:
-        if away_s > wish.hold_s or wish.worth_s is None:
-            return away_s <= wish.hold_s
-        return away_s <= cost_s(wish.own_s, away_s, wish.worth_s)
 
     @staticmethod
     def _taken(program: ProgramState) -> _Wish | None:

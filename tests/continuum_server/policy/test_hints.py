@@ -259,9 +259,9 @@ def test_which_policies_hear_wishes() -> None:
 def test_a_wish_is_granted_within_the_guards(policy: str) -> None:
     driver = Driver(policy, guards=Guards(max_ttl_s=600.0))
     own_s = played(driver, "own", 0.0)
-    assert played(driver, "p", 1.0, ttl_wish_s=0.0) == 0.0
     assert played(driver, "p", 1.0, ttl_wish_s=77.0) == (77.0 if own_s < 77.0 else pytest.approx(77.0))
     assert played(driver, "q", 1.0, ttl_wish_s=5000.0) <= 600.0
+    assert played(Driver(policy), "p", 1.0, ttl_wish_s=0.0) == 0.0
 
 
 def test_a_policy_that_holds_nothing_hears_no_wish() -> None:
@@ -278,6 +278,27 @@ def test_who_asks_for_long_holds_and_does_not_return_gets_none() -> None:
     kept = [played(driver, "q", 1.0, ttl_wish_s=100.0) for _ in range(8)]
     assert kept == sorted(kept)
     assert kept[-1] > 80.0
+
+
+@pytest.mark.parametrize("policy", HOLDING)
+def test_wishes_for_too_short_holds_lose_their_weight(policy: str) -> None:
+    """Where the policy knows what a rebuild is worth."""
+    driver = learned(policy) if policy in ("working-set", "continuum") else Driver(policy)
+    own_s = played(driver, "own", 0.0)
+    asked = [played(driver, "p", 2.0, ttl_wish_s=0.5) for _ in range(4)]
+    assert asked[0] == 0.5
+    if policy in ("working-set", "continuum"):
+        assert own_s >= 2.0
+        assert asked[-1] == pytest.approx(own_s)
+        assert played(driver, "q", 2.0, ttl_wish_s=0.5) > 0.5  # the client's other programs have less trust too
+    else:
+        assert set(asked) == {min(own_s, 0.5)}
+
+
+@pytest.mark.parametrize("policy", ["working-set", "continuum"])
+def test_wishes_for_short_holds_that_save_something_are_granted(policy: str) -> None:
+    driver = learned(policy)
+    assert {played(driver, "p", 500.0, ttl_wish_s=0.5) for _ in range(8)} == {0.5}
 
 
 def test_many_wishes_at_once_are_granted_less_each() -> None:
