@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import cast
 
-from continuum_server.policy.facts import Hold, ProgramState, TurnState
+from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.lru import Lru
 
 CLIENTS = 1024
@@ -305,17 +305,24 @@ class Wishes:
     def __init__(self) -> None:
         self._clients = Clients(self.FIRST)
 
-    def granted_s(self, program: ProgramState, wish_s: float, own: Hold, now_s: float) -> float:
-        """Return how long to hold the program's KV: it asks for ``wish_s`` seconds, and the policy chose ``own``."""
-        shorter = wish_s <= own.ttl_s
-        if wish_s == own.ttl_s or (shorter and own.worth_s is None):
+    def granted_s(
+        self, program: ProgramState, wish_s: float, own_s: float, worth_s: float | None, now_s: float
+    ) -> float:
+        """Return how long to hold the program's KV, for which it asks ``wish_s`` seconds.
+
+        Args:
+            own_s: the policy's hold.
+            worth_s: its break-even time; None: unknown.
+        """
+        shorter = wish_s <= own_s
+        if wish_s == own_s or (shorter and worth_s is None):
             return wish_s
         wisher = cast("_Wisher | None", program.wisher)
         if wisher is None:
             wisher = program.wisher = _Wisher(self._clients.trust(program.namespace))
         trust = wisher.trust
-        granted_s = own.ttl_s + max(0.0, 2.0 * trust.value - 1.0) * (wish_s - own.ttl_s)
-        wisher.wish = _Wish(now_s, wish_s, own.ttl_s, own.worth_s, trust.kept, trust.broken)
+        granted_s = own_s + max(0.0, 2.0 * trust.value - 1.0) * (wish_s - own_s)
+        wisher.wish = _Wish(now_s, wish_s, own_s, worth_s, trust.kept, trust.broken)
         if not shorter:
             trust.judge(broken=1.0)
         return granted_s

@@ -313,8 +313,8 @@ class ProgramTable:
         self, turn: TurnState, now_s: float, own: Hold, blocks: Callable[[], Sequence[Hashable]]
     ) -> Hold | None:
         """Return the hold for a turn whose client asks for one. Trust in the client and the guards limit it."""
-        wish_s = min(turn.ttl_wish_s or 0.0, self.guards.max_ttl_s)
-        hold = replace(own, ttl_s=self._wishes.granted_s(turn.program, wish_s, own, now_s))
+        wish_s, own_s = (min(seconds, self.guards.max_ttl_s) for seconds in (turn.ttl_wish_s or 0.0, own.ttl_s))
+        hold = replace(own, ttl_s=self._wishes.granted_s(turn.program, wish_s, own_s, own.worth_s, now_s))
         allowed = self._allow(hold, blocks, turn.client)
         ttl_s = allowed.ttl_s if allowed is not None else 0.0
         if ttl_s != own.ttl_s and (allowed is not None or hold.ttl_s < own.ttl_s):
