@@ -9,9 +9,9 @@ ends.)
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
@@ -94,19 +94,22 @@ class BoundProcess:
         """
         self.kill_group()
         self.process.wait()
-        left = 1000
-        while left > 0 and _runs(self.process.pid):
-            left -= 1
-            time.sleep(0.01)
+        for process in psutil.pids():
+            with suppress(OSError):  # the process has ended
+                if os.getpgid(process) == self.process.pid:
+                    _wait_for_end(process)
         self._watcher.kill()
         self._watcher.wait()
         self._pipe.close()
 
 
-def _runs(group: int) -> bool:
-    """Whether a process of the group has not ended. A process that ended and that nobody asked about, has."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
+def _wait_for_end(process: int) -> None:
+    """Wait at most ten seconds until all threads of any process have ended. That it is a zombie is not enough: its
+    first thread is one as soon as it has ended, while others may still hold the files."""
+    end = os.pidfd_open(process)
+    try:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        poll.poll(10_000)
+    finally:
+        os.close(end)

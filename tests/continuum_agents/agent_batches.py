@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_server.ports import hold_port
+from continuum_server.server_config import ServerError
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
@@ -142,3 +144,11 @@ def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
         assert batch is None or batch.process.poll() is None, batch.wait()
         time.sleep(0.1)
     raise AssertionError("it never came to that")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server can be started on the port."""
+    with suppress(ServerError):
+        hold_port("127.0.0.1", port).close()
+        return True
+    return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, events_of, second_turns, wait_for
+from agent_batches import Batch, events_of, is_free, second_turns, wait_for
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.ports import hold_port
@@ -227,6 +227,7 @@ def test_a_program_outlives_its_server(
             batch = ask(first.server.url, out, "0:1", "--web", str(file))
             wait_for(lambda: entry(0) in second_turns(out), batch)
             first.server.kill()  # before the patient page is there
+        wait_for(lambda: is_free(config["port"]), batch)
         with live(tmp_path / "second", **config) as second:
             status, said = batch.wait()
             assert status == 0, said

@@ -78,10 +78,12 @@ def test_killing_reaches_what_it_started(tmp_path: Path) -> None:
 
 
 LISTENS = """
-import os, socket, sys
+import os, socket, sys, threading, time
 listening = socket.create_server(("127.0.0.1", 0))
 read, write = os.pipe()
 if os.fork() == 0:
+    for _ in range(8):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
     held = bytearray(1 << 29)
     held[::4096] = b"x" * len(held[::4096])  # memory whose release takes the system a while
     os.write(write, b"x")
