@@ -103,7 +103,7 @@ def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(emulated: Live) -> N
     stop = text[len(text) // 2 :][:6]
     body = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 600}}
     ask = emulated.client.completions.create
-    first: Any = ask(model=emulated.model, prompt=prompt, max_tokens=60, stop=[stop], extra_body=body)
+    first: Any = ask(model=emulated.model, prompt=prompt, max_tokens=3000, stop=[stop], extra_body=body)
     assert first.choices[0].finish_reason == "stop"
     assert emulated.wait_for(lambda: program in emulated.pins())
     assert emulated.wait_for(lambda: endings(emulated.events(program)) == ["length", "stop"])
