@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def inherited(self) -> bool:
-        """Whether a different task or thread entered the program. The current one then has a copy of its context."""
+        """Whether the current task or thread inherited the program from the one that entered it."""
         return self._worker() is not _worker()
 
     def counts(self, stack: set[FrameType]) -> bool:

@@ -218,7 +218,7 @@ class Program:
         self._hint({name: check_counts(value, name) for name, value in counts.items() if value is not None})
 
     def kv_ttl(self, seconds: float) -> None:
-        """Ask the server to pin the KV cache for a given time after the next call. ``static-ttl`` reads this.
+        """Ask the server to pin the KV cache for a given time after the next call. Policies that pin KV read this.
 
         Raises:
             InvalidTag: a number that cannot be sent.

@@ -104,8 +104,11 @@ class BoundProcess:
 
 
 def _wait_for_end(process: int) -> None:
-    """Wait at most ten seconds until all threads of any process have ended. That it is a zombie is not enough: its
-    first thread is one as soon as it has ended, while others may still hold the files."""
+    """Wait until all threads of a process have ended, but at most ten seconds. The process need not be a child.
+
+    The process's state does not say this: it is "zombie" as soon as the first thread has ended, and other threads may
+    still hold the files.
+    """
     end = os.pidfd_open(process)
     try:
         poll = select.poll()

@@ -291,12 +291,13 @@ class _Wisher:
 class Wishes:
     """Holds for which clients ask (``kv_ttl_s``).
 
-    The difference to the policy's hold is granted in proportion to the trust above one half: nothing at 0.5, all at 1.
-    So the first wish of a client is granted in full, and further wishes only when earlier ones have come true. When the
-    program returns, its wish counts as kept if the hold has cost less than the policy's own would have, and as broken
-    if it has cost more. A wish for a longer hold than the policy's counts as broken until then.
+    With trust t, the KV is held for ``own + max(0, 2 t - 1) * (wish - own)``: as long as the policy chose if t is at
+    most 0.5, and as long as the client asks if t is 1. A client's first wish has trust 1. When the program returns, the
+    costs of the client's hold and of the policy's hold are compared (``cost_s``). If the client's hold costs less,
+    the trust rises; if it costs more, the trust falls. After a wish for a longer hold than the policy's, the trust is
+    lower until the program returns.
 
-    Where the policy knows no break-even time, a wish for a shorter hold is granted in full and not judged.
+    If the policy knows no break-even time, a shorter hold than the policy's is always granted.
     """
 
     FIRST = 1.0

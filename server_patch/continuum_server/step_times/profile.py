@@ -80,7 +80,7 @@ class Profile:
     """The content of a profile file. Only ``prefill`` is required."""
 
     source: str = ""
-    """The table, or the description of the server, from which the times come. Default: the path of the file."""
+    """Where the times come from: a table, or a description of the measured server. Default: the path of the file."""
     model: str = "unknown"
     created: str = ""
     prefill_points: tuple[PrefillPoint, ...] = ()

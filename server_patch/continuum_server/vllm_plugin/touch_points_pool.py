@@ -1,8 +1,8 @@
 """vLLM's block pool, prefix lookup and growth of an answer with shorter inner loops, for the virtual engine.
 
-For each block that vLLM looks up, allocates or caches, and for each token of an answer, it makes several calls. Most of
-them serve cases that do not occur with one engine and a model that uses full attention in every layer. This module
-omits these calls for such a model. It allocates, caches and evicts the same blocks in the same order as vLLM, which
+vLLM makes several calls for each block that it looks up, allocates or caches, and for each token that it appends to an
+answer. Most of these calls do nothing if there is one engine and the model uses full attention in every layer. For such
+a model this module omits them. It allocates, caches and evicts the same blocks in the same order as vLLM, which
 ``tests/continuum_server/test_block_pool.py`` checks. A server always runs vLLM's own code.
 """
 
@@ -50,11 +50,10 @@ def shorten_loops(scheduler: Scheduler) -> None:
 def append_output(
     scheduler: Scheduler, request: Request, new_token_ids: list[int], **stale: Any
 ) -> tuple[list[int], bool]:
-    """Append a step's tokens to the answer; return them, and whether the answer has ended.
+    """Append new tokens to the request's output. Return the tokens, and whether the request has ended.
 
-    vLLM appends them one by one, and after each one it hashes full blocks and checks whether the answer ends. Requests
-    of the virtual engine end only at a length, so all tokens before the one that can end the answer are appended at
-    once.
+    vLLM appends tokens one by one. After each token it hashes full blocks and checks whether the request ends. In the
+    virtual engine a request ends only at its maximum length, so this function appends all tokens but the last at once.
     """
     most = min(request.max_tokens - request.num_output_tokens, scheduler.max_model_len - request.num_tokens)
     if 1 < len(new_token_ids) <= most:
@@ -76,8 +75,8 @@ class Found:
 class ShortLookup(UnitaryKVCacheCoordinator):
     """The lookup of a prompt's longest cached prefix, in whole blocks.
 
-    Most prompts are looked up again: a waiting request at each step, and a program's context in the next turn. Of the
-    blocks found before, those that still have their hashes are not looked up.
+    Most prompts are looked up several times: a waiting request at each step, and a program's context in the next turn.
+    A lookup therefore begins at the first block whose hash has changed since the last lookup of the prompt.
     """
 
     found: Lru[Any, Found]
@@ -99,7 +98,7 @@ class ShortLookup(UnitaryKVCacheCoordinator):
 
 
 def _unchanged(blocks: list[KVCacheBlock], block_hashes: Any) -> list[KVCacheBlock]:
-    """The blocks up to the first that does not have the hash at its place."""
+    """Return the leading blocks that still have the prompt's hashes."""
     now = [block._block_hash for block in blocks]
     if now == block_hashes[: len(now)]:
         return blocks
