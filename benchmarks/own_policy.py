@@ -12,8 +12,6 @@ options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_ti
 and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
-"history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
-learned.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
@@ -35,14 +33,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
-from continuum_bench.workload.load import LoadedTrace
-from continuum_bench.workload.workload import Workload, load_workload
+from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.program_table import Guards
-from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
@@ -62,9 +57,8 @@ A_THIRD = hint_error("adversarial:0.3334")
 """The programs that tell the truth under this setting are compared in every arm, in the column ``honest``."""
 BESIDE = ("jct", "p95", "honest", "wall")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
-OF_THE_REPEATS = ("history", "repeats")
 OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
-OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_CELL = (*OF_ITSELF, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -75,20 +69,12 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
     arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
-    if has_repeats(cell):
-        played = repeats.programs_of(cell, seed)[1]
-        workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
-    else:
-        workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)
     ]
-
-
-def has_repeats(cell: dict[str, Any]) -> bool:
-    return any(name in cell for name in OF_THE_REPEATS)
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
@@ -120,9 +106,6 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
-    chosen = engine.scheduler.table.policy
-    if has_repeats(cell) and isinstance(chosen, WorkingSet):
-        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0], config.block_size)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")

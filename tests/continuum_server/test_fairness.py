@@ -13,7 +13,7 @@ import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards
 from fairness_bench import honest_times_s
-from fairness_rows import FRESH, PROGRAMS, ROWS
+from fairness_rows import FRESH, PROGRAMS, ROWS, invented
 
 NEAR_FRESH = ("working-set", "continuum", "program-fcfs")
 """Policies under which no row may slow honest programs down more than twice as much as fresh ids do."""
@@ -45,6 +45,17 @@ def test_no_row_is_twice_as_slow_as_fresh_ids(policy: str, row: str) -> None:
     fresh_s = beside_fresh_ids_s(policy)
     times_s = honest_times_s(ROWS[row][0], policy, limit_s=3 * fresh_s)
     assert len(times_s) == PROGRAMS, f"{len(times_s)} of {PROGRAMS} over in {3 * fresh_s:.0f} s"
+    assert mean(times_s) <= 2 * fresh_s
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "policy", [NEAR_FRESH[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NEAR_FRESH[1:])]
+)
+def test_no_invented_row_is_twice_as_slow_as_fresh_ids(policy: str, seed: int) -> None:
+    fresh_s = beside_fresh_ids_s(policy)
+    times_s = honest_times_s(invented(seed), policy, limit_s=3 * fresh_s)
+    assert len(times_s) == PROGRAMS
     assert mean(times_s) <= 2 * fresh_s
 
 

@@ -270,9 +270,7 @@ def test_a_long_program_goes_out_between_turns_for_a_short_one() -> None:
     """Two long ones fill the pool when short ones come: who knows what is left makes them wait."""
     jobs = [Job(program(f"long{i}", turns=12, new=60, output=20, tool_s=0.01), 0.0) for i in range(2)]
     jobs += [Job(program(f"short{i}", turns=1, new=300, output=8), 1.0) for i in range(4)]
-    blind, foreseeing = (
-        play(jobs, policy, {"memory_worth": 0.5}, blocks=64) for policy in ("working-set", "oracle-working-set")
-    )
+    blind, foreseeing = (play(jobs, policy, {}, blocks=64) for policy in ("working-set", "oracle-working-set"))
     check_every_program(foreseeing, jobs)
     assert mean_jct(foreseeing) < 0.7 * mean_jct(blind)
     assert {event.program_id[:5] for event in foreseeing.of("finish")[:14]} == {"short", "long0", "long1"}

@@ -244,8 +244,16 @@ def test_hints_of_an_in_process_caller_are_read_and_xargs_outweigh_them(monkeypa
         arrived(self, request)
 
     monkeypatch.setattr(ForeseeingScheduler, "add_request", add_request)
-    played = play([Job(program("p", turns=3), 0.0)], "static-ttl", {"ttl_s": 2.0})
-    assert [event.ttl_s for event in played.of("pin")] == [7.0, 3.0]
+    asked: list[float] = []
+    finished = ProgramTable.finish
+
+    def finish(self: Any, turn: Any, *rest: Any) -> Any:
+        asked.append(turn.soft_hold_s)
+        return finished(self, turn, *rest)
+
+    monkeypatch.setattr(ProgramTable, "finish", finish)
+    play([Job(program("p", turns=3), 0.0)], "static-ttl", {"ttl_s": 2.0})
+    assert asked == [7.0, 3.0, 7.0]
 
 
 def test_a_dying_engine_aborts_in_the_order_of_arrival() -> None:

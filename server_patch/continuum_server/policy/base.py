@@ -97,8 +97,8 @@ class Policy:
     """True: ``Step.batch_tokens`` is set, which takes a loop over all running requests."""
     preempts: ClassVar[bool] = False
     """True: ``preemption_victims`` is called when the first waiting request does not fit. Requires ``steps``."""
-    holds: ClassVar[bool] = False
-    """True: a client may ask for another hold than the policy's (``kv_ttl_s``)."""
+    soft_holds: ClassVar[bool] = True
+    """Whether a client may ask to keep KV that nobody else wants (``kv_ttl_s``)."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins a waiting request may release, unless the operator's guards override it."""
     oracle: Oracle | None = None
@@ -135,9 +135,6 @@ class Policy:
     def turn_finished(self, finish: TurnFinish) -> Hold:
         """Return how long to hold the KV of a turn that finished. Not called for the last turn of a program."""
         return NO_HOLD
-
-    def hold_changed(self, turn: TurnState, hold_s: float, now_s: float) -> None:
-        """The turn's KV is held for ``hold_s`` from now on instead, because its client asked for it."""
 
     def turn_lost(self, turn: TurnState) -> None:
         """A turn was aborted, failed, or its client disconnected."""

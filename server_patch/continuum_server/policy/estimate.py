@@ -47,11 +47,6 @@ def cold_start_ttl(gain_s: float) -> float:
     return math.log(gain_s) if gain_s > 1.0 else 0.0
 
 
-def cold_start_cost(gain_s: float, ttl_s: float) -> float:
-    """Return the expected cost of a TTL for tool times ~ Exp(mean 1 s): the TTL plus P(tool takes longer) * gain."""
-    return ttl_s + math.exp(-ttl_s) * gain_s
-
-
 class QueueDelay:
     """The papers' T: mean queueing delay of the last ``window`` returning turns whose KV was evicted. 0 at first."""
 
@@ -145,7 +140,6 @@ class Footprints:
         limit_tokens: float,
         own: Sequence[int] | None = None,
         together_tokens: int | None = None,
-        finals: Sequence[float] | None = None,
     ) -> float:
         """Return the share of the last program's growth during which all contexts exceed ``limit_tokens`` together.
 
@@ -156,11 +150,9 @@ class Footprints:
             contexts: tokens of each program.
             own: each program's tokens that it shares with no other program, which leave memory with it. None: all.
             together_tokens: tokens of all programs, shared tokens counted once. None: the sum of ``contexts``.
-            finals: expected final context of each program. None: ``final_tokens``.
         """
         leaving = contexts if own is None else own
-        ends = [self.final_tokens(tokens) for tokens in contexts] if finals is None else finals
-        growths = [end - tokens for end, tokens in zip(ends, contexts, strict=True)]
+        growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
         way, left = growths[-1], len(growths)
         together = float(sum(contexts) if together_tokens is None else together_tokens)
         if way <= 0.0:

@@ -15,8 +15,9 @@ class ProgramState:
     """Unique among all programs. Several programs may have the same ``name`` (``policy.programs``)."""
     arrival_s: float
     """When its first request arrived."""
-    sequence: int
-    """Number of its first request among all requests in order of arrival: program order, without ties."""
+    sequence: float
+    """Its position in program order: the number of its first request among all requests in order of arrival. A program
+    that returns with only a part of its last prompt moves back (``programs.Kept``)."""
     name: str = ""
     """The program id that the client sent, as records contain it."""
     namespace: str | None = None
@@ -25,8 +26,8 @@ class ProgramState:
     """``name`` and ``namespace`` as one key."""
     turns_arrived: int = 0
     turns_finished: int = 0
-    in_engine: list[TurnState] = field(default_factory=list)
-    """The program's turns that wait or run."""
+    turn: TurnState | None = None
+    """The program's turn that waits or runs. A program never has two."""
     last_finish_s: float | None = None
     last_tool: str | None = None
     context_tokens: int = 0
@@ -46,33 +47,19 @@ class ProgramState:
     """Number of requests in the engine of all programs whose root this program is, its own included."""
     last_prompt_tokens: int = 0
     """Prompt tokens of the turn that arrived last."""
-    mark: tuple[int, Hashable] | None = None
-    """Index and hash of a block of that prompt. Only a prompt that contains this block continues the program."""
+    marks: Sequence[tuple[int, Hashable]] = ()
+    """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
     shared_blocks: int | None = None
     """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
     None: no turn was scheduled yet."""
     policy_state: object = None
     """The policy's own data about this program."""
-    told: object = None
-    """Data of ``hints.Predictions`` about the program's predictions."""
-    wisher: object = None
-    """Data of ``hints.Wishes`` about the program's wishes."""
+    prediction: object = None
+    """The prediction of the program's tool time that ``hints.Predictions`` will judge."""
 
     @property
     def root(self) -> ProgramState:
         return self.family or self
-
-    @property
-    def requests_in_engine(self) -> int:
-        return len(self.in_engine)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range that a client gives. Both ends are equal if the client gives a single number."""
-
-    low: float
-    high: float
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +79,8 @@ class TurnState:
     """The tool that the client expects to run after this turn."""
     tool_hint_s: float | None = None
     tool_hint_p90_s: float | None = None
-    ttl_wish_s: float | None = None
+    soft_hold_s: float = 0.0
+    """How long the client asks to keep the KV after this turn, if nobody else wants the memory (``kv_ttl_s``)."""
     this_func_call: str | None = None
     ran: str | None = None
     """The tool that ran before this turn, according to the client."""
@@ -133,12 +121,10 @@ class TurnState:
     """The turn's id from the client. A retry has the same id."""
     prompt: Hashable = None
     """A value that is equal for equal prompts."""
-    task: str | None = None
-    """Name of the task that the program does. Every run of the task has the same name. None: unknown."""
-    remaining_turns: Span | None = None
-    """Number of turns that the client expects after this turn."""
-    remaining_tokens: Span | None = None
-    """Number of tokens that the client expects these turns to generate."""
+    kept_share: float = 1.0
+    """Share of its program's last prompt that it repeats (``programs.Kept``)."""
+    repeated_tokens: int = 0
+    """Number of its first prompt tokens that certainly were in the program's last prompt too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +135,8 @@ class TurnStart:
     now_s: float
     hit_tokens: int
     kv_was_evicted: bool
-    """Part of the previous turn's prompt was no longer in GPU memory. The previous output does not count, because many
-    agents remove the reasoning from their history."""
+    """A part of the prompt that the program's previous prompt had too was no longer in GPU memory. Only prompts are
+    compared, because many agents remove the reasoning of their answers from the history."""
     kv_was_lost: bool = False
     """``kv_was_evicted``, and no tier had the missing part either."""
     reloaded_tokens: int = 0
@@ -196,8 +182,8 @@ class Hold:
     """The estimated queueing delay, if the policy used one. For records."""
     eta: float | None = None
     """The memoryfulness, if the policy used it. For records."""
-    worth_s: float | None = None
-    """The break-even time of the hold; None: the policy does not compute it."""
+    soft_s: float = 0.0
+    """Seconds after the turn until which the KV is kept as long as nobody else wants the memory (a soft hold)."""
 
 
 NO_HOLD = Hold(0.0)

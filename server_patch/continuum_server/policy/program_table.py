@@ -9,17 +9,26 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Annotated, Literal
 
-from continuum_server.policy.base import Policy, Rank, Yielding
+from continuum_server.policy.base import Policy, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
-from continuum_server.policy.facts import Hold, Orders, ProgramState, Step, Stored, TurnFinish, TurnStart, TurnState
-from continuum_server.policy.hints import Wishes
+from continuum_server.policy.facts import (
+    NO_HOLD,
+    Hold,
+    Orders,
+    ProgramState,
+    Step,
+    Stored,
+    TurnFinish,
+    TurnStart,
+    TurnState,
+)
 from continuum_server.policy.limits import Count, Range, check_fields
-from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, mark_of
+from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, kept_of, marks_of
 from continuum_server.policy.tool_statistics import told
 
 PinsYieldTo = Literal["policy", Yielding]
@@ -66,6 +75,8 @@ class Pin:
     """Tokens in its blocks, shared or not."""
     blocks: Sequence[Hashable] = ()
     client: str = ""
+    soft_until_s: float = -math.inf
+    """Until when the KV is kept as a soft hold after the deadline."""
 
 
 class ProgramTable:
@@ -81,6 +92,8 @@ class ProgramTable:
         self.guards = guards
         self.pins: dict[str, Pin] = {}
         """Each program's pin, by ``ProgramState.program_id``."""
+        self.soft: dict[str, Pin] = {}
+        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory."""
         self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
@@ -90,9 +103,9 @@ class ProgramTable:
         """Waiting turns by request id, in the order in which they began to wait."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         self._sequence = 0
+        self._ties = count()
         self._acts_soon = False
         self._pins_of_client: Counter[str] = Counter()
-        self._wishes = Wishes()
 
     # ------------------------------------------------------------------------------------ turns
 
@@ -109,7 +122,7 @@ class ProgramTable:
         if program is None:
             program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
             for idle in self._programs.superfluous(program):
-                if not idle.requests_in_engine and idle.program_id not in self.pins and idle is not program:
+                if idle.turn is None and not self.holds(idle) and idle is not program:
                     self._forget(idle)
         return program
 
@@ -138,17 +151,28 @@ class ProgramTable:
         turn.index, again = self._programs.note_busy(program, turn.turn_id, turn.prompt)
         if again:  # no tool ran since its last finish
             program.last_finish_s = None
+        if program.turns_arrived:
+            self._compare(turn, now_s)
         program.turns_arrived += 1
-        program.in_engine.append(turn)
+        program.turn = turn
         program.root.family_requests += 1
         program.last_prompt_tokens = turn.prompt_tokens
-        self._wishes.returned(program, now_s)
-        program.mark = mark_of(turn.blocks, program.shared_blocks or 0)
+        program.marks = marks_of(turn.blocks, program.shared_blocks or 0)
         self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the gap has ended
         self.act_soon()
+
+    def _compare(self, turn: TurnState, now_s: float) -> None:
+        """Note how much of the last prompt the turn repeats. The program keeps this share of its seniority."""
+        program = turn.program
+        kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
+        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.block_size
+        turn.repeated_tokens = min(known, program.prompt_tokens)
+        turn.kept_share = kept.share
+        program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
+        program.sequence += (1.0 - kept.share) * (turn.sequence - program.sequence)
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -174,12 +198,11 @@ class ProgramTable:
         turn.running, turn.since_s = True, now_s
         if program.shared_blocks is None:
             program.shared_blocks = hit_tokens // block_size
-            program.mark = mark_of(turn.blocks, program.shared_blocks)
+            program.marks = marks_of(turn.blocks, program.shared_blocks)
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
-        repeated = min(program.prompt_tokens, turn.prompt_tokens)
-        enough = (repeated // block_size - 1) * block_size
+        enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
         self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reloaded_tokens, reload_s))
         return True
@@ -202,7 +225,7 @@ class ProgramTable:
         stored: Stored | None = None,
         blocks: Callable[[], Sequence[Hashable]] = tuple,
     ) -> Hold | None:
-        """Note that the turn finished. Return how long to hold its KV; None: not at all.
+        """Note that the turn finished. Return how to hold its KV; None: not at all.
 
         Args:
             blocks: returns identities of the blocks that a hold would keep. A block that two programs share has the
@@ -224,9 +247,11 @@ class ProgramTable:
             tool = told(turn.tool_hint, program)
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
-        if turn.ttl_wish_s is None or not self.policy.holds:
-            return self._allow(hold, blocks, turn.client)
-        return self._wished(turn, now_s, hold, blocks)
+        allowed = self._allow(hold, blocks, turn.client)
+        soft_s = min(turn.soft_hold_s, self.guards.max_ttl_s)
+        if soft_s <= (allowed or NO_HOLD).ttl_s or not self.policy.soft_holds:
+            return allowed
+        return replace(allowed or NO_HOLD, soft_s=soft_s)
 
     def abort(self, turn: TurnState) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
@@ -246,7 +271,7 @@ class ProgramTable:
 
     def end_program(self, program: ProgramState) -> None:
         """Note that the program has ended, because its client said that no turn follows."""
-        if not program.requests_in_engine and not program.ended:
+        if program.turn is None and not program.ended:
             self._end_program(program)
 
     def _leave(self, turn: TurnState) -> ProgramState:
@@ -254,15 +279,13 @@ class ProgramTable:
         del self._turns[turn.request_id]
         self._waiting.pop(turn.request_id, None)
         turn.gone = True
-        program.in_engine.remove(turn)
+        program.turn = None
         program.root.family_requests -= 1
-        if not program.in_engine:
-            self._programs.note_idle(program)
+        self._programs.note_idle(program)
         self.act_soon()
         return program
 
     def _end_program(self, program: ProgramState) -> None:
-        self._wishes.ended(program)
         self._forget(program)
         self.policy.program_finished(program)
 
@@ -309,18 +332,6 @@ class ProgramTable:
 
     # ------------------------------------------------------------------------------------- pins
 
-    def _wished(
-        self, turn: TurnState, now_s: float, own: Hold, blocks: Callable[[], Sequence[Hashable]]
-    ) -> Hold | None:
-        """Return the hold for a turn whose client asks for one. Trust in the client and the guards limit it."""
-        wish_s, own_s = (min(seconds, self.guards.max_ttl_s) for seconds in (turn.ttl_wish_s or 0.0, own.ttl_s))
-        hold = replace(own, ttl_s=self._wishes.granted_s(turn.program, wish_s, own_s, own.worth_s, now_s))
-        allowed = self._allow(hold, blocks, turn.client)
-        ttl_s = allowed.ttl_s if allowed is not None else 0.0
-        if ttl_s != own.ttl_s and (allowed is not None or hold.ttl_s < own.ttl_s):
-            self.policy.hold_changed(turn, ttl_s, now_s)
-        return allowed
-
     def _allow(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
         """Return the hold, limited by the guards; None: no hold."""
         ttl_s = min(hold.ttl_s, self.guards.max_ttl_s)
@@ -334,17 +345,37 @@ class ProgramTable:
             return None
         return hold if ttl_s == hold.ttl_s else replace(hold, ttl_s=ttl_s)
 
-    def pin(self, turn: TurnState, now_s: float, ttl_s: float, blocks: Sequence[Hashable]) -> Pin:
-        """Add a pin for these blocks, which the scheduler holds. The program must not have a pin."""
+    def pin(self, turn: TurnState, now_s: float, hold: Hold, blocks: Sequence[Hashable]) -> Pin:
+        """Add a pin or a soft hold for these blocks, which the scheduler holds. The program must have neither."""
         tokens = len(blocks) * self.block_size
-        pin = Pin(turn.program, turn.index, now_s, now_s + ttl_s, tokens, blocks, turn.client or "")
+        soft_until_s = now_s + hold.soft_s
+        pin = Pin(turn.program, turn.index, now_s, now_s + hold.ttl_s, tokens, blocks, turn.client or "", soft_until_s)
+        if hold.ttl_s <= 0.0:
+            self.soften(pin)
+            return pin
         self._pins_of_client[pin.client] += 1
         self.pins[turn.program.program_id] = pin
         self._pinned.add(blocks)
-        heapq.heappush(self._deadlines, (pin.deadline_s, turn.sequence, pin))
+        heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
         return pin
 
+    def soften(self, pin: Pin) -> None:
+        """Continue a hold whose pin has ended as a soft hold."""
+        self.soft[pin.program.program_id] = pin
+        pin.deadline_s = pin.soft_until_s
+        heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
+
+    def soft_victims(self) -> list[Pin]:
+        """Return all soft holds in the order in which they are released: the least recently used first."""
+        return sorted(self.soft.values(), key=lambda pin: pin.since_s)
+
+    def holds(self, program: ProgramState) -> bool:
+        """Whether the program's KV is held, by a pin or softly."""
+        return program.program_id in self.pins or program.program_id in self.soft
+
     def unpin(self, program_id: str) -> Pin | None:
+        """End the program's pin or its soft hold. Return its pin."""
+        self.soft.pop(program_id, None)
         pin = self.pins.pop(program_id, None)
         if pin is not None:
             self._pinned.remove(pin.blocks)
@@ -363,19 +394,23 @@ class ProgramTable:
         return len(self._pinned) * self.block_size
 
     def expired(self, now_s: float) -> list[Pin]:
-        """Return the pins past their deadline. A pin whose program is queued again outlives its deadline."""
+        """Return the pins and soft holds past their deadline. None expires while its program has a request."""
         out: list[Pin] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_s:
             pin = heapq.heappop(deadlines)[2]
-            if self.pins.get(pin.program.program_id) is pin and not pin.program.requests_in_engine:
+            if self._is_current(pin) and pin.program.turn is None:
                 out.append(pin)
         return out
+
+    def _is_current(self, pin: Pin) -> bool:
+        program_id = pin.program.program_id
+        return self.pins.get(program_id) is pin or self.soft.get(program_id) is pin
 
     def _next_expiry_s(self) -> float | None:
         """Return the earliest time after which ``expired`` may return another pin."""
         deadlines = self._deadlines
-        while deadlines and self.pins.get(deadlines[0][2].program.program_id) is not deadlines[0][2]:
+        while deadlines and not self._is_current(deadlines[0][2]):
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
@@ -384,8 +419,8 @@ class ProgramTable:
         chosen = self.guards.pins_yield_to
         return self.policy.pins_yield_to if chosen == "policy" else chosen
 
-    def victims(self, asker: TurnState, must_free: bool) -> Iterator[Pin]:
-        """Yield the pins that may be released so that ``asker`` fits, in the order in which they are released.
+    def victims(self, asker: TurnState, must_free: bool) -> list[Pin]:
+        """Return the pins that may be released so that ``asker`` fits, in the order in which they are released.
 
         Args:
             asker: the turn that does not fit.
@@ -393,17 +428,12 @@ class ProgramTable:
         """
         allowed = "anyone" if must_free or asker.overdue else self._yielding
         if allowed == "never" or not self.pins:
-            return
-        own = asker.program.program_id
-        ranked: list[tuple[Rank, str]] = [
-            (self.policy.victim_rank(pin.program), program_id)
-            for program_id, pin in self.pins.items()
-            if program_id != own
-        ]
+            return []
+        pins = [pin for pin in self.pins.values() if pin.program is not asker.program]
+        if allowed == "waiting":
+            pins = [pin for pin in pins if pin.program.turn is not None]
+        ranked = [(self.policy.victim_rank(pin.program), pin.program.program_id) for pin in pins]
         if allowed != "anyone":
             limit = self.policy.victim_rank(asker.program)
             ranked = [(rank, program_id) for rank, program_id in ranked if rank < limit]
-        if allowed == "waiting":
-            ranked = [(rank, name) for rank, name in ranked if self.pins[name].program.requests_in_engine > 0]
-        for _, program_id in sorted(ranked):
-            yield self.pins[program_id]
+        return [self.pins[program_id] for _, program_id in sorted(ranked)]

@@ -4,6 +4,9 @@ A request continues a program with its id under two conditions. First, its promp
 own part of the last prompt. A prefix that other programs had too, such as a system prompt, is not the program's own.
 Second, no request of that program is in the engine. Any other request begins a new program, as if its id were new. So a
 client gains nothing if it shares an id or uses an old one again (docs/server/promises.md).
+
+A program keeps as much of its seniority as it keeps of its prompt: one that repeats three quarters of its own part is
+from then on three quarters as old as before. At seven eighths or more it keeps all of it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 
 from continuum_server.policy.facts import ProgramState
 
@@ -120,8 +124,9 @@ class Programs:
     def find(self, program_id: str, prompt: Prompt, namespace: str | None = None) -> ProgramState | None:
         """Return the program that a request with this id and prompt continues; None: it begins a new program."""
         named = self._ids.get(_id_key(program_id, namespace))
-        continued = [program for program in named.idle.values() if continues(program, prompt)] if named else []
-        return max(continued, key=lambda program: (program.mark or (-1, None))[0], default=None)
+        idle = [(kept_of(program, prompt), program) for program in named.idle.values()] if named else []
+        continued = [(kept.blocks, program) for kept, program in idle if kept.share > 0.0]
+        return max(continued, key=itemgetter(0))[1] if continued else None
 
     def add(
         self, program_id: str, now_s: float, sequence: int, parent_id: str | None = None, namespace: str | None = None
@@ -189,23 +194,43 @@ class Programs:
         return beside + list(islice(self._programs.values(), max(0, len(self._programs) - self._limit)))
 
 
-def continues(program: ProgramState, prompt: Prompt) -> bool:
-    """Whether the prompt continues the program's last prompt."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How much of a program's last prompt another prompt repeats."""
+
+    share: float
+    """Share of the program's own part that it repeats: 0 (less than half: it begins a new program), or 0.5 to 1."""
+    blocks: int
+    """Number of leading blocks that it certainly repeats; -1: unknown."""
+
+
+EIGHTHS = (8, 7, 6, 5, 4)
+"""The marks of a prompt stand at these eighths of the program's own part."""
+
+
+def kept_of(program: ProgramState, prompt: Prompt) -> Kept:
+    """Return how much of the program's last prompt ``prompt`` repeats."""
     if prompt.blocks is None:
-        return True
-    if program.mark is None:  # its last prompt did not fill a block
-        return prompt.tokens > program.last_prompt_tokens
-    index, block = program.mark
-    return index < len(prompt.blocks) and prompt.blocks[index] == block
+        return Kept(1.0, -1)
+    if not program.marks:  # its last prompt did not fill a block
+        return Kept(float(prompt.tokens > program.last_prompt_tokens), 0)
+    for eighths, (index, block) in zip(EIGHTHS, program.marks, strict=True):
+        if index < len(prompt.blocks) and prompt.blocks[index] == block:
+            return Kept(1.0 if eighths >= 7 else eighths / 8, index + 1)
+    return Kept(0.0, 0)
 
 
-def mark_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[int, Hashable] | None:
-    """Return the block that a prompt must contain to continue this one: the middle of the blocks not shared."""
+def marks_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[tuple[int, Hashable], ...]:
+    """Return the blocks, with their indices, by which a later prompt is compared with this one: the last one first.
+
+    A block's hash identifies the whole prefix up to the block, so a prompt with the same block there repeats all of it.
+    """
     if not blocks:
-        return None
+        return ()
     last = len(blocks) - 1
-    index = min(last, shared_blocks + max(0, last - shared_blocks) // 2)
-    return index, blocks[index]
+    own = max(0, last - shared_blocks)
+    indices = [min(last, shared_blocks + own * eighths // 8) for eighths in EIGHTHS]
+    return tuple((index, blocks[index]) for index in indices)
 
 
 def name_of(program_id: str, namespace: str | None) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from continuum_server.policy.estimate import Memoryfulness, Moments
 from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.lru import Lru
-from continuum_server.policy.tasks import Tasks, merge_tasks
 from continuum_server.policy.tool_times import ToolTimes
 
 SCHEMA, VERSION = "continuum-tool-statistics", 1
@@ -151,22 +150,6 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
     memory.from_json(data.get("program_lengths", {}))
 
 
-def with_tasks(tasks: Tasks) -> dict[str, Any]:
-    """Return the statistics of a policy that learns the sizes of tasks as JSON, which is empty if there are none."""
-    return {**merge_statistics([]), "tasks": tasks.to_json()} if len(tasks) else {}
-
-
-def read_tasks(data: Mapping[str, Any], tasks: Tasks) -> None:
-    """Add the exported sizes of tasks, if there are any.
-
-    Raises:
-        ValueError: ``data`` has another form or version.
-    """
-    _check_version(data)
-    if "tasks" in data:
-        tasks.from_json(data["tasks"])
-
-
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the statistics of several runs. Recent times alternate between runs, so a window keeps some of each run.
 
@@ -182,14 +165,12 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for run in runs:
         lengths.from_json(run.get("program_lengths", {}))
     merged = _merge_times(run["all"] for run in runs)
-    of_tasks = [run["tasks"] for run in runs if "tasks" in run]
     return {
         "schema": SCHEMA,
         "version": VERSION,
         "all": merged,
         "tools": tools,
         "program_lengths": lengths.to_json(),
-        **({"tasks": merge_tasks(of_tasks)} if of_tasks else {}),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
 from itertools import accumulate
 from typing import ClassVar
 
@@ -43,10 +42,6 @@ class ToolTimes:
         values = [rank * gain_per_sample - tau for rank, tau in enumerate(taus, 1)]
         best = max(values, default=0.0)
         return taus[values.index(best)] if best > 0.0 else 0.0
-
-    def cost(self, gain_s: float, ttl_s: float) -> float:
-        """Return the expected cost of a TTL: the TTL plus P(tool takes longer) * gain."""
-        return ttl_s + (1.0 - bisect_right(self._sorted, ttl_s) / max(1, len(self._sorted))) * gain_s
 
 
 class AwayTimes:
@@ -87,12 +82,6 @@ class AwayTimes:
         costs += [sum_s + left * (tau + even_s) for sum_s, left, tau in zip(waited, later, taus, strict=True)]
         tau_s = (even_s, 0.0, *taus)[costs.index(min(costs))]
         return min(even_s, tau_s * self.MARGIN)
-
-    def cost(self, even_s: float) -> Callable[[float], float] | None:
-        """Return E[min(away, tau)] + P(away > tau) * even_s as a function of tau; None: too few samples."""
-        if len(self._recent) < self.ENOUGH:
-            return None
-        return lambda tau_s: self._cost(bisect_right(self._sorted, tau_s), tau_s + even_s) / len(self._sorted)
 
     def _cost(self, within: int, beyond_s: float) -> float:
         """Return the sum of the shortest ``within`` samples, plus ``beyond_s`` for each other sample."""

@@ -39,38 +39,62 @@ class HeldKv:
         self.blocks.clear()
 
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        """End a pin: release its blocks, remove it from the program table, and record an event."""
+        """End a pin or a soft hold: release its blocks, and remove it from the program table."""
+        self.forget(pin.program)
+        if self._scheduler.table.unpin(pin.program.program_id) is not None:
+            self._tell(pin, now_s, reason)
+
+    def _tell(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
+        """Record that a pin has ended."""
         scheduler, program = self._scheduler, pin.program
-        self.forget(program)
-        scheduler.table.unpin(program.program_id)
         scheduler.tell(SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens))
-        if reason != "hit":
-            scheduler.rank_again(program.in_engine)
+        if reason != "hit" and program.turn is not None:
+            scheduler.rank_again([program.turn])
 
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
-        """End the program's pin, if it has one."""
-        pin = self._scheduler.table.pins.get(program.program_id)
+        """End the program's pin or soft hold, if it has one."""
+        table, program_id = self._scheduler.table, program.program_id
+        pin = table.pins.get(program_id) or table.soft.get(program_id)
         if pin is not None:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
-        """End the pins that are past their deadline."""
-        if self.blocks:
-            for pin in self._scheduler.table.expired(now_s):
-                self.release(pin, now_s, "expired")
+        """End the pins and soft holds that are past their deadline."""
+        for pin in self._scheduler.table.expired(now_s) if self.blocks else ():
+            self.expire(pin, now_s)
+
+    def expire(self, pin: Pin, now_s: float) -> None:
+        """End a pin or a soft hold, because its time is over. A pin may continue as a soft hold."""
+        table = self._scheduler.table
+        if pin.soft_until_s > now_s and table.unpin(pin.program.program_id) is not None:
+            self._tell(pin, now_s, "expired")
+            table.soften(pin)
+            self.bound_soft_holds()
+        else:
+            self.release(pin, now_s, "expired")
 
     # ------------------------------------------------------------------------------- room for requests
 
+    def bound_soft_holds(self) -> None:
+        """Release soft holds, the least recently used first, until they keep no more blocks than are free."""
+        scheduler = self._scheduler
+        for pin in scheduler.table.soft_victims():
+            if sum(len(self.blocks[name]) for name in scheduler.table.soft) <= touch_points.free_block_count(scheduler):
+                return
+            self.release(pin, scheduler.clock(), "pressure")
+
     def making_room(self, allocate: touch_points.AllocateSlots) -> touch_points.AllocateSlots:
-        """Wrap ``allocate_slots``: if there is no room, pins are released and it is called again."""
+        """Wrap ``allocate_slots``: if there is no room, held KV is released and it is called again."""
         scheduler, run = self._scheduler, self._scheduler.wall.run
 
         def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
-            if blocks is None and self.blocks:
-                victims = run("choice of pins to release", None, self._victims, request, kwargs)
-                for pin in victims or ():
-                    run("release of a pin", None, self.release, pin, scheduler.clock(), "pressure")
+            for choose in (self._soft, self._victims):
+                if blocks is not None or not self.blocks:
+                    break
+                for pins in run("choice of KV to release", None, choose, request, kwargs) or ():
+                    for pin in pins:
+                        run("release of KV", None, self.release, pin, scheduler.clock(), "pressure")
                     blocks = allocate(request, *args, **kwargs)
                     if blocks is not None:
                         break
@@ -80,20 +104,25 @@ class HeldKv:
 
         return allocate_or_release
 
-    def _victims(self, request: Request, arguments: dict[str, Any]) -> Sequence[Pin]:
-        """Return the pins to release one by one until the request fits; none if it would not fit without any pin.
+    def _soft(self, request: Request, arguments: dict[str, Any]) -> Sequence[Sequence[Pin]]:
+        """Return the soft holds, to be released one by one until the request fits."""
+        return [[pin] for pin in self._scheduler.table.soft_victims()]
 
-        Pins must be released if vLLM would otherwise preempt this running request, or if no request runs.
+    def _victims(self, request: Request, arguments: dict[str, Any]) -> Sequence[Sequence[Pin]]:
+        """Return the pins to release, group by group, until the request fits.
+
+        If pins must be released, because vLLM would otherwise preempt this running request or because no request runs,
+        they are released one by one. Otherwise just enough are released together, or none if all are too few.
         """
         scheduler, table = self._scheduler, self._scheduler.table
         turn = table.turn(request.request_id)
         must = touch_points.is_running(request) or not (scheduler.running or touch_points.loads_in_flight(scheduler))
         if turn is None:  # the policy does not know this request: pins are released only if they must be
-            return list(table.pins.values()) if must else ()
-        victims = list(table.victims(turn, must))
-        return victims if must or self._would_fit(request, arguments, victims) else ()
-
-    def _would_fit(self, request: Request, arguments: dict[str, Any], victims: Sequence[Pin]) -> bool:
-        gain = touch_points.held_by_these_alone([self.blocks[pin.program.program_id] for pin in victims])
-        wanted = touch_points.blocks_wanted(self._scheduler, request, arguments)
-        return gain > 0 and touch_points.free_block_count(self._scheduler) + gain >= wanted
+            return [[pin] for pin in table.pins.values()] if must else ()
+        victims = table.victims(turn, must)
+        if must or not victims:
+            return [[pin] for pin in victims]
+        wanted = touch_points.blocks_wanted(scheduler, request, arguments)
+        missing = wanted - touch_points.free_block_count(scheduler)
+        enough = touch_points.holds_that_free([self.blocks[pin.program.program_id] for pin in victims], missing)
+        return [victims[:enough], *([pin] for pin in victims[enough:])] if enough else ()

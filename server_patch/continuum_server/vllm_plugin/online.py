@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
+from continuum_server.policy.program_table import Pin
 from continuum_server.policy.programs import name_of
 from continuum_server.recorder import EventRecorder
 from continuum_server.vllm_plugin import touch_points
@@ -130,17 +131,8 @@ class Online:
             "policy_options": self._settings.policy_options,
             "guards": asdict(table.guards),
             "now_s": now_s,
-            "pins": [
-                {
-                    "program_id": pin.program.name.removeprefix(name_of("", namespace)),
-                    "turn": pin.turn_index,
-                    "tokens": pin.tokens,
-                    "since_s": pin.since_s,
-                    "expires_in_s": pin.deadline_s - now_s,
-                }
-                for pin in table.pins.values()
-                if namespace is None or pin.program.namespace == namespace
-            ],
+            "pins": _rows(table.pins.values(), namespace, now_s),
+            "soft_holds": _rows(table.soft.values(), namespace, now_s),
             "pinned_tokens": table.pinned_tokens,
             "pinned_blocks": table.pinned_tokens // scheduler.block_size,
             "pinned_share": table.pinned_tokens / max(1, scheduler.kv_tokens),
@@ -186,3 +178,17 @@ class Online:
         path = self._settings.statistics_path
         rank = touch_points.data_parallel_rank(self._scheduler)
         return None if path is None else Path(f"{path}.rank{rank}" if rank else path)
+
+
+def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "program_id": pin.program.name.removeprefix(name_of("", namespace)),
+            "turn": pin.turn_index,
+            "tokens": pin.tokens,
+            "since_s": pin.since_s,
+            "expires_in_s": pin.deadline_s - now_s,
+        }
+        for pin in pins
+        if namespace is None or pin.program.namespace == namespace
+    ]

@@ -267,11 +267,14 @@ class ProgramSchedulerMixin(Scheduler):
         # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
         hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks)
-        if hold is not None and full:
+        if hold is not None and (full or blocks()):
             self.held.hold(turn.program, full)
-            pin = self.table.pin(turn, now_s, hold.ttl_s, ids)
-            estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
-            self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
+            pin = self.table.pin(turn, now_s, hold, ids)
+            if hold.ttl_s > 0.0:
+                estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
+                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
+            if self.table.soft:
+                self.held.bound_soft_holds()
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)
@@ -292,8 +295,8 @@ class ProgramSchedulerMixin(Scheduler):
         orders = self.table.step(Step(now_s, tokens))
         for program in orders.release:
             pin = self.table.pins.get(program.program_id)
-            if pin is not None and pin.program is program:
-                self.held.release(pin, now_s, "expired")
+            if pin is not None:
+                self.held.expire(pin, now_s)
         self.rank_again(orders.rank_again)
 
     # -------------------------------------------------------------------------------------- pins
@@ -305,14 +308,14 @@ class ProgramSchedulerMixin(Scheduler):
             namespace: digest of the client's API key. Another key's program with the same id is another program.
         """
         programs = self.table.programs_of(program_id, namespace)
-        held = [program for program in programs if self.table.has_pin(program.program_id)]
+        held = [program for program in programs if self.table.holds(program)]
         for program in programs:
             self.held.release_program(program, self.clock(), "last")
             self.table.end_program(program)
         return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
-        for pin in list(self.table.pins.values()):
+        for pin in [*self.table.pins.values(), *self.table.soft.values()]:
             self.held.release(pin, self.clock(), reason)
 
     # ------------------------------------------------------------------------------------- queue

@@ -91,13 +91,24 @@ def exclusively_held(blocks: Iterable[KVCacheBlock]) -> int:
     return [block.ref_cnt for block in blocks].count(1)
 
 
-def held_by_these_alone(holds: Sequence[Blocks]) -> int:
-    """Return the number of blocks that become free when all these holds are released."""
-    if len(holds) == 1:
-        return exclusively_held(holds[0])
-    holders = Counter(block.block_id for blocks in holds for block in blocks)
-    by_id = {block.block_id: block for blocks in holds for block in blocks}
-    return sum(block.ref_cnt == holders[block_id] for block_id, block in by_id.items())
+def holds_that_free(holds: Sequence[Blocks], missing: int) -> int:
+    """Return how many of the first holds must be released to free ``missing`` blocks; 0: all of them free fewer.
+
+    A block is free when its last reference is removed. Only blocks with several references are counted one by one.
+    """
+    if sum(map(len, holds)) < missing:
+        return 0
+    gain, holders = 0, Counter[int]()
+    for number, blocks in enumerate(holds, 1):
+        alone = exclusively_held(blocks)
+        gain += alone
+        for block in blocks if alone < len(blocks) else ():
+            if block.ref_cnt > 1:
+                holders[block.block_id] += 1
+                gain += holders[block.block_id] == block.ref_cnt
+        if gain >= missing:
+            return number
+    return 0
 
 
 def free_block_count(scheduler: Scheduler) -> int:

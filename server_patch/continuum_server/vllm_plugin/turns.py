@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from continuum_traces.schema import Between, Tags
+from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
-from continuum_server.policy.facts import Span, TurnState
+from continuum_server.policy.facts import TurnState
 from continuum_server.policy.program_table import ProgramTable
-from continuum_server.policy.programs import Prompt, name_of
+from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, read_caller
 
@@ -54,7 +54,6 @@ class TagReader:
 def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
     """Convert a request to the next turn of its program. Without a program id, the request is a program of its own."""
     blocks = touch_points.block_hashes(request)
-    mark = touch_points.prompt_mark(request)
     program = table.program_for(
         tags.program_id or request.request_id,
         now_s,
@@ -73,7 +72,7 @@ def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller,
         tool_hint=tags.pred_tool,
         tool_hint_s=tags.pred_tool_s,
         tool_hint_p90_s=tags.pred_tool_p90_s,
-        ttl_wish_s=tags.kv_ttl_s,
+        soft_hold_s=tags.kv_ttl_s or 0.0,
         this_func_call=tags.this_func_call,
         ran=tags.last_func_call,
         ran_s=tags.last_tool_duration_s,
@@ -81,26 +80,5 @@ def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller,
         blocks=blocks,
         client=caller.client,
         turn_id=tags.turn_id,
-        prompt=mark,
-        task=task_name(tags.task, mark, caller.namespace),
-        remaining_turns=_span(tags.remaining_turns),
-        remaining_tokens=_span(tags.remaining_tokens),
+        prompt=touch_points.prompt_mark(request),
     )
-
-
-def _span(hint: int | Between | None) -> Span | None:
-    if isinstance(hint, Between):
-        return Span(hint.low, hint.high)
-    return None if hint is None else Span(hint, hint)
-
-
-def task_name(hint: str | None, mark: tuple[int, bytes | None], namespace: str | None) -> str | None:
-    """Return the name of a program's task within its API key: its client's hint, or else its whole first prompt.
-
-    None: there is no hint, and the prompt does not fill a block. vLLM's block hashes are the same after a restart,
-    except with ``--prefix-caching-hash-algo xxhash`` and no ``PYTHONHASHSEED``.
-    """
-    tokens, last_block = mark
-    if hint is not None:
-        return name_of(f"task {hint}", namespace)
-    return None if last_block is None else name_of(f"prompt {tokens} {bytes(last_block[:16]).hex()}", namespace)

@@ -31,7 +31,7 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path, monkeyp
     prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(4)]  # each continues the one before
     with live(tmp_path, **config) as server:
         for turn in range(2):
-            server.complete(prompts[turn], program_id="p", this_func_call="ls", kv_ttl_s=60)
+            server.complete(prompts[turn], program_id="p", this_func_call="ls")
     assert json.loads(statistics.read_text())
     with live(tmp_path, **config) as server:
         tools = server.state()["tools"]

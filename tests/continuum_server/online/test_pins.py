@@ -55,11 +55,11 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
     yield
     for name in {"emulated", "paced", "cpu"} & set(request.fixturenames):
         server: Live = request.getfixturevalue(name)
-        for program_id in server.pins():
-            server.release(program_id)
+        for held in [*server.state()["pins"], *server.state()["soft_holds"]]:
+            server.release(held["program_id"])
         assert server.wait_for(server.is_idle)
         state = server.state()
-        assert state["pins"] == []
+        assert state["pins"] == state["soft_holds"] == []
         assert state["pinned_tokens"] == 0
         assert state["free_blocks"] == server.blocks - 1  # vLLM keeps the null block
 
@@ -68,6 +68,7 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
 def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """At the modelled GPU's own pace: an answer of 8,000 tokens takes a minute, however late anything here is."""
     config: dict[str, Any] = {"kv_blocks": 1200, "block_size": BLOCK, "max_model_len": 16_000, "policy": "static-ttl"}
+    config["policy_options"] = {"ttl_s": 600.0}
     with live(tmp_path_factory.mktemp("paced"), emulated=EmulatedSettings(time_scale=1.0), **config) as found:
         yield found
 
@@ -82,7 +83,7 @@ def second_turn_hit(server: Live, name: str) -> tuple[int, int]:
     return 6000 + 40, cached(second)
 
 
-def test_a_pinned_prefix_survives_a_crowd_that_evicts_it_in_stock_vllm(emulated: Live, stock: Live) -> None:
+def test_a_soft_hold_survives_a_crowd_that_evicts_it_in_stock_vllm(emulated: Live, stock: Live) -> None:
     context, ours = second_turn_hit(emulated, "survives")
     _, theirs = second_turn_hit(stock, "survives")
     assert ours >= context - 2 * 16
@@ -94,27 +95,27 @@ def test_the_same_on_a_model_that_is_computed(cpu: Live) -> None:
     assert ours >= context - 2 * 32
 
 
-def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(emulated: Live) -> None:
+def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(paced: Live) -> None:
     """An agent in ReAct style: each answer is cut where its tool's output would begin."""
     program, seed = fresh("stops")
     prompt = tokens(3000, seed)
-    text = emulated.complete(prompt, output=60, program_id=program).choices[0].text
-    emulated.release(program)
+    text = paced.complete(prompt, output=60, program_id=program).choices[0].text
+    paced.release(program)
     stop = text[len(text) // 2 :][:6]
-    body = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 600}}
-    ask = emulated.client.completions.create
-    first: Any = ask(model=emulated.model, prompt=prompt, max_tokens=3000, stop=[stop], extra_body=body)
+    body = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": {"program_id": program}}
+    ask = paced.client.completions.create
+    first: Any = ask(model=paced.model, prompt=prompt, max_tokens=3000, stop=[stop], extra_body=body)
     assert first.choices[0].finish_reason == "stop"
-    assert emulated.wait_for(lambda: program in emulated.pins())
-    assert emulated.wait_for(lambda: endings(emulated.events(program)) == ["length", "stop"])
-    crowd(emulated, seed + 1)
-    second = emulated.complete(continued(prompt, first, 50, seed + 9), program_id=program)
+    assert paced.wait_for(lambda: program in paced.pins())
+    assert paced.wait_for(lambda: endings(paced.events(program)) == ["length", "stop"])
+    crowd(paced, seed + 1)
+    second = paced.complete(continued(prompt, first, 50, seed + 9), program_id=program)
     assert cached(second) >= 3000 - 2 * BLOCK
 
 
 def test_a_client_that_leaves_before_its_stop_string_has_left(paced: Live) -> None:
     program, seed = fresh("leaves")
-    body = {"ignore_eos": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 600}}
+    body = {"ignore_eos": True, "vllm_xargs": {"program_id": program}}
     create = paced.client.completions.create
     prompt = tokens(3000, seed)
     stream = create(model=paced.model, prompt=prompt, max_tokens=8000, stop=["never"], stream=True, extra_body=body)
@@ -134,35 +135,35 @@ def test_an_expired_pin_is_gone(emulated: Live) -> None:
     assert let_go.t > held.t + 2.0
 
 
-def test_the_last_step_is_not_held_and_ends_the_pin(emulated: Live) -> None:
+def test_the_last_step_is_not_held_and_ends_the_pin(paced: Live) -> None:
     program, seed = fresh("last")
     prompt = tokens(2000, seed)
-    first = emulated.complete(prompt, program_id=program, kv_ttl_s=600)
-    assert 0 < emulated.pins()[program]["expires_in_s"] <= 600
-    emulated.complete(continued(prompt, first, 50, seed + 1), program_id=program, is_last_step=1)
-    assert program not in emulated.pins()
-    assert unpins(emulated.events(program, until="unpin")) == ["hit"]
+    first = paced.complete(prompt, program_id=program)
+    assert 0 < paced.pins()[program]["expires_in_s"] <= 600
+    paced.complete(continued(prompt, first, 50, seed + 1), program_id=program, is_last_step=1)
+    assert program not in paced.pins()
+    assert unpins(paced.events(program, until="unpin")) == ["hit"]
 
 
-def test_release_ends_a_pin_once(emulated: Live) -> None:
+def test_release_ends_a_pin_once(paced: Live) -> None:
     program, seed = fresh("release/with space")
-    emulated.complete(tokens(2000, seed), program_id=program, kv_ttl_s=600)
+    paced.complete(tokens(2000, seed), program_id=program)
     quoted = program.replace("/", "%2F").replace(" ", "%20")
-    assert emulated.release(quoted)
-    assert not emulated.release(quoted)
-    assert unpins(emulated.events(program, until="unpin")) == ["last"]
+    assert paced.release(quoted)
+    assert not paced.release(quoted)
+    assert unpins(paced.events(program, until="unpin")) == ["last"]
 
 
 def test_a_disconnect_in_mid_stream_leaves_nothing(paced: Live) -> None:
     program, seed = fresh("disconnect")
     prompt = tokens(2000, seed)
-    first = paced.complete(prompt, program_id=program, kv_ttl_s=600)
+    first = paced.complete(prompt, program_id=program)
     stream = paced.client.completions.create(
         model=paced.model,
         prompt=continued(prompt, first, 50, seed + 1),
         max_tokens=8000,
         stream=True,
-        extra_body={"ignore_eos": True, "vllm_xargs": {"program_id": program, "kv_ttl_s": 600}},
+        extra_body={"ignore_eos": True, "vllm_xargs": {"program_id": program}},
     )
     next(iter(stream))
     stream.close()
@@ -186,7 +187,7 @@ def held_open(server: Live, prompt: list[int]) -> Iterator[None]:
 def test_a_turn_aborted_while_it_waits_leaks_no_pin(paced: Live) -> None:
     program, seed = fresh("waits")
     prompt = tokens(3000, seed)
-    first = paced.complete(prompt, program_id=program, kv_ttl_s=600)
+    first = paced.complete(prompt, program_id=program)
     with held_open(paced, tokens(7000, seed + 1)), held_open(paced, tokens(7000, seed + 2)):
         turn = {"vllm_xargs": {"program_id": program}, "prompt": continued(prompt, first, 9000, seed + 3)}
         impatient = HTTPConnection(paced.server.url.removeprefix("http://"))
@@ -208,7 +209,7 @@ def test_two_requests_of_one_id_at_once_are_two_programs(paced: Live) -> None:
     with ThreadPoolExecutor(2) as pool:
         with held_open(paced, tokens(7000, seed)), held_open(paced, tokens(7000, seed + 1)):  # neither fits beside them
             prompts = [tokens(length, seed + 2 + number) for number, length in enumerate(lengths)]
-            asked = [pool.submit(paced.complete, prompt, 30, program_id=program, kv_ttl_s=600) for prompt in prompts]
+            asked = [pool.submit(paced.complete, prompt, 30, program_id=program) for prompt in prompts]
             assert paced.wait_for(lambda: arrivals(paced.events(program)) == 2)
         for one in asked:
             one.result()
@@ -235,14 +236,14 @@ def test_two_hundred_programs_at_once(emulated: Live) -> None:
     assert emulated.state()["pins"] == []
 
 
-def test_memory_full_of_pins_is_no_deadlock(emulated: Live) -> None:
+def test_memory_full_of_pins_is_no_deadlock(paced: Live) -> None:
     name, seed = fresh("full")
     for number in range(6):
-        emulated.complete(tokens(3000, seed + number), program_id=f"{name}-{number}", kv_ttl_s=600)
-    assert emulated.state()["pinned_tokens"] > 17_000
-    done = emulated.complete(tokens(12_000, seed + 50), program_id=f"{name}-big", is_last_step=1)
+        paced.complete(tokens(3000, seed + number), program_id=f"{name}-{number}")
+    assert paced.state()["pinned_tokens"] > 17_000
+    done = paced.complete(tokens(12_000, seed + 50), program_id=f"{name}-big", is_last_step=1)
     assert done.usage.completion_tokens == 8
-    left = sorted(emulated.pins())
+    left = sorted(paced.pins())
     assert left == [f"{name}-{number}" for number in range(len(left))]  # the latest programs gave way
     assert len(left) < 6
 

@@ -59,7 +59,7 @@ def test_no_tag_makes_vllm_s_http_side_refuse_a_request(app: Any) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     config = {
         "policy": "static-ttl",
-        "policy_options": {"ttl_s": 2.0},
+        "policy_options": {"ttl_s": 60.0},
         "guards": Guards(max_programs=200),
         "kv_blocks": 2000,
         "max_model_len": 512,
@@ -100,7 +100,7 @@ def bearer(key: str) -> dict[str, str]:
 def test_a_program_is_its_key_s_own(server: Live) -> None:
     url = f"{server.server.url}/continuum/programs/shared%2Fid/release"
     for key in KEYS:
-        tagged(server, key, program_id="shared/id", kv_ttl_s=60)
+        tagged(server, key, program_id="shared/id")
     assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
     assert server.state(KEYS[0])["pinned_tokens"] >= 64  # of everybody; equal prompts share blocks
     assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is True

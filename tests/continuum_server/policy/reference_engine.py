@@ -67,7 +67,7 @@ class Engine:
         hold = self.table.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=lambda: chain)
         if hold is not None:
             self.held[turn.program.program_id] = chain
-            self.table.pin(turn, self.now_s, hold.ttl_s, chain)
+            self.table.pin(turn, self.now_s, hold, chain)
         for program in siblings:
             self.unpin_program(program.program_id)
             self.table.end_program(program)
@@ -94,7 +94,12 @@ class Engine:
         self.now_s += seconds
         self.started = []
         for pin in self.table.expired(self.now_s):
-            self.unpin(pin)
+            goes_on = pin.program.program_id in self.table.pins and pin.soft_until_s > self.now_s
+            if goes_on:
+                self.table.unpin(pin.program.program_id)
+                self.table.soften(pin)
+            else:
+                self.unpin(pin)
         if self.table.policy.steps:
             batch = sum(len(request.chain) for request in self.running) * BLOCK_SIZE
             for program in self.table.step(Step(self.now_s, batch)).release:
@@ -122,7 +127,8 @@ class Engine:
     def _admit(self, request: Request) -> bool:
         """Into the batch, with room from pins where that is allowed."""
         if not self._fits(request):
-            for pin in list(self.table.victims(request.turn, must_free=not self.running)):
+            victims = self.table.victims(request.turn, must_free=not self.running)
+            for pin in self.table.soft_victims() + victims:
                 self.unpin(pin)
                 if self._fits(request):
                     break
@@ -152,6 +158,6 @@ class Engine:
         del self.held[pin.program.program_id]
 
     def unpin_program(self, program_id: str) -> None:
-        pin = self.table.pins.get(program_id)
+        pin = self.table.pins.get(program_id) or self.table.soft.get(program_id)
         if pin is not None:
             self.unpin(pin)

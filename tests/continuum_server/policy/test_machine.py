@@ -23,7 +23,6 @@ ACTING: dict[str, dict[str, object]] = {
     "continuum-v1": {"min_samples": 2},
     "autellix": {"first_range_s": 1.0, "first_quantum_s": 1.0, "starvation_ratio": 2.0, "queues": 3},
     "thunderagent": {"interval_s": 1.0, "buffer_tokens": 8, "patience_s": 1e6},
-    "working-set": {"memory_worth": 0.5, "patience_s": 1e6},
 }
 GUARDS = Guards(max_ttl_s=60.0, max_pinned_share=0.4, max_programs=6, max_overtake_s=30.0)
 
@@ -55,9 +54,9 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------- rules
 
-    @rule(name=NAMES, size=SIZES, last=st.booleans(), wish_s=st.none() | st.sampled_from([0.0, 1.0, 1e9]))
-    def a_new_conversation(self, name: str, size: int, last: bool, wish_s: float | None) -> None:
-        self.engine.arrive(name, self.fresh(size), is_last=last, ttl_wish_s=wish_s)
+    @rule(name=NAMES, size=SIZES, last=st.booleans(), wish_s=st.sampled_from([0.0, 1.0, 1e9]))
+    def a_new_conversation(self, name: str, size: int, last: bool, wish_s: float) -> None:
+        self.engine.arrive(name, self.fresh(size), is_last=last, soft_hold_s=wish_s)
         self.step()
 
     @rule(name=NAMES, size=st.integers(0, 6))
@@ -146,16 +145,18 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def pins_are_what_is_held(self) -> None:
         table, held = self.engine.table, self.engine.held
-        assert set(table.pins) == set(held)
-        distinct = {block for chain in held.values() for block in chain}
+        assert set(table.pins) | set(table.soft) == set(held)
+        assert not set(table.pins) & set(table.soft)
+        distinct = {block for name in table.pins for block in held[name]}
         assert table.pinned_tokens == len(distinct) * BLOCK_SIZE
         assert table.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
 
     @invariant()
     def no_pin_is_without_a_program(self) -> None:
-        for name, pin in self.engine.table.pins.items():
+        table = self.engine.table
+        for name, pin in [*table.pins.items(), *table.soft.items()]:
             assert not pin.program.ended
-            assert pin.program in self.engine.table.programs_of(pin.program.name)
+            assert pin.program in table.programs_of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
 
@@ -173,7 +174,7 @@ class Machine(RuleBasedStateMachine):
         """Programs beyond the limit are forgotten when the next one comes."""
         table = self.engine.table
         here = len(self.engine.running) + len(self.engine.waiting)
-        self.most = max(self.most, here + len(table.pins))
+        self.most = max(self.most, here + len(self.engine.held))
         assert table.program_count <= GUARDS.max_programs + self.most + 1
         assert len(table._turns) == here
         assert len(table._waiting) <= len(self.engine.waiting)

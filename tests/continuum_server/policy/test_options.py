@@ -83,7 +83,7 @@ class Life:
         turn = TurnState(program, program.turns_arrived, f"r{sequence}", self.now_s, 1, sequence, tagged=tagged)
         turn.prompt_tokens = self.chance.choice((1, 100, 5000, 20_000))
         turn.is_last = self.chance.random() < 0.2
-        turn.ttl_wish_s = self.chance.choice((None, 0.0, 5.0))
+        turn.soft_hold_s = self.chance.choice((0.0, 5.0))
         self.table.arrive(turn, self.now_s)
         self.turns.append(turn)
 
@@ -112,8 +112,8 @@ class Life:
         stored = None if self.table.policy.machine.swap_token_s is None else Stored(context, context // 2)
         hold = self.table.finish(turn, self.now_s, context, 50, tool, stored)
         if hold is not None:
-            assert 0.0 < hold.ttl_s <= self.table.guards.max_ttl_s
-            self.table.pin(turn, self.now_s, hold.ttl_s, [(turn.request_id, block) for block in range(context // 16)])
+            assert 0.0 < max(hold.ttl_s, hold.soft_s) <= self.table.guards.max_ttl_s
+            self.table.pin(turn, self.now_s, hold, [(turn.request_id, block) for block in range(context // 16)])
 
     def abort(self) -> None:
         turn = self.chance.choice(self.turns) if self.turns else None
@@ -176,7 +176,7 @@ def test_each_option_at_its_edges(policy: str) -> None:
         ("continuum-v1", "delta", 1.0, "must be a number above 1e-12, below 1"),
         ("infercept", "swap_stalls", 2, "must be a whole number from 0 to 1"),
         ("thunderagent", "interval_s", 0, "must be a number from 0.001 to 1000000000"),
-        ("working-set", "tool_times", True, "must be a whole number from 0 to 1000000"),
+        ("working-set", "share", True, "must be a number from 0 to 1000"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(policy: str, name: str, value: object, allowed: str) -> None:

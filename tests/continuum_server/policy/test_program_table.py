@@ -39,7 +39,7 @@ def play_turn(table: ProgramTable, program_id: str, start_s: float, end_s: float
     blocks = [f"{program_id}/{number}" for number in range(100)]
     hold = table.finish(turn, end_s, 100, 10, tool, blocks=lambda: blocks)
     if hold is not None:
-        table.pin(turn, end_s, hold.ttl_s, blocks)
+        table.pin(turn, end_s, hold, blocks)
     return turn
 
 
@@ -99,6 +99,33 @@ def test_a_program_goes_on_where_its_prompt_does() -> None:
         table = table_with("vllm")
         first = end(table, arrive(table, "a", "abcdefgh"))
         assert arrive(table, "a", changed).program is first.program
+
+
+@pytest.mark.parametrize(
+    ("kept", "share"),
+    [(16, 1.0), (15, 1.0), (14, 0.75), (12, 0.625), (9, 0.5)],  # blocks of 16; the marks stand at eighths
+)
+def test_a_program_keeps_as_much_of_its_seniority_as_of_its_prompt(kept: int, share: float) -> None:
+    table = table_with("program-fcfs")
+    before = "abcdefghijklmnop"
+    first = end(table, arrive(table, "a", before))
+    for number in range(7):
+        end(table, arrive(table, f"b{number}", f"{number}"))
+    back = arrive(table, "a", before[:kept] + "XYZ", now_s=100.0)
+    assert back.program is first.program
+    assert back.program.arrival_s == pytest.approx(100.0 * (1.0 - share))
+    assert back.program.sequence == pytest.approx(1.0 + 8.0 * (1.0 - share))
+    assert table.policy.rank(back) == (back.program.sequence, 9)
+
+
+@pytest.mark.parametrize(("hits", "lost"), [(400, False), (375, False), (300, True)])
+def test_only_what_a_shortened_prompt_repeats_can_be_lost(hits: int, lost: bool) -> None:
+    """Of 600 blocks the next prompt keeps 400 and adds a summary: it is no eviction that the rest is not in it."""
+    table = ProgramTable(make_policy("continuum", {}, MACHINE), Guards(), kv_tokens=400_000, block_size=16)
+    end(table, arrive(table, "a", [f"a{number}" for number in range(600)]))
+    back = arrive(table, "a", [*[f"a{number}" for number in range(400)], "summary"], now_s=10.0)
+    table.start(back, 15.0, hits * 16, 16)
+    assert table.policy.state()["delay_estimate_seconds"] == (5.0 if lost else 0.0)
 
 
 def test_another_prompt_under_an_old_id_is_a_new_program() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.estimate import Footprints
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Span, Step, Stored, TurnState
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.programs import Prompt, marks_of
 from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,10 @@ MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 class Gate:
     """A program table under the policy, its clock, and turns by hand."""
 
-    def __init__(self, machine: Machine = MACHINE, **options: object) -> None:
-        self.policy = make_policy("working-set", options, machine)
+    def __init__(self, machine: Machine = MACHINE, worth: float | None = None, **options: object) -> None:
+        if worth is not None:
+            machine = replace(machine, decode=DecodeLine(worth, (1.0 - worth) / machine.kv_tokens))
+        self.policy: Any = make_policy("working-set", options, machine)
         self.table = ProgramTable(self.policy, Guards(), machine.kv_tokens, block_size=1)
         self.now_s = 0.0
 
@@ -33,15 +36,12 @@ class Gate:
         last: bool = False,
         tagged: bool = True,
         parent: str = "",
-        task: str | None = None,
-        remaining: Span | None = None,
     ) -> TurnState:
         program = self.table.program_for(name, self.now_s, parent or None)
         number = self.table.next_sequence()
         turn = TurnState(
             program, program.turns_arrived, f"{name}/{number}", self.now_s, prompt, number, is_last=last, tagged=tagged
         )
-        turn.task, turn.remaining_turns = task, remaining
         self.table.arrive(turn, self.now_s)
         return turn
 
@@ -49,7 +49,7 @@ class Gate:
         self.table.start(turn, self.now_s, 0, 16)
         hold = self.table.finish(turn, self.now_s, context, 10, "ls")
         if hold is not None:
-            self.table.pin(turn, self.now_s, hold.ttl_s, [f"{turn.request_id}/{n}" for n in range(context)])
+            self.table.pin(turn, self.now_s, hold, [f"{turn.request_id}/{n}" for n in range(context)])
 
     def admitted(self) -> list[str]:
         """Programs whose requests are let in by the next step."""
@@ -99,7 +99,7 @@ def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> No
 
 
 def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
-    gate = Gate(memory_worth=0.5)
+    gate = Gate(worth=0.5)
     gate.finish(gate.arrive("done", prompt=400, last=True), context=400)
     for name in "ab":
         gate.finish(gate.arrive(name, prompt=100), context=110)
@@ -144,7 +144,7 @@ def test_a_sub_agent_of_a_program_inside_passes() -> None:
     assert gate.waits(gate.arrive("d"))
     assert gate.waits(gate.arrive("early", parent="a"))  # the parent does not wait for it yet
     gate.finish(parent)
-    gate.table.abort(gate.policy._outside[-1].in_engine[0])
+    gate.table.abort(gate.table.programs_of("early")[0].turn)
     assert not gate.waits(gate.arrive("child", parent="a"))
     assert gate.waits(gate.arrive("another", parent="a"))  # one at a time
     assert gate.waits(gate.arrive("stranger", parent="nobody"))
@@ -152,7 +152,7 @@ def test_a_sub_agent_of_a_program_inside_passes() -> None:
 
 def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
     """Rebuilding 300 tokens takes 0.3 s of the engine; they are 0.3 of its memory, worth 0.15 of its speed: 2 s."""
-    gate, inside = full(memory_worth=0.5)
+    gate, inside = full(worth=0.5)
     for turn in inside:
         gate.finish(turn)
     late = gate.arrive("d")
@@ -167,13 +167,13 @@ def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
 
 
 def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> None:
-    gate = Gate(memory_worth=0.5)
+    gate = Gate(worth=0.5)
     gate.finish(gate.arrive("done", prompt=100), context=400)
     gate.now_s = 2.001
     assert gate.admitted() == []
     gate.policy.turn_preempted(gate.arrive("plain", tagged=False), gate.now_s)
     assert [gate.waits(gate.arrive(name, prompt=100)) for name in "abc"] == [False, False, True]
-    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1, "tasks_known": 0}
+    assert gate.policy.state() == {"programs_inside": 2, "programs_outside": 1}
 
 
 def test_aborted_requests_give_their_place_back() -> None:
@@ -202,7 +202,7 @@ def test_with_tiers_the_room_is_the_gpus() -> None:
     """What the tiers hold cannot be in the batch. KV that was brought back was lost to others too."""
     gate, _ = full(machine=TIERS)
     assert gate.waits(gate.arrive("d"))
-    gate = Gate(machine=TIERS, memory_worth=0.5)
+    gate = Gate(machine=TIERS, worth=0.5)
     gate.finish(gate.arrive("done", prompt=1000, last=True), context=1000)
     gate.finish(gate.arrive("a"))
     gate.finish(gate.arrive("b"))
@@ -230,7 +230,7 @@ def test_a_hold_lasts_until_it_has_cost_as_much_as_a_loss(
 
     If tiers did not keep what they had, all is computed again.
     """
-    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), memory_worth=0.5, tool_times=0)
+    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), worth=0.5, learn_gaps=False)
     gate.finish(gate.arrive("b"))
     back = gate.arrive("b")
     gate.now_s += waited_s
@@ -262,14 +262,14 @@ def test_what_memory_is_worth_comes_from_decode_steps() -> None:
 
 
 def test_without_a_prefill_curve_a_rebuild_is_not_free() -> None:
-    gate = Gate(machine=replace(MACHINE, prefill=PrefillCurve(0.0, 0.0, 0.0)), memory_worth=0.5)
+    gate = Gate(machine=replace(MACHINE, prefill=PrefillCurve(0.0, 0.0, 0.0)), worth=0.5)
     gate.finish(gate.arrive("a"))
     assert gate.table.pins["a"].deadline_s == pytest.approx(5.5e-5 * 1000 / 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize(("tool_times", "worth"), [(1024, 0.5 + 1.5), (0, 0.5)])
-def test_memory_is_worth_more_while_programs_wait_for_their_tools(tool_times: int, worth: float) -> None:
-    gate, holds_s = Gate(memory_worth=0.5, tool_times=tool_times), []
+@pytest.mark.parametrize(("learn_gaps", "worth"), [(True, 0.5 + 1.5), (False, 0.5)])
+def test_memory_is_worth_more_while_programs_wait_for_their_tools(learn_gaps: bool, worth: float) -> None:
+    gate, holds_s = Gate(worth=0.5, learn_gaps=learn_gaps), []
     for _ in range(2):
         turn = gate.arrive("a")
         gate.table.start(turn, gate.now_s, 0, 16)
@@ -281,8 +281,8 @@ def test_memory_is_worth_more_while_programs_wait_for_their_tools(tool_times: in
 
 
 def test_nobody_waits_for_ever() -> None:
-    """Three programs that never end hold the pool; one of those outside comes in every ``patience_s``."""
-    gate, _ = full(patience_s=600.0)
+    """Three programs that never end hold the pool; one of those outside comes in every ten minutes."""
+    gate, _ = full()
     for name in "de":
         gate.arrive(name)
     came: list[tuple[str, float]] = []
@@ -311,7 +311,7 @@ def test_ten_thousand_programs_come_in_in_order() -> None:
 def test_without_admission_everybody_is_let_in() -> None:
     gate = Gate(share=0)
     assert not any([gate.waits(gate.arrive(f"p{i}")) for i in range(50)])
-    for name, value in (("footprints", 0), ("memory_worth", 0), ("tool_times", -1)):
+    for name, value in (("share", -1), ("learn_gaps", 1), ("overtaking", -1)):
         with pytest.raises(PolicyError, match=name):
             read_options(find_policy("working-set"), {name: value})
 
@@ -372,9 +372,9 @@ def test_the_hold_tried_first_of_the_cheapest(times_s: list[int], even_s: int) -
 
 def test_a_place_lost_early_is_no_program_finished() -> None:
     """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
-    gate = Gate(memory_worth=0.5)
+    gate = Gate(worth=0.5)
     for away_s in (*[0.1] * 30, 90.0):
-        gate.policy.away_times.add(away_s)
+        gate.policy._holds.away.add(away_s)
     gate.finish(gate.arrive("a", prompt=100), context=110)
     gate.now_s += 0.1  # the 32nd
     gate.arrive("a", prompt=600)
@@ -385,10 +385,10 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
     assert gate.waits(waiting)
     gate.now_s += held_s + 0.001
     assert gate.admitted() == ["c"]
-    assert gate.policy.footprints.final_tokens(0) == 0.0
+    assert gate.policy._inside.footprints.final_tokens(0) == 0.0
     gate.now_s += 2.0
     gate.admitted()
-    assert gate.policy.footprints.final_tokens(0) == 310.0
+    assert gate.policy._inside.footprints.final_tokens(0) == 310.0
 
 
 # ------------------------------------------------------------------------------------------------- forecast
@@ -432,7 +432,7 @@ def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], c
 def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> None:
     """Two grow from 100 to 600 in a pool of 1,000: on the last fifth of the way one of them does not fit."""
     for rebuild_token_s, waits in ((1e-3, False), (2e-2, True)):
-        gate = Gate(replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), memory_worth=1.0, tool_times=0)
+        gate = Gate(replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), worth=1.0, learn_gaps=False)
         turn = gate.arrive("done", prompt=600)
         gate.table.start(turn, 0.0, 0, 16)
         gate.now_s = 1.0
@@ -444,126 +444,20 @@ def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> Non
         assert gate.waits(gate.arrive("b", prompt=100)) == waits
 
 
-def runs(gate: Gate, name: str, task: str, contexts: Sequence[int]) -> None:
-    """A whole program of that task, whose turns end with these contexts."""
-    for number, context in enumerate(contexts):
-        turn = gate.arrive(f"{task}/{name}", prompt=context - 10, last=number == len(contexts) - 1, task=task)
-        gate.finish(turn, context)
-
-
-def gate_that_knows(**options: object) -> Gate:
-    """It has seen two runs each of a short and of a long task."""
-    gate = Gate(**options)
-    for name in "12":
-        runs(gate, name, "short", [100])
-        runs(gate, name, "long", [200, 900])
-    gate.now_s = 10_000.0  # the lack of memory is over
-    return gate
-
-
-@pytest.mark.parametrize(
-    ("options", "order"),
-    [
-        ({}, ["short", "new", "long"]),
-        ({"objective": "makespan"}, ["short", "new", "long"]),
-        ({"tasks": 0}, ["long", "new", "short"]),
-        ({"overtaking": 0}, ["long", "new", "short"]),
-    ],
-)
-def test_tasks_that_were_run_before_stand_in_line_by_what_they_need(
-    options: dict[str, object], order: list[str]
-) -> None:
-    gate = gate_that_knows(**options)
-    for name in "abc":
-        gate.arrive(name)
-    turns = [gate.arrive(name, task=name) for name in ("long", "new", "short")]
-    assert all(gate.waits(turn) for turn in turns)
-    assert [program.name for program in gate.policy._outside] == order  # type: ignore[attr-defined]
-
-
-def test_a_program_that_is_expected_to_take_long_gives_way() -> None:
-    gate = gate_that_knows(overtaking=1000.0)
-    for name in "ab":
-        gate.arrive(name)
-    long = gate.arrive("L", 200, task="long")
-    short = gate.arrive("S", 300, task="short")
-    assert (gate.waits(long), gate.waits(short)) == (False, True)
-    gate.finish(long, context=210)
-    assert gate.admitted() == ["S"]
-    assert "L" not in gate.table.pins
-    assert gate.waits(gate.arrive("L", 220, task="long"))
-
-
-def test_what_a_client_says_remains_counts_until_it_proves_wrong() -> None:
-    gate = gate_that_knows()
-    for _ in range(3):
-        runs(gate, "x", "various", [100])
-        runs(gate, "y", "various", [200, 900])
-    usual = gate.arrive("usual", task="p")
-    few, many = (gate.arrive(f"says {n}", task=f"q{n}", remaining=Span(n, n)) for n in (0, 500))
-    assert place(few) < place(usual) < place(many)
-    for number in range(40):
-        turn = gate.arrive(f"liar {number}", prompt=100, last=True, remaining=Span(500, 500))
-        gate.finish(turn, 110)
-    believed = place(gate.arrive("later", task="r", remaining=Span(500, 500))) - gate.now_s
-    assert believed < (place(many) - usual.arrival_s) / 2
-
-
-def test_makespan_puts_what_the_end_will_wait_for_first() -> None:
-    gate = gate_that_knows(objective="makespan")
-    others = [gate.arrive(name, 100, task=task) for name, task in (("s", "short"), ("l", "long"))]
-    assert place(others[0]) < place(others[1])
-    gate.policy._served_s.add(1e6)  # type: ignore[attr-defined]
-    outlived = gate.arrive("late", 100, task="short")
-    assert place(outlived) < -1e9 < place(others[0])
-
-
-def test_under_makespan_no_program_gives_way() -> None:
-    gate = gate_that_knows(overtaking=1000.0, objective="makespan")
-    for name in "ab":
-        gate.arrive(name)
-    long = gate.arrive("L", 200, task="long")
-    gate.arrive("S", 300, task="short")
-    gate.finish(long, context=210)
-    assert gate.admitted() == []
-
-
-@pytest.mark.parametrize("end", ["last", "abort", "later"])
-def test_makespan_counts_no_work_of_programs_that_are_gone(end: str) -> None:
-    gate = gate_that_knows(objective="makespan")
-    forecasts = gate.policy.forecasts  # type: ignore[attr-defined]
-    turn = gate.arrive("a", 190, last=end == "last", task="long")
-    assert forecasts._left_s > 0.0
-    if end == "abort":
-        gate.table.abort(turn)
-    else:
-        gate.finish(turn, 200)
-    if end == "later":
-        gate.table.end_program(turn.program)
-    assert forecasts._left_s == pytest.approx(0.0, abs=1e-9)
-
-
-def place(turn: TurnState) -> float:
-    return turn.program.policy_state.progress.place_s  # type: ignore[attr-defined, no-any-return]
-
-
-def test_sizes_of_tasks_are_kept_over_a_restart() -> None:
-    gate, again = gate_that_knows(), Gate()
-    again.policy.import_statistics(gate.policy.export_statistics())
-    assert again.policy.state()["tasks_known"] == 2
-    assert Gate().policy.export_statistics() == {}
-
-
-def test_without_repeats_decisions_are_those_without_a_memory() -> None:
-    logs = []
-    for tasks in (0, 4096):
-        rng, gate, log = random.Random(7), Gate(tasks=tasks), []
-        for number in range(80):
-            turn = gate.arrive(f"p{number}", rng.choice([100, 300]), last=rng.random() < 0.5, task=f"t{number}")
-            log.append((gate.policy.rank(turn), gate.policy.victim_rank(turn.program)))
-            if not gate.waits(turn):
-                gate.finish(turn, turn.prompt_tokens + 50)
-            gate.now_s += rng.expovariate(1.0)
-            log.append(gate.admitted())
-        logs.append(log)
-    assert logs[0] == logs[1]
+def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> None:
+    """It returns behind the first program outside, because it keeps only a part of its seniority."""
+    gate, (first, *_) = full()
+    blocks = [f"a{number}" for number in range(300)]
+    first.program.marks = marks_of(blocks, 0)
+    gate.finish(first)
+    waiting = gate.arrive("d")
+    for number in range(20):
+        gate.table.next_sequence()
+    program = gate.table.program_for("a", gate.now_s, None, Prompt(300, [*blocks[:160], *"xyz"]))
+    number = gate.table.next_sequence()
+    back = TurnState(program, 0, "back", gate.now_s, 300, number, blocks=[*blocks[:160], *"xyz"])
+    gate.table.arrive(back, gate.now_s)
+    assert program is first.program
+    assert gate.waits(back)
+    assert gate.policy.place(waiting.program) < gate.policy.place(program)
+    assert gate.admitted() == ["d"]

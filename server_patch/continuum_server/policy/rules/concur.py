@@ -60,8 +60,8 @@ class Concur(Policy):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._window = self.options.add
-        self._alive: dict[ProgramState, list[TurnState]] = {}
-        """The programs in order of arrival, with the requests that are held back. The first ``_window`` are inside."""
+        self._alive: dict[ProgramState, TurnState | None] = {}
+        """The programs in order of arrival, with the request that is held back. The first ``_window`` are inside."""
         self._changed = False
         """A program arrived or left, or the window grew, since programs were last admitted."""
         self._check_s: float | None = None
@@ -76,11 +76,11 @@ class Concur(Policy):
         program = turn.program
         if turn.tagged and program not in self._alive:
             self._drop_forgotten()
-            self._alive[program] = []
+            self._alive[program] = None
         if program not in self._alive or program in islice(self._alive, self._window):
             turn.policy_state = next(self._places)
         else:
-            self._alive[program].append(turn)
+            self._alive[program] = turn
         self._plan_check(now_s)
 
     def rank(self, turn: TurnState) -> Rank | None:
@@ -93,27 +93,25 @@ class Concur(Policy):
         self._plan_check(start.now_s)
 
     def _release(self, turn: TurnState) -> None:
-        """No longer hold the turn back: it was started although the window was full, or it was aborted."""
-        held = self._alive.get(turn.program, [])
-        if turn in held:
-            held.remove(turn)
+        """No longer hold the turn back, because it was started although the window was full."""
+        if self._alive.get(turn.program) is turn:
+            self._alive[turn.program] = None
             turn.policy_state = next(self._places)
 
     def turn_lost(self, turn: TurnState) -> None:
-        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
-        self._release(turn)
-        if not turn.program.requests_in_engine:
-            self._drop(turn.program)
+        """Forget the program. Its next turn counts as a new program's."""
+        self._drop(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
         self._drop(program)
 
     def _drop_forgotten(self) -> None:
-        for program in [program for program in self._alive if program.ended and not program.requests_in_engine]:
+        for program in [program for program in self._alive if program.ended and program.turn is None]:
             self._drop(program)
 
     def _drop(self, program: ProgramState) -> None:
-        if self._alive.pop(program, None) is not None:
+        if program in self._alive:
+            del self._alive[program]
             self._changed = True
 
     # -------------------------------------------------------------------------------- each check
@@ -144,13 +142,11 @@ class Concur(Policy):
     def _let_in(self) -> list[TurnState]:
         """Return the requests that were held back of programs that are inside now."""
         self._changed = False
-        turns: list[TurnState] = []
-        for held in islice(self._alive.values(), self._window):
-            turns += held
-            held.clear()
-        for turn in turns:
-            turn.policy_state = next(self._places)
-        return turns
+        inside = list(islice(self._alive.items(), self._window))
+        for program, held in inside:
+            if held is not None:
+                self._alive[program], held.policy_state = None, next(self._places)
+        return [held for _, held in inside if held is not None]
 
     def next_event_s(self) -> float | None:
         return self._check_s

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from continuum_server.policy.base import Options
-from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_cost, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
 from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Count, Range, Window
@@ -46,7 +45,6 @@ class Continuum(ProgramFcfs):
         "delay_estimate_seconds": "T: mean queueing delay of returning turns whose KV was evicted",
         "eta": "Memoryfulness of program lengths",
     }
-    holds: ClassVar[bool] = True
     options: ContinuumOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -69,14 +67,12 @@ class Continuum(ProgramFcfs):
         rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         if self.tools.is_cold:
             eta, gain_s = 1.0, delay_s + rebuild_s
-            ttl_s, cost = cold_start_ttl(gain_s), partial(cold_start_cost, gain_s)
+            ttl_s = cold_start_ttl(gain_s)
         else:
             eta = self.memory.eta
             gain_s = delay_s * eta + rebuild_s
-            times = self.tools.times_for(finish.tool or UNKNOWN_TOOL)
-            ttl_s, cost = times.best_ttl(gain_s), partial(times.cost, gain_s)
-        ttl_s = self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s, cost)
-        return Hold(ttl_s, delay_s, eta, gain_s)
+            ttl_s = self.tools.times_for(finish.tool or UNKNOWN_TOOL).best_ttl(gain_s)
+        return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), delay_s, eta)
 
     def program_finished(self, program: ProgramState) -> None:
         self.memory.add(program.turns_finished)

@@ -29,7 +29,6 @@ class ContinuumFixed(ProgramFcfs):
 
     name: ClassVar[str] = "continuum-fixed"
     options_type: ClassVar[type] = ContinuumFixedOptions
-    holds: ClassVar[bool] = True
     options: ContinuumFixedOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

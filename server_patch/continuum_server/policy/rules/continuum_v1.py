@@ -38,7 +38,6 @@ class ContinuumV1(ProgramFcfs):
     name: ClassVar[str] = "continuum-v1"
     options_type: ClassVar[type] = ContinuumV1Options
     test_options: ClassVar[Mapping[str, Any]] = {"min_samples": 2}
-    holds: ClassVar[bool] = True
     options: ContinuumV1Options
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

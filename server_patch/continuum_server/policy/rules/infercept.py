@@ -50,7 +50,6 @@ class InferCept(ProgramFcfs):
     options_type: ClassVar[type] = InferCeptOptions
     steps: ClassVar[bool] = True
     wants_batch: ClassVar[bool] = True
-    holds: ClassVar[bool] = True
     options: InferCeptOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

@@ -13,7 +13,6 @@ class InferCeptOracle(InferCept):
 
     name: ClassVar[str] = "infercept-oracle"
     label: ClassVar[Literal["policy", "bound"]] = "bound"
-    holds: ClassVar[bool] = False
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         tool_s = self.future.tool_s(finish.turn.request_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any, ClassVar, cast
 
@@ -46,23 +46,24 @@ class _Session:
     program: ProgramState
     committed: int = 0
     """Prompt plus output of the last finished turn, in tokens."""
-    flying: dict[str, int] = field(default_factory=dict)
-    """Prompt tokens of the program's admitted requests, by request id."""
+    prompt_tokens: int = 0
+    """Prompt of the program's request in the engine, in tokens; 0: there is none, or it is held back."""
     inside: bool = False
     paused: bool = False
     """The program was inside and gave up its room."""
     idle_since_s: float = math.inf
-    held: list[TurnState] = field(default_factory=list)
+    held: TurnState | None = None
+    """The program's request, if it is held back."""
 
     @property
     def size(self) -> int:
         """Tokens for which the program counts: the larger of the two, because a prompt repeats the turn before it."""
-        return max(self.committed, sum(self.flying.values()))
+        return max(self.committed, self.prompt_tokens)
 
     @property
     def wanted(self) -> int:
-        """The program's size once its held requests are admitted."""
-        return max(self.committed, sum(turn.prompt_tokens for turn in self.held))
+        """The program's size once its request is admitted."""
+        return max(self.committed, self.held.prompt_tokens if self.held is not None else 0)
 
 
 class LeaseGate(Policy):
@@ -85,7 +86,7 @@ class LeaseGate(Policy):
         self._capacity = self.options.share * machine.kv_tokens
         self._inside: dict[str, _Session] = {}
         self._waiting: dict[str, _Session] = {}
-        """Programs with held requests, in order of arrival."""
+        """Programs whose request is held back, in order of arrival."""
         self._admitted: list[TurnState] = []
         """Requests that were held back and may run now."""
         self._changed = False
@@ -104,20 +105,20 @@ class LeaseGate(Policy):
             self._dispatch(session, turn)
             self._make_room(0.0, now_s)
         else:
-            session.held.append(turn)
+            session.held = turn
             self._waiting[turn.program.program_id] = session
             self._changed = True
 
     def _session(self, program: ProgramState) -> _Session:
         if program.policy_state is None:
             inside = self._inside.items()
-            for name in [name for name, other in inside if other.program.ended and not other.flying]:
+            for name in [name for name, other in inside if other.program.ended and not other.prompt_tokens]:
                 del self._inside[name]  # forgotten
             program.policy_state = _Session(program)
         return cast(_Session, program.policy_state)
 
     def _dispatch(self, session: _Session, turn: TurnState) -> None:
-        session.flying[turn.request_id] = turn.prompt_tokens
+        session.prompt_tokens = turn.prompt_tokens
         session.idle_since_s = math.inf
         turn.policy_state = next(self._places)
 
@@ -126,31 +127,21 @@ class LeaseGate(Policy):
 
     def turn_started(self, start: TurnStart) -> None:
         session = cast("_Session | None", start.turn.program.policy_state)
-        if session is not None and start.turn in session.held:  # overdue: admitted even if memory is full
+        if session is not None and start.turn is session.held:  # overdue: admitted even if memory is full
             self._admit(session)
             self._changed = True
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         session = self._session(finish.turn.program)
-        session.committed = finish.context_tokens
-        session.flying.pop(finish.turn.request_id, None)
-        if not session.flying:
-            session.idle_since_s = finish.now_s
+        session.committed, session.prompt_tokens = finish.context_tokens, 0
+        session.idle_since_s = finish.now_s
         self._changed = True
         return NO_HOLD
 
     def turn_lost(self, turn: TurnState) -> None:
-        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
+        """Forget the program. Its next turn counts as a new program's."""
         self._changed = True
-        session = cast("_Session | None", turn.program.policy_state)
-        if session is None:
-            return
-        session.flying.pop(turn.request_id, None)
-        session.held = [held for held in session.held if held is not turn]
-        if not session.held:
-            self._waiting.pop(turn.program.program_id, None)
-        if not turn.program.requests_in_engine:
-            self._leave(turn.program)
+        self._leave(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
         self._leave(program)
@@ -211,16 +202,16 @@ class LeaseGate(Policy):
         return min(fitting, key=lambda fit: (not fit.paused, fit.wanted, self._since_s(fit)), default=None)
 
     def _since_s(self, session: _Session) -> float:
-        return session.held[0].arrival_s
+        return cast(TurnState, session.held).arrival_s
 
     def _admit(self, session: _Session) -> None:
         session.inside, session.paused = True, False
         self._inside[session.program.program_id] = session
         self._waiting.pop(session.program.program_id, None)
-        for turn in session.held:
-            self._dispatch(session, turn)
-        self._admitted += session.held
-        session.held = []
+        if session.held is not None:
+            self._dispatch(session, session.held)
+            self._admitted.append(session.held)
+            session.held = None
 
     def _instants(self, now_s: float) -> Iterator[float]:
         """Yield the times at which a lease ends or a request becomes impatient."""

@@ -13,8 +13,7 @@ class OracleHold(WorkingSet):
 
     name: ClassVar[str] = "oracle-hold"
     label: ClassVar[Literal["policy", "bound"]] = "bound"
-    holds: ClassVar[bool] = False
 
-    def _hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
+    def hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
         tool_s = self.future.tool_s(finish.turn.request_id)
         return tool_s if tool_s <= even_s else 0.0

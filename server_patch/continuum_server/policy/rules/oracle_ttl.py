@@ -13,7 +13,6 @@ class OracleTtl(Continuum):
 
     name: ClassVar[str] = "oracle-ttl"
     label: ClassVar[Literal["policy", "bound"]] = "bound"
-    holds: ClassVar[bool] = False
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s, eta = self.delay.mean_s, self.memory.eta

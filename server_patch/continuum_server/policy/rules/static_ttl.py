@@ -30,7 +30,6 @@ class StaticTtl(ProgramFcfs):
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions
     test_options: ClassVar[Mapping[str, Any]] = {"ttl_s": 2.0}
-    holds: ClassVar[bool] = True
     options: StaticTtlOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

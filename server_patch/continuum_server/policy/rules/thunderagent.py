@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.base import Options, Policy, Rank
@@ -46,13 +46,13 @@ class _Entry:
     paused: bool = False
     marked: bool = False
     """The program is paused when its turn ends."""
-    held: list[TurnState] = field(default_factory=list)
-    """Requests of the program that are held back."""
+    held: TurnState | None = None
+    """The program's request, if it is held back."""
 
     @property
     def reasoning(self) -> bool:
         """Whether a request of the program waits or runs. Otherwise the program is acting: its tool runs."""
-        return self.program.requests_in_engine > 0
+        return self.program.turn is not None
 
     @property
     def active(self) -> bool:
@@ -103,7 +103,7 @@ class ThunderAgent(Policy):
             self._change(entry, paused=not fits)
         self._change(entry, tokens=turn.prompt_tokens)
         if entry.paused:
-            entry.held.append(turn)
+            entry.held = turn
         self._place(turn)
 
     def _place(self, turn: TurnState) -> None:
@@ -112,7 +112,7 @@ class ThunderAgent(Policy):
 
     def rank(self, turn: TurnState) -> Rank | None:
         entry = self._entries.get(turn.program)
-        return None if entry is not None and turn in entry.held else (cast(_Place, turn.policy_state).number,)
+        return None if entry is not None and turn is entry.held else (cast(_Place, turn.policy_state).number,)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entries.get(finish.turn.program)
@@ -121,13 +121,8 @@ class ThunderAgent(Policy):
         return NO_HOLD
 
     def turn_lost(self, turn: TurnState) -> None:
-        """Forget a program without requests in the engine. Its next turn counts as a new program's."""
-        entry = self._entries.get(turn.program)
-        if entry is None:
-            return
-        entry.held = [held for held in entry.held if held is not turn]
-        if not entry.reasoning:
-            self._drop(turn.program)
+        """Forget the program. Its next turn counts as a new program's."""
+        self._drop(turn.program)
 
     def program_finished(self, program: ProgramState) -> None:
         self._drop(program)
@@ -136,7 +131,12 @@ class ThunderAgent(Policy):
         entry = self._entries.pop(program, None)
         if entry is not None:
             self._count(entry, -1)
-            self._admitted += entry.held
+            self._let_in(entry)
+
+    def _let_in(self, entry: _Entry) -> None:
+        if entry.held is not None:
+            self._admitted.append(entry.held)
+            entry.held = None
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
         """Set fields of an entry, and update the sums. No other code may set these fields."""
@@ -184,8 +184,7 @@ class ThunderAgent(Policy):
         resumed = self._resume(now_s)
         self._pause(now_s)
         for entry in resumed:
-            self._admitted += entry.held
-            entry.held = []
+            self._let_in(entry)
 
     def _resume(self, now_s: float) -> list[_Entry]:
         """Resume paused programs that fit: first those with a waiting turn, then new ones, then acting ones.
@@ -201,12 +200,12 @@ class ThunderAgent(Policy):
                 out.append(entry)
         return out
 
-    def _resume_order(self, entry: _Entry) -> tuple[int, int, int]:
+    def _resume_order(self, entry: _Entry) -> tuple[int, int, float]:
         group = 1 if entry.program.turns_finished == 0 else 0 if entry.reasoning else 2
         return group, entry.tokens, entry.program.sequence
 
     def _impatient(self, entry: _Entry, now_s: float) -> bool:
-        return any(now_s - turn.arrival_s > self.options.patience_s for turn in entry.held)
+        return entry.held is not None and now_s - entry.held.arrival_s > self.options.patience_s
 
     def _pause(self, now_s: float) -> None:
         """Pause acting programs, the smallest first, then mark reasoning programs, which pause when their turn ends."""

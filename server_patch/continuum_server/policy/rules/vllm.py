@@ -11,3 +11,4 @@ class Vllm(Policy):
     """Stock vLLM: requests run in order of arrival; the KV of a finished turn is evicted when others need room."""
 
     name: ClassVar[str] = "vllm"
+    soft_holds: ClassVar[bool] = False
