@@ -173,7 +173,7 @@ class Tags:
     this_func_call: str | None = None
     """The tool that this turn's output calls. A replay sends it, because its output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds for which the client asks for a soft hold: the turn's KV cache is kept while nobody else wants the memory."""
+    """Seconds for which the client asks for a soft hold: the turn's KV cache stays while nobody else wants it."""
     remaining_turns: int | Between | None = None
     """Turns of the program that the client expects after this one; read by ``working-set``."""
     remaining_tokens: int | Between | None = None

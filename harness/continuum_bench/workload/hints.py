@@ -46,7 +46,8 @@ class Noise:
 
 
 class Lies:
-    """Hints that are as harmful as possible: a hundred times the true value of a short time, and a hundredth of a long one. The server then holds the wrong programs' KV. Names are wrong too."""
+    """Hints that are as harmful as possible: a hundred times the true value of a short time, and a hundredth of a
+    long one. The server then holds the wrong programs' KV. Names are wrong too."""
 
     SHORT_S = 5.0
 
