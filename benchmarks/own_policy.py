@@ -4,6 +4,7 @@
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
     python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
     python benchmarks/own_policy.py --tails results.jsonl
+    python benchmarks/own_policy.py --draw 2 > CELLS.json
 
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
@@ -12,8 +13,10 @@ options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_ti
 and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
-"history" and "repeats", which repeats.py describes, are earlier runs of the same tasks, from which ``working-set`` has
-learned.
+Two are earlier runs of the same tasks, from which ``working-set`` has learned. With "history": FILE, the file contains
+an earlier run of each program of "traces", whose id has the same part behind the last slash. With "repeats":
+{"tasks": 8, "runs": 8, "history": 1, "correlation": 0.75}, eight runs of each of eight synthetic tasks of the workload
+are played, drawn with the cell's seed, and one earlier run of each is known.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
@@ -27,29 +30,35 @@ import argparse
 import json
 import math
 import multiprocessing
+import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import repeats
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.workload import Workload, load_workload
+from continuum_server.policy.forecasts import Forecasts
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import read_offload
-from continuum_traces.conversation import Job
+from continuum_server.virtual.tokens import TokenContext, shared_token
+from continuum_server.vllm_plugin.turns import task_name
+from continuum_traces.conversation import Job, open_turn
+from continuum_traces.importers.registry import read_any
+from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, TurnRecord
-from continuum_traces.synth import scale_lengths
+from continuum_traces.synth import Repeats, load_profile, scale_lengths, synthesize
 from scipy import stats
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -76,7 +85,7 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
     )
     arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
     if has_repeats(cell):
-        played = repeats.programs_of(cell, seed)[1]
+        played = runs_of(cell, seed)[1]
         workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
     else:
         workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
@@ -102,6 +111,57 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
 
 
+LONGEST = 131072
+"""Tokens of the longest program of a cell with earlier runs; longer ones are left out."""
+
+
+def runs_of(cell: dict[str, Any], seed: int) -> tuple[list[Program], list[Program]]:
+    """Return the earlier runs, and the programs that are played."""
+    if "repeats" in cell:
+        given = cell["repeats"]
+        tasks, before, runs = given["tasks"], given.get("history", 0), given["runs"]
+        drawn = synthesize(
+            load_profile(cell["workload"]),
+            tasks * (before + runs),
+            seed,
+            length_scale=cell.get("length_scale", 1.0),
+            repeats=Repeats(before + runs, given["correlation"]),
+        )
+        return _fitting(drawn[: tasks * before]), _fitting(drawn[tasks * before :])
+    earlier, played = (list(map(_as_run, read_any(Path(cell[name]), None))) for name in ("history", "traces"))
+    return _fitting(earlier), _fitting(played)
+
+
+def _fitting(programs: Sequence[Program]) -> list[Program]:
+    return [program for program in programs if too_long(program, LONGEST) is None]
+
+
+def _as_run(program: Program) -> Program:
+    """Mark the program as a run of the task that its id names: runs of a task begin with the same prompt."""
+    task = program.program_id.rpartition("/")[2]
+    return replace(program, shared_prefix_id=f"task {task}", shared_prefix_tokens=program.turns[0].new_input_tokens)
+
+
+def learn(forecasts: Forecasts, programs: Sequence[Program], block_size: int) -> None:
+    """Teach the forecasts as if these programs had run to their ends on an engine with this block size."""
+    for number, program in enumerate(programs):
+        progress = forecasts.progress(task_name(None, _prompt_mark(program, number, block_size), None), 0.0)
+        for turn, prompt in zip(program.turns, program.prompt_tokens(), strict=True):
+            forecasts.turn_ended(progress, prompt, prompt + turn.output_tokens)
+        forecasts.program_ended(progress)
+
+
+def _prompt_mark(program: Program, number: int, block_size: int) -> tuple[int, bytes | None]:
+    """Return what ``touch_points.prompt_mark`` returns for the program's first request."""
+    context = TokenContext(
+        number, block_size, shared_token(program.shared_prefix_id or ""), program.shared_prefix_tokens
+    )
+    open_turn(context, program, 0)
+    prompt = context.prompt
+    hashes = context.hasher()(SimpleNamespace(block_hashes=[], num_tokens=len(prompt), all_token_ids=prompt))
+    return len(prompt), hashes[-1] if hashes else None
+
+
 def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
     """Return the cell's engine, which has tiers if the policy is named ``NAME+offload``."""
     gpu = cell.get("gpu", "a100-80gb")
@@ -122,7 +182,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     chosen = engine.scheduler.table.policy
     if has_repeats(cell) and isinstance(chosen, WorkingSet):
-        repeats.learn(chosen.forecasts, repeats.programs_of(cell, seed)[0], config.block_size)
+        learn(chosen.forecasts, runs_of(cell, seed)[0], config.block_size)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
@@ -284,6 +344,46 @@ def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
     return Ratio(math.exp(logs.mean()), math.exp(logs.mean() - half), math.exp(logs.mean() + half))
 
 
+# ------------------------------------------------------------------------------------- cells drawn at random
+
+
+def drawn(seed: int, number: int = 48) -> Iterator[str]:
+    """Draw cells: the bundled profiles with lengths scaled by 0.1 to 0.5, 16 to 40 programs, KV pools for 1.4 to 12.6
+    programs of mean size (and at least for the largest), rates from rest to overload, all tool times and arrivals.
+
+    docs/results/own-policy.md uses draw 2, which was not looked at while the policy was developed. The cells of
+    cells_drawn.json were drawn in the same way and were used for development.
+    """
+    dice = random.Random(seed)
+    cells = {f"draw{seed}-{at}": draw(dice) for at in range(number)}
+    yield "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(cell)}" for name, cell in cells.items()) + "\n}"
+
+
+def draw(dice: random.Random) -> dict[str, Any]:
+    tool_times = dice.choice(
+        (
+            *("recorded",) * 3,
+            f"constant:{10 ** dice.uniform(-0.5, 1.3):.1f}",
+            f"bimodal:{dice.uniform(0.5, 0.9):.1f}:0.5:{dice.randint(5, 60)}",
+            f"shift:{dice.randint(3, 20)}",
+            "hang:0.05",
+        )
+    )
+    cell = {
+        "workload": dice.choice(("swebench", "bfcl", "openhands")),
+        "num_programs": dice.randint(16, 40),
+        "length_scale": round(10 ** dice.uniform(-1.0, -0.3), 2),
+        "jps": round(10 ** dice.uniform(-0.9, 0.5), 2),
+        "gpu": dice.choice(("h100-80gb", "a100-80gb")),
+        "tool_times": tool_times,
+        "arrivals": dice.choice(("poisson", "poisson", "gamma:3", "gamma:0.3")),
+    }
+    turns = [job.program for job in jobs_of(cell, 0)]
+    sizes = [max(p + t.output_tokens for p, t in zip(one.prompt_tokens(), one.turns, strict=True)) for one in turns]
+    fitting = 10 ** dice.uniform(0.15, 1.1)
+    return cell | {"kv_blocks": int(max(fitting * sum(sizes) / len(sizes), 1.1 * max(sizes)) / 16)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="?", type=Path)
@@ -300,6 +400,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=Path, nargs="*")
     parser.add_argument("--tails", type=Path, nargs="*")
     parser.add_argument("--of", default="working-set")
+    parser.add_argument("--draw", type=int, help="seed of the cells that are drawn at random")
     given = parser.parse_args()
     if given.cells:
         try:
@@ -310,6 +411,7 @@ def main() -> None:
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     cells = by_cell(rows)
     chosen = verdicts(cells, given.of) if given.verdicts else tails(cells) if given.tails else None
+    chosen = chosen if given.draw is None else drawn(given.draw)
     for line in chosen or table(cells, given.base):
         print(line)  # noqa: T201
 
