@@ -45,7 +45,6 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.workload import Workload, load_workload
-from continuum_server.policy.forecasts import Forecasts
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -142,13 +141,14 @@ def _as_run(program: Program) -> Program:
     return replace(program, shared_prefix_id=f"task {task}", shared_prefix_tokens=program.turns[0].new_input_tokens)
 
 
-def learn(forecasts: Forecasts, programs: Sequence[Program], block_size: int) -> None:
-    """Teach the forecasts as if these programs had run to their ends on an engine with this block size."""
+def learn(policy: WorkingSet, programs: Sequence[Program], block_size: int) -> None:
+    """Teach the policy as if these programs had run to their ends on an engine with this block size."""
     for number, program in enumerate(programs):
-        progress = forecasts.progress(task_name(None, _prompt_mark(program, number, block_size), None), 0.0)
+        work_s, before = 0.0, 0
         for turn, prompt in zip(program.turns, program.prompt_tokens(), strict=True):
-            forecasts.turn_ended(progress, prompt, prompt + turn.output_tokens)
-        forecasts.program_ended(progress)
+            work_s += policy.turn_work_s(before, prompt, prompt + turn.output_tokens)
+            before = prompt
+        policy.tasks.add(None, task_name(None, _prompt_mark(program, number, block_size), None), work_s)
 
 
 def _prompt_mark(program: Program, number: int, block_size: int) -> tuple[int, bytes | None]:
@@ -182,7 +182,7 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     chosen = engine.scheduler.table.policy
     if has_repeats(cell) and isinstance(chosen, WorkingSet):
-        learn(chosen.forecasts, runs_of(cell, seed)[0], config.block_size)
+        learn(chosen, runs_of(cell, seed)[0], config.block_size)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
