@@ -13,10 +13,6 @@ options of ``continuum-bench``, as are "length_scale", "shared_prefix", "step_ti
 and "offload": the tiers of arms whose policy is named NAME+offload.
 Two more: "lengths_later": 2.5 multiplies the lengths of the programs that arrive in the second half; "turns": [2, 4]
 ends programs with their second, third or fourth turn.
-Two are earlier runs of the same tasks, from which ``working-set`` has learned. With "history": FILE, the file contains
-an earlier run of each program of "traces", whose id has the same part behind the last slash. With "repeats":
-{"tasks": 8, "runs": 8, "history": 1, "correlation": 0.75}, eight runs of each of eight synthetic tasks of the workload
-are played, drawn with the cell's seed, and one earlier run of each is known.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
@@ -33,31 +29,24 @@ import multiprocessing
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
-from continuum_bench.workload.load import LoadedTrace
-from continuum_bench.workload.workload import Workload, load_workload
+from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.program_table import Guards
-from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import read_offload
-from continuum_server.virtual.tokens import TokenContext, shared_token
-from continuum_server.vllm_plugin.turns import task_name
-from continuum_traces.conversation import Job, open_turn
-from continuum_traces.importers.registry import read_any
-from continuum_traces.jsonl import too_long
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
-from continuum_traces.synth import Repeats, load_profile, scale_lengths, synthesize
+from continuum_traces.synth import scale_lengths
 from scipy import stats
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -70,9 +59,8 @@ A_THIRD = hint_error("adversarial:0.3334")
 """The programs that tell the truth under this setting are compared in every arm, in the column ``honest``."""
 BESIDE = ("jct", "p95", "honest", "wall")
 OF_THE_ENGINE = ("gpu", "model", "tensor_parallel", "kv_blocks", "block_size", "step_times")
-OF_THE_REPEATS = ("history", "repeats")
 OF_ITSELF = ("traces", "workload", "offload", "lengths_later", "turns")
-OF_THE_CELL = (*OF_ITSELF, *OF_THE_REPEATS, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
+OF_THE_CELL = (*OF_ITSELF, *OF_THE_ENGINE, *OF_THE_TRACE, *OF_THE_ARRIVALS)
 
 
 def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
@@ -83,20 +71,12 @@ def jobs_of(cell: dict[str, Any], seed: int) -> list[Job]:
         **{name: cell[name] for name in OF_THE_TRACE if name in cell},
     )
     arrivals = ArrivalOptions(**{name: cell[name] for name in (*OF_THE_ARRIVALS, *HINTS) if name in cell})
-    if has_repeats(cell):
-        played = runs_of(cell, seed)[1]
-        workload = Workload(LoadedTrace(tuple(played), cell.get("num_programs", len(played)), (), {}), arrivals)
-    else:
-        workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
+    workload = load_workload(cell.get("workload", "replay"), programs, arrivals)
     jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
     return [
         replace(job, program=_changed(job.program, cell, number, number >= len(jobs) // 2))
         for number, job in enumerate(jobs)
     ]
-
-
-def has_repeats(cell: dict[str, Any]) -> bool:
-    return any(name in cell for name in OF_THE_REPEATS)
 
 
 def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -> Program:
@@ -108,58 +88,6 @@ def _changed(program: Program, cell: dict[str, Any], number: int, later: bool) -
     fewest, most = cell["turns"]
     *before, last = changed.turns[: fewest + number % (most - fewest + 1)]
     return replace(changed, turns=(*before, replace(last, tool_calls=())))
-
-
-LONGEST = 131072
-"""Tokens of the longest program of a cell with earlier runs; longer ones are left out."""
-
-
-def runs_of(cell: dict[str, Any], seed: int) -> tuple[list[Program], list[Program]]:
-    """Return the earlier runs, and the programs that are played."""
-    if "repeats" in cell:
-        given = cell["repeats"]
-        tasks, before, runs = given["tasks"], given.get("history", 0), given["runs"]
-        drawn = synthesize(
-            load_profile(cell["workload"]),
-            tasks * (before + runs),
-            seed,
-            length_scale=cell.get("length_scale", 1.0),
-            repeats=Repeats(before + runs, given["correlation"]),
-        )
-        return _fitting(drawn[: tasks * before]), _fitting(drawn[tasks * before :])
-    earlier, played = (list(map(_as_run, read_any(Path(cell[name]), None))) for name in ("history", "traces"))
-    return _fitting(earlier), _fitting(played)
-
-
-def _fitting(programs: Sequence[Program]) -> list[Program]:
-    return [program for program in programs if too_long(program, LONGEST) is None]
-
-
-def _as_run(program: Program) -> Program:
-    """Mark the program as a run of the task that its id names: runs of a task begin with the same prompt."""
-    task = program.program_id.rpartition("/")[2]
-    return replace(program, shared_prefix_id=f"task {task}", shared_prefix_tokens=program.turns[0].new_input_tokens)
-
-
-def learn(policy: WorkingSet, programs: Sequence[Program], block_size: int) -> None:
-    """Teach the policy as if these programs had run to their ends on an engine with this block size."""
-    for number, program in enumerate(programs):
-        work_s, before = 0.0, 0
-        for turn, prompt in zip(program.turns, program.prompt_tokens(), strict=True):
-            work_s += policy.turn_work_s(before, prompt, prompt + turn.output_tokens)
-            before = prompt
-        policy.tasks.add(None, task_name(None, _prompt_mark(program, number, block_size), None), work_s)
-
-
-def _prompt_mark(program: Program, number: int, block_size: int) -> tuple[int, bytes | None]:
-    """Return what ``touch_points.prompt_mark`` returns for the program's first request."""
-    context = TokenContext(
-        number, block_size, shared_token(program.shared_prefix_id or ""), program.shared_prefix_tokens
-    )
-    open_turn(context, program, 0)
-    prompt = context.prompt
-    hashes = context.hasher()(SimpleNamespace(block_hashes=[], num_tokens=len(prompt), all_token_ids=prompt))
-    return len(prompt), hashes[-1] if hashes else None
 
 
 def engine_of(cell: dict[str, Any], policy: str) -> EngineConfig:
@@ -180,9 +108,6 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
-    chosen = engine.scheduler.table.policy
-    if has_repeats(cell) and isinstance(chosen, WorkingSet):
-        learn(chosen, runs_of(cell, seed)[0], config.block_size)
     engine.loop.run()
     if engine.close():
         raise RuntimeError(f"{label} leaked blocks")
@@ -427,11 +352,10 @@ def read_cells(path: Path, only: str, traces: Path) -> dict[str, dict[str, Any]]
         for word in cell:
             if word not in OF_THE_CELL:
                 raise BenchError(f"{path}: {name}: {word}: unknown; a cell has {', '.join(OF_THE_CELL)}")
-        for word in ("traces", "history"):
-            if cell.get(word):
-                cell[word] = str(traces / cell[word])
-                if not Path(cell[word]).exists():
-                    raise BenchError(f"{path}: {name}: {word}: {cell[word]} is not there; say where with --traces DIR")
+        if cell.get("traces"):
+            cell["traces"] = str(traces / cell["traces"])
+            if not Path(cell["traces"]).exists():
+                raise BenchError(f"{path}: {name}: traces: {cell['traces']} is not there; say where with --traces DIR")
     return cells
 
 
