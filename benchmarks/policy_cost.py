@@ -1,12 +1,16 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
     python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--arms A B]
+    python benchmarks/policy_cost.py --table prediction
+    python benchmarks/policy_cost.py --table statistics
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
 the same work; time in vLLM's ``schedule`` and ``update_from_output``, the plugin included, beside vLLM's own class. A
 turn: programs come and go; time in the plugin and the policy for a turn's arrival, start, finish and pin. All arms in
-one process and one run, stepping in turn (A B C A B C ...). Second form: the TTL decision alone.
+one process and one run, stepping in turn (A B C A B C ...).
+``prediction``: a turn in the policy alone, with and without a predicted tool time. ``statistics``: the copy that
+``serve --statistics`` makes every 30 s on the scheduler's thread, with full windows. ``--samples``: the TTL decision.
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.catalog import POLICIES, make_policy
+from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
+from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
@@ -177,12 +184,56 @@ def deciding(sizes: list[int]) -> None:
         sys.stdout.write(f"| {size:,} | {cells[0]:.1f} | {cells[1]:.0f} | {cells[2]:.0f} |\n")
 
 
+# ----------------------------------------------------------------------- a prediction, a copy of the statistics
+
+
+def predicting(turns: int = 20_000) -> None:
+    sys.stdout.write("| policy | without a hint, us | with `pred_tool_s`, us |\n|---|---|---|\n")
+    for policy in ("working-set", "continuum"):
+        sys.stdout.write(f"| {policy} | {hook_us(policy, False, turns):.1f} | {hook_us(policy, True, turns):.1f} |\n")
+
+
+def hook_us(policy: str, hinted: bool, turns: int) -> float:
+    """First decile of the policy's microseconds for a turn's arrival, start and finish, with 1,000 gaps recorded."""
+    machine = Machine(PrefillCurve(1.5e-9, 5.5e-5, 0.0), kv_tokens=440_000)
+    table, chance = ProgramTable(make_policy(policy, {}, machine), Guards(), machine.kv_tokens), random.Random(0)
+    now_s, spent = 0.0, []
+    program = table.program_for("p", now_s)
+    for number in range(turns):
+        gap_s = chance.lognormvariate(1.0, 1.5)
+        turn = TurnState(program, 0, str(number), now_s, 20_000, table.next_sequence())
+        turn.tool_hint_s, turn.ran_s = (gap_s, 1.0) if hinted else (None, None)
+        began = time.perf_counter()  # noqa: TID251 - a benchmark
+        table.arrive(turn, now_s)
+        table.start(turn, now_s, 0, 16)
+        table.finish(turn, now_s, 20_000, 100, "ls")
+        if number > 1000:
+            spent.append(time.perf_counter() - began)  # noqa: TID251 - a benchmark
+        now_s += gap_s
+    return statistics.quantiles(spent, n=10)[0] * 1e6
+
+
+def copying() -> None:
+    sys.stdout.write("| tools | times of each | copy |\n|---|---|---|\n")
+    for tools, window in ((10, 4096), (256, 4096), (10, 100_000)):
+        chance, options = random.Random(1), ContinuumOptions(sample_window=window)
+        policy = Continuum(Machine(PrefillCurve(0.0, 1e-4, 0.0), 100_000), options)
+        for number in range(tools * window):
+            policy.tools.add(f"tool-{number % tools}", chance.expovariate(1.0))
+        began_s = time.thread_time()
+        policy.export_statistics()
+        sys.stdout.write(f"| {tools} | {window} | {(time.thread_time() - began_s) * 1e3:.1f} ms |\n")
+
+
+TABLES = {"prediction": predicting, "statistics": copying}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--waiting", type=int, nargs="+", default=[10, 100, 1_000, 5_000])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
-    parser.add_argument("--table", choices=["step", "turn"], help="only one of the two tables")
+    parser.add_argument("--table", choices=["step", "turn", *TABLES], help="only this table")
     parser.add_argument("--arms", nargs="+", default=list(POLICIES), metavar="POLICY", help="only these policies")
     parser.add_argument("--json", action="store_true", help="only the step table, as JSON: {waiting: {arm: us}}")
     options = parser.parse_args()
@@ -191,6 +242,9 @@ def main() -> None:
         return
     if options.samples:
         deciding(options.samples)
+        return
+    if options.table in TABLES:
+        TABLES[options.table]()
         return
     if options.table != "turn":
         print_steps(stepping(options.arms, options.waiting, options.steps), options.steps)

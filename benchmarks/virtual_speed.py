@@ -9,6 +9,7 @@ All arms run in turn (A B A B ...) in one process, because the speed of a machin
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import statistics
@@ -17,20 +18,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
+from continuum_server.step_times.catalog import kv_capacity
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import Engine, build_engine, settings_of
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_traces.conversation import Job
-from cross_check import MODEL, theirs
+from continuum_traces.exporters import mooncake_rows
 from vllm.v1.core.sched.scheduler import Scheduler
 
-CONFIG = EngineConfig(gpu="a100-80gb", model=MODEL)
+CONFIG = EngineConfig(gpu="a100-80gb", model="llama-3.1-8b")
 
 
 class Stock(Scheduler):
@@ -101,11 +104,45 @@ def play(jobs: list[Job], policy: str, kind: type[Scheduler], stretch: int) -> R
 
 
 def play_peer(options: argparse.Namespace) -> Row:
-    """aisimulate, with the making of its input and the reading of its output."""
-    with tempfile.TemporaryDirectory() as folder:
-        start, began_s = time.perf_counter(), processor_s()  # noqa: TID251
-        theirs(options.trace, options.jps, 0, options.aisimulate, Path(folder))
-        return Row(time.perf_counter() - start, processor_s() - began_s)  # noqa: TID251
+    """NVIDIA's aisimulate (PyPI, ``--pre``, in an environment of its own): the same programs, arrivals and blocks.
+
+    The time includes making its input and reading its output.
+    """
+    start, began_s = time.perf_counter(), processor_s()  # noqa: TID251
+    programs = [replace(job.program, arrival_s=job.arrival_s) for job in jobs_of(options)]
+    with tempfile.TemporaryDirectory() as name:
+        rows, file, out = (Path(name) / part for part in ("trace.jsonl", "config.yaml", "out"))
+        rows.write_text("".join(json.dumps(row) + "\n" for row in mooncake_rows(programs, CONFIG.block_size)))
+        file.write_text(json.dumps(peer_config(rows)))
+        command = [options.aisimulate, "predict", "-c", file, "--capture-per-request", "--output-dir", out]
+        subprocess.run([*command, "--overwrite"], check=True, capture_output=True)
+        for line in (out / "requests.jsonl").read_text().splitlines():
+            json.loads(line)
+    return Row(time.perf_counter() - start, processor_s() - began_s)  # noqa: TID251
+
+
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    return load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
+
+
+def peer_config(rows: Path) -> dict[str, Any]:
+    capacity = {"type": "fixed", "blocks": kv_capacity(CONFIG.gpu, CONFIG.model).num_blocks}
+    workers = {
+        "scheduler": {"max_batched_tokens": 2048, "max_sequences": 256},
+        "kv_cache": {"block_size": CONFIG.block_size, "capacity": capacity},
+    }
+    return {
+        "traffic": {
+            "source": {"type": "trace", "paths": [str(rows)], "format": "mooncake", "block_size": CONFIG.block_size},
+            "load": {"type": "trace_timestamps"},
+        },
+        "engine": {
+            "model": "meta-llama/Meta-Llama-3.1-8B",
+            "hardware": "a100_sxm",
+            "backend": "vllm",
+            "workers": {"aggregated": workers},
+        },
+    }
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -137,7 +174,7 @@ def main() -> None:
     parser.add_argument("--skipping-only", action="store_true", help="leave out the arms that take every step")
     parser.add_argument("--shares", action="store_true", help="print where the time is spent instead of the table")
     options = parser.parse_args()
-    jobs = load_workload("speed", TraceOptions(traces=options.trace), ArrivalOptions(options.jps)).jobs(0)
+    jobs = jobs_of(options)
     if options.shares:
         shares(jobs)
         return

@@ -12,9 +12,10 @@ import json
 import os
 import threading
 import uuid
+import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Tags
@@ -23,7 +24,7 @@ from continuum_client import current
 from continuum_client.decorators import F, around
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
-from continuum_client.tagging import check_counts, check_id, check_seconds, check_tool
+from continuum_client.tagging import check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 from continuum_client.tool_runs import Tool, ToolRun, busy_seconds
 
@@ -60,8 +61,6 @@ class CallTags:
     """The tools that ran since the previous call."""
     prediction: Prediction | None = None
     """The prediction of ``Program.predict``; None if there was none, even if a predictor made one."""
-    hints: Mapping[str, Any] = field(default_factory=dict)
-    """Tags from ``Program.remaining`` and ``Program.kv_ttl``."""
 
 
 class TurnIds:
@@ -116,7 +115,7 @@ class Program:
         self._sent_last = False
         self._last_step = False
         self._prediction: Prediction | None = None
-        self._hints: dict[str, Any] = {}
+        self._kv_ttl_s: float | None = None
         self._task: str | None = None
         self._expected: dict[str, float] = {}
         self._runs: list[ToolRun] = []
@@ -201,30 +200,24 @@ class Program:
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
-    def remaining(
-        self, turns: int | tuple[int, int] | None = None, tokens: int | tuple[int, int] | None = None
-    ) -> None:
-        """Tell the server how much work the program has left after the next call. ``working-set`` reads this.
-
-        Args:
-            turns: the number of later turns, or an interval (low, high) if the number is not known exactly.
-            tokens: the number of tokens that these turns generate, or an interval.
-
-        Raises:
-            InvalidTag: a number that cannot be sent.
-            ProgramClosed: the program is closed.
-        """
-        counts = {"remaining_turns": turns, "remaining_tokens": tokens}
-        self._hint({name: check_counts(value, name) for name, value in counts.items() if value is not None})
+    def remaining(self, turns: object = None, tokens: object = None) -> None:
+        """Deprecated: does nothing. No policy reads how much work a program has left."""
+        warnings.warn(
+            "Program.remaining() no longer does anything and will be removed: delete the call",
+            DeprecationWarning,
+            stacklevel=2,
+        )
 
     def kv_ttl(self, seconds: float) -> None:
-        """Ask the server to pin the KV cache for a given time after the next call. Policies that pin KV read this.
+        """Ask for a soft hold after the next call: beyond the policy's own hold, the server keeps the KV cache for this
+        many seconds as long as no other request wants the memory.
 
         Raises:
             InvalidTag: a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
-        self._hint({"kv_ttl_s": check_seconds(seconds, "kv_ttl")})
+        self._open()
+        self._kv_ttl_s = check_seconds(seconds, "kv_ttl")
 
     def task(self, name: str) -> None:
         """Send a hint with every later call: the program's task. All programs that do the same task send the same name.
@@ -237,11 +230,6 @@ class Program:
         """
         self._open()
         self._task = check_tool(name, "task")
-
-    def _hint(self, hints: Mapping[str, Any]) -> None:
-        self._open()
-        with self._lock:
-            self._hints.update(hints)
 
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
@@ -282,9 +270,9 @@ class Program:
         Tools, prediction, hints and last step are then forgotten, because only one call sends them.
         """
         with self._lock:
-            runs, last, own, hints = tuple(self._runs), self._last_step, self._prediction, self._hints
+            runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
             turn_id = self._turn_ids.next()
-            self._runs, self._last_step, self._prediction, self._hints = [], False, None, {}
+            self._runs, self._last_step, self._prediction, self._kv_ttl_s = [], False, None, None
         prediction = self._guesses.current() if own is None and self._guesses is not None else own
         slowest = max(runs, key=lambda run: run.duration_s, default=None)
         tags = Tags(
@@ -298,9 +286,9 @@ class Program:
             last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
             turn_id=turn_id,
             task=self._task,
-            **hints,
+            kv_ttl_s=kv_ttl_s,
         )
-        return CallTags(tags, runs, own, hints)
+        return CallTags(tags, runs, own)
 
     def give_back(self, taken: CallTags) -> None:
         """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""
@@ -308,7 +296,8 @@ class Program:
             self._runs[:0] = taken.runs
             self._last_step = self._last_step or bool(taken.tags.is_last_step)
             self._prediction = self._prediction or taken.prediction
-            self._hints = {**taken.hints, **self._hints}
+            if self._kv_ttl_s is None:
+                self._kv_ttl_s = taken.tags.kv_ttl_s
 
     def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
         """Note that ``client`` sends a call with these tags to the base URL ``url``."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Between, Tags
-from continuum_traces.wire import MAX_COUNT, MAX_HINT_S, MAX_TOOL_CHARS, tags_to_headers
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, Tags
+from continuum_traces.wire import MAX_HINT_S, MAX_TOOL_CHARS, tags_to_headers
 
 from continuum_client.dialects import Dialect
 from continuum_client.errors import InvalidTag
@@ -114,33 +114,6 @@ def check_tool(tool: str, what: str = "tool") -> str:
     if not isinstance(tool, str) or not tool.strip() or not tool.isprintable() or len(tool) > MAX_TOOL_CHARS:
         raise InvalidTag(f"{what} {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
     return tool.strip()
-
-
-def check_count(count: int, what: str) -> int:
-    """Return a number of turns or tokens, limited to 10**9.
-
-    Raises:
-        InvalidTag: the number is not whole, or is negative.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidTag(f"{what} {count!r}: must be a whole number, 0 or more")
-    return min(count, MAX_COUNT)
-
-
-def check_counts(counts: int | tuple[int, int], what: str) -> int | Between:
-    """Return a number of turns or tokens, or an interval (low, high).
-
-    Raises:
-        InvalidTag: a number is not whole or is negative, or the interval is not a pair in ascending order.
-    """
-    if isinstance(counts, int):
-        return check_count(counts, what)
-    if not isinstance(counts, tuple) or len(counts) != 2:
-        raise InvalidTag(f"{what} {counts!r}: must be a whole number, or an interval (low, high)")
-    low, high = (check_count(count, what) for count in counts)
-    if low > high:
-        raise InvalidTag(f"{what} {counts!r}: the interval ends before it begins")
-    return low if low == high else Between(low, high)
 
 
 def check_seconds(seconds: float, what: str) -> float:

@@ -11,7 +11,7 @@ from client_fakes import FakeServer, Planned
 
 from continuum_client import InvalidTag, OpenAI, ProgramClosed
 
-HINTS = ("kv_ttl_s", "remaining_turns", "remaining_tokens", "task")
+HINTS = ("kv_ttl_s", "task")
 
 
 def sent(server: FakeServer) -> list[dict[str, Any]]:
@@ -29,24 +29,35 @@ def test_a_hint_is_sent_once_and_a_task_always(serve: Callable[..., FakeServer])
 
     with client.program("p") as p:
         p.task(" triage ")
-        p.remaining(turns=3)
-        p.remaining(tokens=900)
         p.kv_ttl(1e9)
         server.plan.append(Planned(status=500))
         with pytest.raises(openai.InternalServerError):
             ask()
-        p.remaining(turns=2)  # newer than what the failed call gives back
         ask()
         ask()
-    every = {"kv_ttl_s": 86_400.0, "remaining_turns": 3, "remaining_tokens": 900, "task": "triage"}
-    assert sent(server) == [every, {**every, "remaining_turns": 2}, {"task": "triage"}]
+        p.kv_ttl(1)
+        server.plan.append(Planned(status=500))
+        with pytest.raises(openai.InternalServerError):
+            ask()
+        p.kv_ttl(2)  # newer than what the failed call gives back
+        ask()
+    wishes = (86_400.0, 86_400.0, None, 1.0, 2.0)
+    assert sent(server) == [{"task": "triage"} | ({"kv_ttl_s": wish} if wish else {}) for wish in wishes]
+
+
+def test_what_remains_is_no_longer_sent(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="vllm")
+    with client.program() as p:
+        with pytest.warns(DeprecationWarning, match="delete the call") as caught:
+            p.remaining(turns=3, tokens=900)
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    assert caught[0].filename == __file__
+    assert not any("remaining" in name for name in server.turns[0].body["vllm_xargs"])
 
 
 def test_hints_that_cannot_be_sent(server: FakeServer) -> None:
     with OpenAI(base_url=server.url).program() as p:
-        for wrong in (-1, 1.5, True):
-            with pytest.raises(InvalidTag, match="remaining_turns"):
-                p.remaining(turns=wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidTag, match="task"):
             p.task("")
         with pytest.raises(InvalidTag, match="kv_ttl"):

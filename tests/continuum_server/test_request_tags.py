@@ -121,6 +121,14 @@ def test_tags_of_somebody_without_a_key_are_removed() -> None:
     assert sent(nested, {"x-session-id": "p"}, None, nested=True) == {"sampling_params": {"max_tokens": 1}}
 
 
+@pytest.mark.parametrize("value", [3, "2,8", [2, 8], "soon", {"a": [1]}])
+def test_former_tags_reach_nobody_and_are_no_fault(value: Any) -> None:
+    body = {"prompt": "x", "vllm_xargs": {"program_id": "p", "remaining_turns": value, "remaining_tokens": value}}
+    tagged = normalize_tags(json.dumps(body).encode(), {})
+    assert json.loads(tagged.body) == {"prompt": "x", "vllm_xargs": {"program_id": "p"}}
+    assert tagged.rejected == ()
+
+
 def test_tags_inside_sampling_parameters() -> None:
     extra = {"job_id": "j", "kv_transfer_params": {"a": [None]}, CLIENT_KEY: ["x"]}
     body = {"token_ids": [1], "sampling_params": {"max_tokens": 2, "extra_args": extra}, "vllm_xargs": {"kv_ttl_s": 3}}

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from continuum_traces.schema import Between, Tags
+from continuum_traces.schema import Tags
 from continuum_traces.wire import (
+    ReadTags,
     read_program_id,
     read_turn_id,
     tags_from_headers,
@@ -110,23 +111,7 @@ def test_flags_as_text_and_hints_clipped() -> None:
     assert read.tags == Tags(is_last_step=True, pred_tool_s=86_400.0, last_func_call="pytest")
 
 
-@pytest.mark.parametrize(
-    ("sent", "read"),
-    [
-        ("2,8", Between(2, 8)),
-        ([2, 8], Between(2, 8)),
-        ("3,3", 3),
-        ("3", 3),
-        (3, 3),
-        ("8,2", None),
-        ("2,", None),
-        ("1,2,3", None),
-        ([1], 1),
-        ([], None),
-    ],
-)
-def test_what_remains_is_a_number_or_an_interval(sent: Any, read: int | Between | None) -> None:
-    found = tags_from_xargs({"remaining_turns": sent})
-    assert found.tags.remaining_turns == read
-    assert found.rejected == (() if read is not None else ("remaining_turns",))
-    assert tags_from_xargs(tags_to_xargs(found.tags)).tags == found.tags
+@pytest.mark.parametrize("name", ["remaining_turns", "remaining_tokens"])
+@pytest.mark.parametrize("sent", [3, "2,8", [2, 8], -1, "soon", None, {"a": 1}])
+def test_former_tags_are_ignored_whatever_they_hold(name: str, sent: Any) -> None:
+    assert tags_from_xargs({name: sent, "task": "t"}) == ReadTags(Tags(task="t"))

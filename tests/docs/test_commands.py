@@ -171,7 +171,7 @@ def test_a_wrong_option_is_found() -> None:
     with pytest.raises(Exception, match="--jsp"):
         check("continuum-bench swebench --jsp 0.1")
     with pytest.raises(AssertionError, match="no --fast"):
-        check("python benchmarks/cross_check.py TRACE --fast")
+        check("python benchmarks/virtual_speed.py TRACE --fast")
 
 
 def test_each_exception_has_a_command() -> None:

@@ -143,15 +143,6 @@ class Program:
 # ----------------------------------------------------------------------------------------------- tags
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A whole number that is not known exactly."""
-
-    low: int
-    high: int
-    """At least ``low``."""
-
-
 @dataclass(slots=True)  # not frozen, as ``SchedulerEvent``
 class Tags:
     """What a client tells the server about one request. Every field is optional; None means unknown."""
@@ -173,11 +164,7 @@ class Tags:
     this_func_call: str | None = None
     """The tool that this turn's output calls. A replay sends it, because its output is not the model's own."""
     kv_ttl_s: float | None = None
-    """Seconds for which the client wants the KV cache of this turn pinned."""
-    remaining_turns: int | Between | None = None
-    """Turns of the program that the client expects after this one; read by ``working-set``."""
-    remaining_tokens: int | Between | None = None
-    """Tokens that the client expects the program to generate after this turn; read by ``working-set``."""
+    """Seconds for which the client asks for a soft hold: the turn's KV cache stays while nobody else wants it."""
     task: str | None = None
     """Name of the task, the same for all programs that do the same task; read by ``working-set``."""
     parent_id: str | None = None

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Between, Tags
+from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Tags
 
 Scalar = str | int | float
 
 MAX_TOOL_CHARS = 128
 MAX_HINT_S = 86_400.0
-MAX_COUNT = 10**9
 
 PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
 """The xargs that may contain the program id; the first that is present counts. The papers' preview sends ``job_id``."""
@@ -47,8 +46,6 @@ def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
 
 
 def _scalar(value: Any) -> Scalar:
-    if isinstance(value, Between):
-        return f"{value.low},{value.high}"
     return int(value) if isinstance(value, bool) else value
 
 
@@ -152,22 +149,6 @@ def _read_tool(raw: Any) -> str | None:
     return raw.strip()[:MAX_TOOL_CHARS]
 
 
-def _read_count(raw: Any) -> int | None:
-    value = _read_number(raw)
-    return None if value is None or value != int(value) else min(int(value), MAX_COUNT)
-
-
-def _read_counts(raw: Any) -> int | Between | None:
-    """Return a whole number, or a range that is written as ``"low,high"`` or as a list, else None."""
-    parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else [raw]
-    if not 1 <= len(parts) <= 2:
-        return None
-    low, high = _read_count(parts[0]), _read_count(parts[-1])
-    if low is None or high is None or low > high:
-        return None
-    return low if low == high else Between(low, high)
-
-
 _READERS: dict[str, Callable[[Any], Any]] = {
     "is_last_step": _read_flag,
     "pred_tool": _read_tool,
@@ -177,13 +158,13 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_tool_duration_s": _read_seconds,
     "this_func_call": _read_tool,
     "kv_ttl_s": _read_seconds,
-    "remaining_turns": _read_counts,
-    "remaining_tokens": _read_counts,
     "task": _read_tool,
     "parent_id": read_program_id,
     "turn_id": read_turn_id,
 }
 
-TAG_NAMES = tuple(_READERS)
+FORMER_TAGS = ("remaining_turns", "remaining_tokens")
+"""Tags of 0.2. Requests may still contain them, with any value; they are ignored."""
+TAG_NAMES = (*_READERS, *FORMER_TAGS)
 """The xargs that are tags, without those that contain the program id."""
 _TAG_FIELDS = tuple(field.name for field in fields(Tags))

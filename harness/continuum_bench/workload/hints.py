@@ -27,8 +27,6 @@ class Errors(Protocol):
 
     def seconds(self, truth_s: float) -> float: ...
 
-    def count(self, truth: int) -> int: ...
-
     def name(self, truth: str) -> str: ...
 
 
@@ -43,25 +41,18 @@ class Noise:
     def seconds(self, truth_s: float) -> float:
         return truth_s * math.exp(self.rng.gauss(0.0, self.sigma)) if self.sigma > 0.0 else truth_s
 
-    def count(self, truth: int) -> int:
-        return round(self.seconds(truth))
-
     def name(self, truth: str) -> str:
         return f"not-{truth}" if self.rng.random() < self.sigma else truth
 
 
 class Lies:
-    """Hints that are as harmful as possible: a hundred times the true value of a short time or a small count, and a
-    hundredth of a long one. The server then holds the wrong programs' KV. Names are wrong too."""
+    """Hints that are as harmful as possible: a hundred times the true value of a short time, and a hundredth of a
+    long one. The server then holds the wrong programs' KV. Names are wrong too."""
 
     SHORT_S = 5.0
-    FEW = 5
 
     def seconds(self, truth_s: float) -> float:
         return min(MAX_HINT_S, 100.0 * truth_s) if truth_s < self.SHORT_S else truth_s / 100.0
-
-    def count(self, truth: int) -> int:
-        return 100 * (truth + 1) if truth < self.FEW else truth // 100
 
     def name(self, truth: str) -> str:
         return f"not-{truth}"
@@ -90,15 +81,10 @@ def _tool_s(program: Program, index: int, errors: Errors) -> dict[str, Any]:
 
 
 def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """Ask the server to hold the KV cache 10% longer than until the next turn arrives."""
+    """Ask for a soft hold of the KV cache, 10% longer than until the next turn arrives."""
     if index == len(program.turns) - 1:
         return {}
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
-
-
-def _remaining(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """Return the number of turns after this one."""
-    return {"remaining_turns": errors.count(len(program.turns) - 1 - index)}
 
 
 def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
@@ -120,7 +106,6 @@ KINDS: Mapping[str, Kind] = {
     "tool": _tool,
     "tool_s": _tool_s,
     "kv_ttl": _kv_ttl,
-    "remaining": _remaining,
     "task": _task,
 }
 """Kinds of hints by the name that ``--hints`` takes."""

@@ -69,7 +69,7 @@ class StatisticsFile:
     """A file with the statistics that a server's policy has learned. Never raises an exception.
 
     The scheduler's thread copies the statistics: at most ``sample_window`` times of each of ``max_tools`` tools, which
-    takes 1 ms for ten tools and 30 ms at the limits' defaults (``benchmarks/statistics_cost.py``). Another thread
+    takes 1 ms for ten tools and 30 ms at the limits' defaults (``policy_cost.py --table statistics``). Another thread
     writes the copy.
 
     Args:

@@ -71,10 +71,9 @@ def test_cards_that_nobody_measured_say_whose_shares_they_have() -> None:
 def test_measured_cards_are_near_their_kernels() -> None:
     if not (DATA / "validation").exists():
         pytest.skip("the kernel times are not in the repository")
-    from validation import PROFILES  # noqa: PLC0415
-    from validation_dense import dense_lines  # noqa: PLC0415
+    from validation import dense_lines  # noqa: PLC0415
 
-    rows = [line.split(" | ") for line in dense_lines(DATA, PROFILES) if "the card's" in line]
+    rows = [line.split(" | ") for line in dense_lines(DATA) if "the card's" in line]
     assert len(rows) == 3
     for row in rows:
         assert float(row[4].removesuffix("%")) < 4.0
