@@ -103,7 +103,7 @@ def test_a_program_goes_on_where_its_prompt_does() -> None:
 
 @pytest.mark.parametrize(
     ("kept", "share"),
-    [(16, 1.0), (15, 1.0), (14, 0.75), (12, 0.625), (9, 0.5)],  # blocks of 16; the marks stand at eighths
+    [(16, 1.0), (14, 1.0), (13, 0.75), (10, 0.625), (8, 0.5)],  # the marks stand at eighths
 )
 def test_a_program_keeps_as_much_of_its_seniority_as_of_its_prompt(kept: int, share: float) -> None:
     table = table_with("program-fcfs")

@@ -448,8 +448,8 @@ def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> No
     """It returns behind the first program outside, because it keeps only a part of its seniority."""
     gate, (first, *_) = full()
     blocks = [f"a{number}" for number in range(300)]
-    first.program.marks = marks_of(blocks, 0)
     gate.finish(first)
+    first.program.marks = marks_of(blocks, 0)
     waiting = gate.arrive("d")
     for number in range(20):
         gate.table.next_sequence()
