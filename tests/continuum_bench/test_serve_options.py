@@ -112,7 +112,7 @@ def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: 
     finally:
         theirs.close()
     assert done.exit_code == 2
-    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes this record\n"
+    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes this file; stop it or choose another\n"
 
 
 def test_folders_are_made(tmp_path: Path) -> None:

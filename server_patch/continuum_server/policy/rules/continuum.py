@@ -73,7 +73,7 @@ class Continuum(ProgramFcfs):
         else:
             eta = self.memory.eta
             gain_s = delay_s * eta + rebuild_s
-            times = self.tools.times_for(finish.tool or UNKNOWN_TOOL)
+            times = self.tools.times_for(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
             ttl_s, cost = times.best_ttl(gain_s), partial(times.cost, gain_s)
         ttl_s = self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s, cost)
         return Hold(ttl_s, delay_s, eta, gain_s)
