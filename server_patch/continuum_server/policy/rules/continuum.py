@@ -30,7 +30,7 @@ class ContinuumOptions(Options):
     sample_window: Window = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
     max_tools: Annotated[int, Range(1, 1_000_000)] = 256
-    """Tools remembered; the tool that was not called for longest is forgotten first."""
+    """Tools remembered; the API key with the most tools loses the tool that it did not call for longest."""
     statistics: str | None = None
     """Files of tool statistics from earlier runs to start from, separated by commas."""
 
