@@ -80,14 +80,18 @@ def check_fields(settings: Any) -> None:
         check(name, getattr(settings, name), hint)
 
 
-def check(name: str, value: Any, hint: Any) -> None:
-    """Check a value against a type.
+def check(name: str, value: Any, hint: Any, as_text: bool = False) -> Any:
+    """Return the value as the type has it: 3 for a ``float`` is 3.0.
+
+    Args:
+        as_text: numbers and booleans may be given as text.
 
     Raises:
         LimitError: the value has another type or is out of range.
     """
     try:
-        msgspec.convert(value, hint)
+        plain = float(value) if isinstance(value, float) else value  # numpy's floats too
+        return msgspec.convert(plain, hint, strict=not as_text)
     except msgspec.ValidationError:
         raise LimitError(name, value, described(hint)) from None
 
@@ -104,11 +108,6 @@ def is_optional(hint: Any) -> bool:
 def is_plain(hint: Any) -> bool:
     """Whether the type consists of numbers, booleans, text, literals, and None."""
     return all(_plain(member) in (int, float, bool, str, NoneType, Literal) for member in members(hint))
-
-
-def plain_type(hint: Any) -> Any:
-    """Return the type without its range and without None."""
-    return next((_plain(member) for member in members(hint) if member is not NoneType), None)
 
 
 def _plain(member: Any) -> Any:
