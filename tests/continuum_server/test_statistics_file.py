@@ -13,10 +13,10 @@ from continuum_server import record_file
 from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.rules.continuum import Continuum
+from continuum_server.policy.tool_statistics import SCHEMA, VERSION
 from continuum_server.vllm_plugin import statistics_files
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 from continuum_traces.run_dir import RunDirError
-from policy_driver import Driver
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-4, 0.0), 10_000)
 
@@ -132,44 +132,46 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(
 ) -> None:
     path = tmp_path / "statistics.json"
     path.write_text(found)
-    lived(path, "continuum")
+    lived(path, Counted(MACHINE))
     assert "statistics not loaded" in caplog.text
     assert path.read_text() == found
 
 
-def lived(path: Path, policy: str) -> Policy:
-    """A server's life: five calls of a tool, and five programs of a task."""
-    driver = Driver(policy)
-    file = StatisticsFile(path, driver.table.policy, Ticks())
+class Notes(Policy):
+    """Somebody's policy, with a section of its own."""
+
+    name = "notes"
+
+    def export_statistics(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "version": VERSION, "notes": [1, 2]}
+
+
+def lived(path: Path, made: Policy) -> Policy:
+    """A server's life, with five calls of a tool."""
+    file = StatisticsFile(path, made, Ticks())
     file.load()
-    driver.gaps("ls", *[3.0] * 5)
-    for program in range(5):
-        turn = driver.start(driver.arrive(f"p{program}", last=True, task="t"))
-        driver.now_s += 1.0
-        driver.finish(turn)
+    if isinstance(made, Continuum):
+        for _ in range(5):
+            made.tools.add("ls", 3.0)
     file.close()
-    return driver.table.policy
+    return made
 
 
 def test_what_another_policy_learned_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "statistics.json"
-    lived(path, "continuum")
-    tools = saved(path)["tools"]
-    lived(path, "working-set")
-    lived(path, "vllm")
-    tasks = saved(path)["tasks"]
-    assert saved(path)["tools"] == tools
-    assert tasks
-    policy = lived(path, "continuum")
-    assert policy.state()["tools"] == {"ls": 2 * tools["ls"]["count"]}
-    assert saved(path)["tasks"] == tasks
+    tools = lived(path, Counted(MACHINE)).export_statistics()["tools"]
+    lived(path, Notes(MACHINE))
+    lived(path, Policy(MACHINE))
+    assert (saved(path)["tools"], saved(path)["notes"]) == (tools, [1, 2])
+    assert lived(path, Counted(MACHINE)).state()["tools"] == {"ls": 10}
+    assert saved(path)["notes"] == [1, 2]
 
 
 def test_two_servers_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "statistics.json"
     first = StatisticsFile(path, Counted(MACHINE), Ticks())
     first.load()
-    lived(path, "continuum")
+    lived(path, Counted(MACHINE))
     assert "another server writes this file" in caplog.text
     assert not path.exists()
     with pytest.raises(RunDirError, match="another server"):
@@ -177,5 +179,5 @@ def test_two_servers_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCap
     first.close()
     first.close()
     assert saved(path)["all"]["count"] == 0
-    lived(path, "continuum")
+    lived(path, Counted(MACHINE))
     assert saved(path)["all"]["count"] == 5

@@ -85,7 +85,7 @@ class StatisticsFile:
 
     def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
         self._path = path
-        self._policy = policy
+        self.policy = policy
         self._clock = clock
         self._due_s = clock() + SAVE_EVERY_S
         self._writer: threading.Thread | None = None
@@ -101,7 +101,7 @@ class StatisticsFile:
             self._lock = lock_replaced(self._path)
             if self._path.exists():
                 self._kept = read_json(self._path)
-                self._policy.import_statistics(self._kept)
+                self.policy.import_statistics(self._kept)
                 logger.info("continuum: statistics from %s", self._path)
         except Exception as error:  # noqa: BLE001 - a file that cannot be used must not keep a server from starting
             logger.warning("continuum: statistics not loaded, and none are saved to %s: %s", self._path, error)
@@ -137,7 +137,7 @@ class StatisticsFile:
 
     def _save(self, path: Path) -> None:
         try:
-            statistics = self._policy.export_statistics()
+            statistics = self.policy.export_statistics()
             if statistics:
                 self._kept = {name: section for name, section in self._kept.items() if name not in statistics}
                 whole = {**statistics, **self._kept}
