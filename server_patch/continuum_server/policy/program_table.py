@@ -244,7 +244,7 @@ class ProgramTable:
             self._forget(program)
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
-            tool = told(turn.tool_hint, program)
+            tool = told(turn.tool_hint)
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         allowed = self._allow(hold, blocks, turn.client)
