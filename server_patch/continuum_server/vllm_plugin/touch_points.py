@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -54,7 +53,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
     KVCacheBlock: ("_block_hash",),
 }
-_SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
+SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """The attribute with requests that vLLM keeps outside its waiting queue: its name since about 0.32, and before."""
 
 
@@ -121,38 +120,6 @@ def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, A
     adopted = [block for group in computed.blocks for block in group] if computed is not None else []
     whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
     return int(whole - len(adopted) + [block.ref_cnt for block in adopted].count(0))
-
-
-def hash_computed_blocks(scheduler: Scheduler) -> None:
-    """Hash the running requests' full blocks now. vLLM would hash them when it allocates their next step."""
-    for request in scheduler.running:
-        scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
-
-
-def omit_prefill_stats(request: Request) -> None:
-    """Disable vLLM's count of the request's cached tokens for its log, which loops over every block of the prompt."""
-    request.prefill_stats = None
-
-
-@contextmanager
-def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
-    """Let one call of ``schedule`` in this context schedule ``steps`` steps. With fewer than two, change nothing.
-
-    Each decoding request gets a token per step. If a prompt is computed beside them, the batch's token limits are
-    multiplied by the number of steps, and the prompt gets the remaining tokens.
-    """
-    config = scheduler.scheduler_config
-    before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
-    if steps > 1:
-        decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
-        for request in decoding:
-            request.spec_token_ids = [0] * (steps - 1)
-        if len(decoding) < len(scheduler.running):
-            scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
-    try:
-        yield
-    finally:
-        scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = before
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
@@ -325,7 +292,7 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
 def loads_in_flight(scheduler: Scheduler) -> bool:
     """Whether the KV of a waiting request is being loaded from a tier. An idle engine then continues by itself."""
-    waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in _SET_ASIDE))
+    waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in SET_ASIDE))
     received = scheduler.finished_recving_kv_req_ids
     return any(
         request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id not in received
@@ -371,14 +338,3 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
     in_dram = bisect_left(keys, True, key=missing([dram]))
     in_any = bisect_left(keys, True, key=missing([dram, *below])) if below else in_dram
     return max(in_any, in_dram), in_dram, config.tokens_per_chunk
-
-
-def has_set_aside(scheduler: Scheduler) -> bool:
-    """Whether vLLM keeps requests outside its waiting queue (they wait for KV, a grammar or a LoRA)."""
-    return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
-
-
-def blocks_being_copied(scheduler: Scheduler) -> bool:
-    """Whether vLLM's offloading connector still copies KV out of free blocks. A step that takes such a block waits."""
-    side: Any = scheduler.connector
-    return bool(side.connector_scheduler._block_id_to_pending_jobs)
