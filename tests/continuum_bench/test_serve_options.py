@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
-from continuum_server import record_file, recorder
+from continuum_server import record_file
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.ports import hold_port
 from continuum_server.server_command import command_of, longest_request
 from continuum_server.server_config import ServerConfig
+from continuum_server.vllm_plugin.recorder import EventRecorder
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -107,7 +108,7 @@ def test_what_cannot_be_written_is_one_line(option: str, replicas: str, tmp_path
 
 def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_file, "PATIENCE_S", 0.0)
-    theirs = recorder.EventRecorder(tmp_path)
+    theirs = EventRecorder(tmp_path)
     try:
         done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path)])
     finally:

@@ -21,11 +21,11 @@ from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.program_table import Pin
 from continuum_server.policy.programs import name_of
-from continuum_server.recorder import EventRecorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
+from continuum_server.vllm_plugin.recorder import EventRecorder
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
