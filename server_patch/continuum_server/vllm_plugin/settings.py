@@ -36,7 +36,7 @@ class Settings:
     statistics_path: str | None = None
     """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None
-    """vLLM's tool-call parser (``--tool-call-parser``), which is tried before the parsers in ``vllm_plugin.tool_calls``."""
+    """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as a section of vLLM's ``additional_config``."""
