@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_traces.conversation import Job
@@ -118,6 +120,35 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free, "blocks leaked"
     assert not scheduler.held.blocks
     assert scheduler.kv_cache_manager.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("policy", ["static-ttl", "working-set"])
+def test_the_record_stays_whole(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures that concern one request, and failures after which everything starts over."""
+    events: list[SchedulerEvent] = []
+    scheduler, loop = build(
+        crowd(18), policy, BITING[policy], blocks=112, events=events, scheduler_type=ProgramScheduler
+    )
+    faults, table = Faults(3, 0.03), scheduler.table
+    faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
+    faults.patch(monkeypatch, ProgramTable, OF_TABLE)
+    run(loop)
+    monkeypatch.undo()
+    scheduler.release_all("shutdown")
+    assert scheduler.table is not table, "nothing started over"
+    metrics = Metrics()
+    for event in events:
+        metrics.count(event)
+    assert metrics.longest_wait_s(loop.now_s + 3600.0) == 0.0
+
+    def turns(kind: str) -> Counter[tuple[str, int, str | None]]:
+        ids = Counter((event.program_id, event.turn, event.request_id) for event in events if event.event == kind)
+        return ids if kind in ("arrive", "finish") else Counter({(name, turn, None): 1 for name, turn, _ in ids})
+
+    assert turns("arrive") == turns("finish")
+    assert turns("pin") <= turns("unpin")
+    numbers = Counter((name, turn) for name, turn, _ in turns("arrive"))
+    assert max(numbers.values()) == 1, "a turn number is used twice"
 
 
 @pytest.mark.parametrize("hook", OF_POLICY)

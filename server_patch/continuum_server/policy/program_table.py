@@ -134,6 +134,10 @@ class ProgramTable:
         """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
         self._programs.resume_turns(next_turn, numbers)
 
+    def continue_turns(self, before: ProgramTable) -> None:
+        """Continue the turn numbers of a table that this one replaces."""
+        self._programs.resume_turns(*before._programs.turns())
+
     @property
     def program_count(self) -> int:
         return len(self._programs)

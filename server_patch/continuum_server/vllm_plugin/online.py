@@ -19,6 +19,7 @@ from typing import Any
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
+from continuum_server.policy.base import Policy
 from continuum_server.policy.program_table import Pin
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import touch_points
@@ -81,6 +82,11 @@ class Online:
             self._recorder.write(event)
         if event.event == "finish":
             self._statistics.save_when_due(event.t)
+
+    def learns(self, policy: Policy) -> None:
+        """Save this policy's statistics from now on. It starts with the statistics that were saved last."""
+        self._statistics.policy = policy
+        self._statistics.load()
 
     def close(self) -> None:
         """Release all pins and write all files. May be called again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -81,6 +82,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.held = HeldKv(self)
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
+        self._open: set[str] = set()
+        """The requests with an ``arrive`` event and no ``finish`` event."""
         self._loads: dict[str, tuple[int, float]] = {}
         """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
@@ -180,19 +183,35 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self._turn_of.get(request_id)
         if turn is None:
             return
-        self.held.forget(turn.program)
+        self._end_in_record(turn)
+        self.held.release_program(turn.program, self.clock(), "abort")
+        self.held.forget(turn.program)  # if the failure came before its pin was noted
         self.table.drop(turn)
         self.rank_again([turn])
 
     def _start_over(self) -> None:
-        """Release all KV and forget all programs. vLLM schedules the requests in the engine without the policy."""
+        """Release all KV and forget all programs but their turn numbers. vLLM schedules the requests in the engine
+        without the policy, and the record says that their turns and pins ended."""
         self.held.forget_all()
+        for pin in self.table.pins.values():
+            event = SchedulerEvent(self.clock(), "unpin", pin.program.name, pin.turn_index)
+            self.tell(replace(event, reason="abort", tokens=pin.tokens))
+        for turn in self._turn_of.values():
+            self._end_in_record(turn)
         self._loads.clear()
         self._turn_of.clear()
-        self.table = self._new_table()
+        before, self.table = self.table, self._new_table()
+        self.wall.attempt("turn numbers", self.table.continue_turns, before)
+        self.wall.attempt("statistics", load_statistics, self.table.policy)
+        if self.online is not None:
+            self.wall.attempt("statistics", self.online.learns, self.table.policy)
         self.table.act_soon(always=True)
         # the queue is reordered only before the next step, because vLLM may be between peek_request and pop_request
         self._order_is_void = True
+
+    def _end_in_record(self, turn: TurnState) -> None:
+        if turn.request_id in self._open:
+            self._emit(self.clock(), "finish", turn, output_tokens=0, status="error")
 
     # ------------------------------------------------------------------------------- what happened
 
@@ -202,6 +221,7 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s)
         self.table.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
+        self._open.add(turn.request_id)
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
         turn = self.table.turn(request_id)
@@ -350,6 +370,8 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
         name, index = turn.program.name, turn.index
+        if kind == "finish":
+            self._open.discard(turn.request_id)
         self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:
