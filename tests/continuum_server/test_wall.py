@@ -17,6 +17,7 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.wall import PolicyFailed
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import build
@@ -162,6 +163,15 @@ def test_a_hook_that_always_raises_leaves_stock_vllm(hook: str, monkeypatch: pyt
     faults.patch(monkeypatch, POLICIES["working-set"], (hook,))
     run(loop)
     assert len(turns) == 60
+
+
+@pytest.mark.parametrize("hook", ["turn_arrived", "rank", "turn_started", "turn_finished", "program_finished"])
+def test_in_virtual_time_an_exception_ends_the_run(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, loop = build(crowd(12), "working-set", BITING["working-set"], blocks=112)
+    faults = Faults(1, 1e-9)
+    monkeypatch.setattr(POLICIES["working-set"], hook, lambda *args, **kwargs: faults.fail())
+    with pytest.raises(PolicyFailed, match=r"the policy failed at '.*': Fault:  \(.*test_wall.py:\d+\)"):
+        run(loop)
 
 
 def test_what_is_logged_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ class ProgramSchedulerMixin(Scheduler):
     """The plugin's extension of ``Scheduler`` and ``AsyncScheduler``."""
 
     knows_future: ClassVar[bool] = False
-    """True only in the virtual engine, which has the trace."""
+    """True only in the virtual engine, which has the trace. There an exception in a policy ends the run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,7 +69,7 @@ class ProgramSchedulerMixin(Scheduler):
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
-        self.wall = Wall(self._give_up, self._start_over)
+        self.wall = Wall(self._give_up, self._start_over, catches=not self.knows_future)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
         self.output_tool: Callable[[Request], str | None] = _names_no_tool
