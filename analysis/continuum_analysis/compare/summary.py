@@ -282,7 +282,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: missing seeds, unfinished programs, a late load generator, a policy that raised."""
+    """Return warnings about the means: unfinished programs, a late load generator, a policy that raised."""
     warnings = []
     all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
     for policy, group in by_arm.items():

@@ -83,7 +83,7 @@ class _LiveRun:
 
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
-    """Play the workload once per seed. Returns the exit code: 0, 1 if programs or the policy failed, 130 after Ctrl-C."""
+    """Play the workload once per seed. Returns 0; 1 if programs or the policy failed; or 130 after Ctrl-C."""
     run = _prepare(name, base_url, options, live)
     with locked(run.out):
         _create_or_check(run, live.resume is not None)
