@@ -94,13 +94,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
-    @property
-    def kv_tokens(self) -> int:
-        """Number of tokens that the KV pool holds."""
-        return self.block_size * int(self.cache_config.num_gpu_blocks or 0)
-
     def _new_table(self) -> ProgramTable:
-        settings, kv_tokens = self._settings, self.kv_tokens
+        settings, kv_tokens = self._settings, touch_points.kv_tokens(self)
         machine = Machine(
             settings.prefill,
             kv_tokens,
@@ -108,10 +103,11 @@ class ProgramSchedulerMixin(Scheduler):
             settings.swap_token_s,
             settings.deep_token_s,
             settings.decode,
-            block_size=self.block_size,
+            block_size=touch_points.hash_block_size(self),
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        return ProgramTable(policy, settings.guards, kv_tokens, self.block_size)
+        block_size = max(1, kv_tokens // touch_points.pool_blocks(self))
+        return ProgramTable(policy, settings.guards, kv_tokens, block_size, machine.block_size)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -237,7 +233,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Note that vLLM began to load the request's KV from a tier. The request starts when the KV is loaded."""
         turn = self.table.turn(request_id)
         if turn is not None:
-            tokens = blocks * self.block_size
+            tokens = blocks * self.table.block_size
             self._loads[request_id] = tokens, now_s
             self._emit(now_s, "reload", turn, tokens=tokens, bytes=blocks * touch_points.block_bytes(self))
 

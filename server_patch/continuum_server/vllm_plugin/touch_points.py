@@ -12,11 +12,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from math import ceil
 from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_max_concurrency_for_kv_cache_config
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
@@ -76,8 +77,32 @@ def block_ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
 
 
 def block_hashes(request: Request) -> Sequence[Any]:
-    """Return a hash for each full block of the request's context. vLLM extends this list while the context grows."""
+    """Return a hash for every ``hash_block_size`` tokens of the request's context. vLLM extends this list."""
     return request.block_hashes
+
+
+def hash_block_size(scheduler: Scheduler) -> int:
+    """Return the number of tokens per hash: the largest that divides the block sizes of all KV cache groups.
+
+    Older versions have no such attribute and hash blocks of ``block_size``.
+    """
+    return int(getattr(scheduler, "hash_block_size", scheduler.block_size))
+
+
+def pool_blocks(scheduler: Scheduler) -> int:
+    return int(scheduler.cache_config.num_gpu_blocks or 1)
+
+
+def kv_tokens(scheduler: Scheduler) -> int:
+    """Return the number of tokens that the KV pool holds.
+
+    If the model has several KV cache groups (such as full attention and sliding windows), a context takes blocks of the
+    pool in each group. Then this is vLLM's own number, for contexts of the longest length.
+    """
+    config, longest = scheduler.kv_cache_config, scheduler.max_model_len
+    if len(config.kv_cache_groups) < 2:
+        return scheduler.block_size * pool_blocks(scheduler)
+    return int(get_max_concurrency_for_kv_cache_config(scheduler.vllm_config, config) * longest)
 
 
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
@@ -117,8 +142,10 @@ def free_block_count(scheduler: Scheduler) -> int:
 def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
     """Return the free blocks that a waiting request's whole context needs, given ``allocate_slots``'s arguments."""
     computed = arguments.get("new_computed_blocks")
-    adopted = [block for group in computed.blocks for block in group] if computed is not None else []
-    whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
+    groups = computed.blocks if computed is not None else ()
+    adopted = [block for group in groups for block in group if not block.is_null]
+    whole = ceil(request.num_tokens * pool_blocks(scheduler) / kv_tokens(scheduler))
+    whole += int(arguments.get("reserved_blocks") or 0)
     return int(whole - len(adopted) + [block.ref_cnt for block in adopted].count(0))
 
 
