@@ -100,7 +100,7 @@ class ProgramSchedulerMixin(Scheduler):
             settings.prefill,
             kv_tokens,
             self.max_num_scheduled_tokens,
-            settings.swap_token_s,
+            touch_points.swap_token_s(self) if settings.swap_token_s is None else settings.swap_token_s,
             settings.deep_token_s,
             settings.decode,
             block_size=touch_points.hash_block_size(self),

@@ -7,6 +7,7 @@ each use relies on.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from bisect import bisect_left
 from collections import Counter
@@ -371,6 +372,26 @@ def block_bytes(scheduler: Scheduler) -> int:
     return int(size * scheduler.vllm_config.parallel_config.world_size)
 
 
+LINK_BYTES_S = 25e9
+"""Bandwidth from DRAM to a GPU that a server assumes: 16 lanes of PCIe 4. A GPU takes several times as long to compute
+KV as to load it even so, so decisions hardly depend on it."""
+
+
+def swap_token_s(scheduler: Scheduler) -> float | None:
+    """Return the seconds to load one token's KV from DRAM; None: vLLM has no offloading connector that can be asked."""
+    if _offloading(scheduler) is None:
+        return None
+    token_bytes = block_bytes(scheduler) * pool_blocks(scheduler) / kv_tokens(scheduler)
+    return token_bytes / (LINK_BYTES_S * scheduler.vllm_config.parallel_config.world_size)
+
+
+def _offloading(scheduler: Scheduler) -> Any:
+    """Return the scheduler's side of vLLM's offloading connector; None: there is none, or an older vLLM's."""
+    side = getattr(scheduler.connector, "connector_scheduler", None)
+    known = importlib.util.find_spec("vllm.v1.kv_offload.base") is not None and hasattr(side, "config")
+    return side if known and getattr(side, "manager", None) is not None else None
+
+
 def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
     """Return how many of the request's first full chunks vLLM's offloading connector holds or is writing.
 
@@ -378,10 +399,10 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
     last chunks first, so bisection finds the end of those that they hold. The tiers are asked and not their manager,
     because the manager's lookup would start to move chunks to DRAM.
     """
-    side = getattr(scheduler.connector, "connector_scheduler", None)
-    manager = getattr(side, "manager", None)
-    if side is None or manager is None:
+    side = _offloading(scheduler)
+    if side is None:
         return None
+    manager = side.manager
     from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: PLC0415 - as above
 
     config = side.config.kv_group_configs[0]
