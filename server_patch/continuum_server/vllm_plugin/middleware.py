@@ -222,8 +222,9 @@ _SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}
 
 def _set_at_shutdown(state: Any) -> threading.Event:
     """Return an event that is set when vLLM shuts its engine down, for which the engine first finishes its requests."""
-    draining, client = threading.Event(), getattr(state, "engine_client", None)
-    shutdown = getattr(client, "shutdown", None)
+    draining = threading.Event()
+    client: Any = getattr(state, "engine_client", None)
+    shutdown: Any = getattr(client, "shutdown", None)
 
     def note_and_shut_down(*args: Any, **kwargs: Any) -> Any:
         draining.set()
