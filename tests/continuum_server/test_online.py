@@ -98,7 +98,9 @@ def test_after_a_start_over_the_live_policy_s_statistics_are_saved(tmp_path: Pat
     scheduler.online = online = Online(scheduler, Settings("continuum", statistics_path=str(tmp_path / "tools.json")))
 
     def times_saved() -> int:
-        online.close()
+        file = online._statistics
+        file.save_when_due(file._due_s)
+        file.wait()
         read = build([], "continuum", {"statistics": str(tmp_path / "tools.json")}, scheduler_type=ProgramScheduler)[0]
         return int(read.table.policy.tools.counts()["ls"])
 
