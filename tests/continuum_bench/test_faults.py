@@ -493,3 +493,25 @@ def test_only_the_same_run_is_resumed(tmp_path: Path) -> None:
     assert nowhere.exit_code == 2
     assert "holds no run" in nowhere.stderr
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None:
+    """The run says so, and ``compare --fail-if`` refuses it. Earlier exceptions of the same server do not count."""
+    trace = trace_of(tmp_path, 1)
+    with serving(good, "plugin") as server:
+        assert replay(trace, server.url, tmp_path / "before").exit_code == 0
+
+        async def raises(request: web.Request, number: int) -> web.StreamResponse:
+            server.plugin_errors += 1
+            return await good(request, number)
+
+        server._handler = raises
+        done = replay(trace, server.url, tmp_path / "out")
+    assert done.exit_code == 1
+    assert "warning: fake, seed 0: the server caught 3 exceptions in its policy" in done.stderr
+    assert read_json(run_of(tmp_path / "out") / "engine.json")["plugin_errors"] == 3
+    gate = [*("--fail-if", "programs_failed > 0"), "--point-estimate"]
+    assert runner.invoke(app, ["compare", str(tmp_path / "before"), *gate]).exit_code == 0
+    refused = runner.invoke(app, ["compare", str(tmp_path / "out"), *gate])
+    assert refused.exit_code == 2
+    assert f"{run_of(tmp_path / 'out')}: the policy raised 3 exceptions during this run" in refused.stderr

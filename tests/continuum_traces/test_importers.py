@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.vllm_plugin.tool_keys import tool_key as server_key
+from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
 from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
 from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_manifest, runs_below
+from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_json, read_manifest, runs_below
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.metrics import RunMetrics, analyze_run
@@ -39,6 +39,8 @@ class Run:
     """Set only if the runs of a comparison have different routers."""
     band: str | None = None
     """``low``, ``mid`` or ``high``; set only if the runs of a comparison have different step times."""
+    plugin_errors: int = 0
+    """Exceptions in the server's policy during the run, in which vLLM scheduled without it: no result of the policy."""
 
     @property
     def arm(self) -> str:
@@ -101,7 +103,8 @@ def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -
         alone_s: see ``analyze_run``.
     """
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
-    return Run(folder, manifest, analyze_run(folder, alone_s))
+    facts = read_json(folder / ENGINE) if (folder / ENGINE).is_file() else {}
+    return Run(folder, manifest, analyze_run(folder, alone_s), plugin_errors=int(facts.get("plugin_errors", 0)))
 
 
 def _name_of(record: Path) -> str:

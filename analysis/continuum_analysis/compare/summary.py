@@ -282,7 +282,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: missing seeds, unfinished programs, a late load generator."""
+    """Return warnings about the means: unfinished programs, a late load generator, a policy that raised."""
     warnings = []
     all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
     for policy, group in by_arm.items():
@@ -296,6 +296,11 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
                 warnings.append(
                     f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
+                )
+            if run.plugin_errors:
+                warnings.append(
+                    f"{policy}, seed {run.manifest.seed}: the server caught {run.plugin_errors} exceptions in its "
+                    "policy (its log has them) and scheduled without it; these times are no result of the policy"
                 )
             late = lateness_warning(facts)
             if late is not None and run.manifest.engine != "virtual":  # a virtual turn is late if a step must end first

@@ -102,13 +102,23 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     if not names:
         raise BenchError(f"--base-url {base}: serves no model")
     root = base.removesuffix("/v1")
-    state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
+    state = (_states(root, api_key) or [{}])[0]
     version = _maybe(f"{root}/version", api_key).get("version")
     engine = _maybe(f"{root}/continuum/engine", api_key)
     emulated, name = engine.get("emulated"), engine.get("server")
     first, (tokens, block_size) = models[0], kv_size(root)
     kv = {"tokens": tokens, "block_size": block_size} if tokens and block_size else None
     return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"), kv, name)
+
+
+def plugin_errors(root: str, api_key: str | None) -> int:
+    """Return how many exceptions the server's plugin, which runs its policy, has caught since the server started."""
+    return sum(int(state.get("plugin_errors", 0)) for state in _states(root, api_key))
+
+
+def _states(root: str, api_key: str | None) -> list[dict[str, Any]]:
+    """Return the state of each engine of a server with the plugin; else empty."""
+    return list(_maybe(f"{root}/continuum/state", api_key).get("engines") or ())
 
 
 def _get(url: str, api_key: str | None) -> Any:
