@@ -61,7 +61,10 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         ("turns.jsonl", with_field("due_s", "soon"), "turns.jsonl:2: due_s: 'soon' is not a number"),
         ("turns.jsonl", with_field("due_s", None), "turns.jsonl:2: due_s: 'None' is not a number"),
         ("turns.jsonl", with_field("turn", 1.5), "turns.jsonl:2: turn: '1.5' is not a whole number"),
-        ("turns.jsonl", with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list"),
+        ("turns.jsonl", with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list of strings"),
+        ("turns.jsonl", with_field("failed_tries", [{}]), "failed_tries: '[{}]' is not a list of strings"),
+        ("turns.jsonl", with_field("token_gaps_ms", {"1": -1}), "turns.jsonl:2: token_gaps_ms: '1': '-1': expected"),
+        ("turns.jsonl", with_field("token_gaps_ms", {"x": 1}), "turns.jsonl:2: token_gaps_ms: 'x': '1': expected"),
         ("turns.jsonl", with_field("colour", 1), "turns.jsonl:2: unknown field 'colour'; written by a newer version?"),
         ("turns.jsonl", with_field("finish_s", float("nan")), "turns.jsonl:2: NaN is no number"),
         ("turns.jsonl", lambda text: text.replace('"turn":0,', "", 1), "turns.jsonl:1: the field 'turn' is missing"),
@@ -107,6 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept=st.sampled_from([0, 1, 40]),
     instead=st.sampled_from([b"", b"x", b"\xff", b"null", b"-1", b"9" * 400, b"[" * 5000, b'"', b"}\n{"]),
 )
+@example(name="turns.jsonl", at=0.984375, kept=1, instead=b"-1")
 @example(name="engine.json", at=0.5, kept=0, instead=b"9" * 400)
 def test_no_damage_ends_in_a_traceback(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: float, kept: int, instead: bytes

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 T = TypeVar("T")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {tuple: "a list", dict: "an object"}
+_WORDS |= {tuple: "a list of strings", dict: "an object"}
 
 
 class FieldError(ValueError):
@@ -22,7 +22,7 @@ class FieldError(ValueError):
 def from_json(row_type: type[T], data: Any) -> T:
     """Build an instance of the dataclass ``row_type`` from a decoded JSON object.
 
-    Lists and objects inside the object are checked for their type only.
+    Lists contain strings. Objects inside the object are checked for their type only.
 
     Raises:
         FieldError: a field is missing, unknown or of a wrong type, or ``data`` is not an object.
@@ -57,7 +57,7 @@ def _refuse(name: str) -> None:
 def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any, ...]) -> Any:
     if type(value) is int and float in types and int not in types:
         return value if abs(value) < 1e308 else _wrong(name, value, types)
-    if tuple in types and isinstance(value, list):
+    if tuple in types and isinstance(value, list) and all(isinstance(part, str) for part in value):
         return tuple(value)
     if type(value) not in types or (isinstance(value, float) and not math.isfinite(value)):
         _wrong(name, value, types)
