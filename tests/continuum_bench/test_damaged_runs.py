@@ -111,6 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     instead=st.sampled_from([b"", b"x", b"\xff", b"null", b"-1", b"9" * 400, b"[" * 5000, b'"', b"}\n{"]),
 )
 @example(name="turns.jsonl", at=0.984375, kept=1, instead=b"-1")
+@example(name="turns.jsonl", at=0.984375, kept=1, instead=b"9" * 400)
 @example(name="engine.json", at=0.5, kept=0, instead=b"9" * 400)
 def test_no_damage_ends_in_a_traceback(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: float, kept: int, instead: bytes

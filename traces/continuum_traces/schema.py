@@ -279,8 +279,9 @@ class TurnRecord:
 
     def __post_init__(self) -> None:
         for gap, count in (self.token_gaps_ms or {}).items():
-            if not _MILLISECONDS.fullmatch(gap) or type(count) is not int or count < 1:
-                raise ValueError(f"token_gaps_ms: {gap[:60]!r}: {str(count)[:60]!r}: expected milliseconds and a number")
+            if not _MILLISECONDS.fullmatch(gap) or type(count) is not int or not 0 < count < 2**31:
+                fault = f"{gap[:60]!r}: {str(count)[:60]!r}"
+                raise ValueError(f"token_gaps_ms: {fault}: expected milliseconds and how often")
 
 
 @dataclass(frozen=True, slots=True)
