@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_bench.doctor import _python
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from ctrl_c import interrupted
@@ -355,6 +356,12 @@ def test_doctor_and_help() -> None:
     options = bench("swebench", "--help").stdout
     for name in ("--jps", "--policy", "--gpu", "--seeds", "--skip-invalid"):
         assert name in options
+
+
+@pytest.mark.parametrize(("version", "ok"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)])
+def test_doctor_knows_the_pythons(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], ok: bool) -> None:
+    monkeypatch.setattr(sys, "version_info", (*version, 0))
+    assert _python().ok is ok
 
 
 def test_help_imports_nothing_heavy() -> None:
