@@ -262,6 +262,23 @@ def test_a_slow_loris_runs_into_the_request_limit(tmp_path: Path) -> None:
     assert "4 x timeout; 2 tries again, 2 programs failed" in done.stderr
 
 
+def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -> None:
+    """The server takes one request on a connection, says that it keeps it, and closes it at the next one."""
+    used: set[Any] = set()
+
+    async def closes_idle(request: web.Request, number: int) -> Any:
+        if request.transport in used:
+            return await reset(request, number)
+        used.add(request.transport)
+        return await good(request, number)
+
+    with serving(closes_idle) as server:
+        done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--retries", 0)
+    assert done.exit_code == 0, done.output
+    assert len(server.bodies) > len(used) == 9
+    assert {record.failed_tries for record in turns_of(tmp_path / "out")} == {()}
+
+
 async def error_later(request: web.Request, number: int) -> Any:
     """As a server whose engine dies: a token, the error, and the stream stays open."""
     response = web.StreamResponse()

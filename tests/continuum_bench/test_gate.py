@@ -93,7 +93,9 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
     assert f"static-ttl has no counterpart in {experiment}" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["jct_mean >", f"jct_mean > {10**400}", "(" * 300, "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"])
+@pytest.mark.parametrize(
+    "wrong", ["jct_mean >", f"jct_mean > {10**400}", "(" * 300, "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"]
+)
 def test_a_wrong_condition_is_found_before_anything_is_printed(experiment: Path, wrong: str) -> None:
     for more in ([], ["--json"]):
         done = bench("compare", experiment, "--fail-if", "jct_mean > 1", "--fail-if", wrong, *more)

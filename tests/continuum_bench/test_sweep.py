@@ -209,7 +209,10 @@ def test_a_sweep_is_read_by_every_command(swept: Path, tmp_path: Path) -> None:
     groups = json.loads((swept / "summary.json").read_text())["groups"]
     assert {group["baseline"] for group in groups} == {"continuum"}
     wrong = bench("report", swept, "--baseline", "nope")
-    assert (wrong.exit_code, wrong.stderr) == (2, "error: --baseline nope: no run of it; there are vllm and continuum\n")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "error: --baseline nope: no run of it; there are vllm and continuum\n",
+    )
 
 
 @pytest.mark.parametrize("name", ["../x", "9" * 400, "/etc", "\0", 5])
