@@ -57,7 +57,9 @@ def add_missing_turns(directory: Path) -> int:
             try:
                 _learn(known, json.loads(line))
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                raise RunDirError(f"{trace}:{number}: no line of a trace ({error}); take the file from a copy") from error
+                raise RunDirError(
+                    f"{trace}:{number}: no line of a trace ({error}); take the file from a copy"
+                ) from error
     added = 0
     lines: list[dict[str, Any]] = []
     seen: dict[str, int] = {}

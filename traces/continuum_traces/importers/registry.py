@@ -104,7 +104,7 @@ def read_any(path: Path, form: str | None = None, on_skip: OnSkip = lambda left_
 def _read(name: str, files: list[Path]) -> Iterator[Program]:
     """Read files of a foreign format as strictly as files of our own."""
     if name == OWN:
-        yield from read_programs(*files)
+        yield from read_programs(files[0])
         return
     try:
         for program in READERS[name](*files):
