@@ -210,7 +210,8 @@ def _print(run: dict[str, Any]) -> None:
             f"fitted to the first half: {fitted['overhead_ms']:+.2f} ms a step, attention x {fitted['attention']:.2f}; "
             "the second half is reported"
         )
-    rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]] + [_row(run, "output_tokens_per_s", 1.0, "tokens/s")]
+    rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]]
+    rows.append(_row(run, "output_tokens_per_s", 1.0, "tokens/s"))
     print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
     pairs = zip(run["timeline"]["measured"], run["timeline"]["modelled"], strict=True)
     moments = [
