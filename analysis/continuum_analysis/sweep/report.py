@@ -9,6 +9,7 @@ from pathlib import Path
 from continuum_traces.run_dir import read_json, writing
 from markupsafe import Markup
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.on_paper import draw, save
@@ -16,7 +17,7 @@ from continuum_analysis.plots.on_screen import html_of
 from continuum_analysis.plots.panels import Line, Panel
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
-from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
+from continuum_analysis.sweep.tables import MODELLED, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 HEIGHT = 340

@@ -23,6 +23,7 @@ from continuum_traces.importers.usage import (
     number,
     turns_from_usage,
 )
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
 Row = dict[str, Any]
@@ -63,6 +64,8 @@ def read_weka(path: Path) -> Iterator[Program]:
     """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request)."""
     for line_number, row in json_lines(path, "requests"):
         where = f"{path}:{line_number}"
+        if not isinstance(row["requests"], list):
+            raise TraceError(f"{where}: requests: expected a list")
         requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
         thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
         usage = [
