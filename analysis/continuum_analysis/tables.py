@@ -114,7 +114,8 @@ def misses_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row for each program, finished or not; seconds are on the scheduler's clock."""
+    """Return one row for each program, finished or not; its instants are on the scheduler's clock, its JCT on the
+    client's."""
     return pd.DataFrame([{**_key(run), **_program(p)} for run in runs for p in run.metrics.facts.everyone])
 
 

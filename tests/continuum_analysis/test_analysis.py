@@ -42,7 +42,7 @@ EVENTS_BY_HAND = [
 # The client's clock reads 100 at the scheduler's 0: no metric may mix the two.
 TURNS_BY_HAND = [
     TurnRecord("a", 0, 100.0, 100.0, first_token_s=101.5, finish_s=103.0, output_tokens=20, gap_s=1.5),
-    TurnRecord("a", 1, 104.5, 104.5, is_last=True),
+    TurnRecord("a", 1, 104.5, 104.5, finish_s=106.0, is_last=True),
     TurnRecord(
         *("b", 0, 104.0, 104.2),  # sent late
         first_token_s=104.25,
@@ -64,15 +64,15 @@ EXPECTED = {
     "programs_unfinished": 1,
     "programs_failed": 0,
     "turns_failed": 0,
-    "wall_s": 9.0,  # to c's arrival
-    "throughput_jobs_per_s": 2 / 9,
-    "throughput_jobs_per_hour": 3600 * 2 / 9,
+    "wall_s": 8.0,  # the client's: it recorded nothing of c
+    "throughput_jobs_per_s": 2 / 8,
+    "throughput_jobs_per_hour": 3600 * 2 / 8,
     "throughput_jobs_per_hour_per_gpu": None,  # no manifest
-    "throughput_steps_per_min": 60 * 3 / 9,
-    "throughput_output_tokens_per_s": 60 / 9,
+    "throughput_steps_per_min": 60 * 3 / 8,
+    "throughput_output_tokens_per_s": 60 / 8,
     "throughput_output_tokens_per_s_per_gpu": None,
-    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 9,
-    "throughput_reused_tokens_per_s": 112 / 9,
+    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 8,
+    "throughput_reused_tokens_per_s": 112 / 8,
     "bubble_mean_s": (1.0 + 0.5) / 2,
     "bubble_per_turn_s": 1.0 / 3,
     "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
@@ -120,7 +120,7 @@ EXPECTED = {
 
 
 def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1.0, **manifest: object) -> Path:
-    """A run whose clock is stretched by a factor."""
+    """A run whose programs take as long as those by hand, times a factor."""
     path.mkdir(parents=True)
     fields: dict[str, object] = {
         "engine": "virtual",
@@ -132,9 +132,15 @@ def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1
     write_manifest(path, Manifest(policy=policy, seed=seed, **fields))  # type: ignore[arg-type]
     finished = [event for event in EVENTS_BY_HAND if event.program_id != "c"]
     write_rows(path / EVENTS, [replace(event, t=event.t * stretch) for event in finished])
-    write_rows(path / TURNS, TURNS_BY_HAND)
+    write_rows(path / TURNS, [stretched(record, stretch) for record in TURNS_BY_HAND])
     write_json(path / "engine.json", {})
     return path
+
+
+def stretched(record: TurnRecord, stretch: float) -> TurnRecord:
+    begun_s = {"a": 100.0, "b": 104.0}[record.program_id]
+    assert record.finish_s is not None
+    return replace(record, finish_s=begun_s + (record.finish_s - begun_s) * stretch)
 
 
 def test_every_metric_by_hand(tmp_path: Path) -> None:
@@ -165,6 +171,7 @@ def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: 
     for engine, late in (("http://localhost:8000/v1", True), ("virtual", False)):
         folder = make_run(tmp_path / str(late), engine=engine)
         assert any("ms late" in text for text in summarize(folder).warnings) == late
+        assert (analyze_run(folder).values["send_lateness_p99_s"] is not None) == late
 
 
 def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
