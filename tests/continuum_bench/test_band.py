@@ -43,7 +43,7 @@ def test_a_verdict_that_holds_at_both_ends_says_so(three: Path) -> None:
         assert row in said
     data = json.loads(bench("compare", three, "--json").stdout)
     assert data["step_times"] == "mid"
-    ratios = [data["ends"][band]["continuum"]["ratio_to_vllm"] for band in ("low", "high")]
+    ratios = [data["ends"][band]["continuum"]["jct_mean_ratio"] for band in ("low", "high")]
     assert all(ratio > 1.3 for ratio in ratios)
     csv = bench("compare", three, "--format", "csv").stdout.splitlines()
     assert csv[0].startswith("jps,policy,step_times,")

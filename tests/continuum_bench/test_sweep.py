@@ -177,7 +177,7 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
         assert row["programs_finished"] == 6
     summary = json.loads((swept / "summary.json").read_text())
     assert [group["axes"]["jps"] for group in summary["groups"]] == [0.5, 2.0]
-    assert summary["groups"][1]["policies"]["continuum"]["ratio_to_vllm"] > 0
+    assert summary["groups"][1]["policies"]["continuum"]["jct_mean_ratio"] > 0
     page = (swept / "report.html").read_text()
     assert "<svg class='plot'" in page
     assert "over 2 points (geometric mean" in page
