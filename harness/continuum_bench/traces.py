@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 from continuum_traces.exporters import EXPORTERS, export
@@ -32,7 +33,8 @@ def import_traces(source: Path, target: Path, form: str | None, overwrite: bool)
         raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
     number = f"{written} of {written + left_out}" if left_out else str(written)
-    print_notice(f"{number} programs written to {target}")
+    sources = shorten("; ".join(dict.fromkeys(program.source for program in programs)), 200)
+    print_notice(f"{number} programs written to {target}; source: {sources}")
     return 0
 
 
@@ -140,6 +142,7 @@ def _overview(source: str, statistics: TraceStats, published: Published | None) 
     row("tokens, summed over turns", statistics.tokens_cumulative, published.tokens if published else None)
     row("generated tokens per turn", statistics.output_tokens, None)
     table.caption = f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns"
+    table.caption += f"\nsource: {shorten('; '.join(statistics.sources), 200)}"
     if statistics.sharing_a_prefix:
         tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
         table.caption += f"\n{statistics.sharing_a_prefix} programs share a prefix, {tokens}"

@@ -118,7 +118,7 @@ def test_selfcheck_says_what_it_needs(experiment: Path) -> None:
 def test_a_baseline_is_asked_for_and_one_that_is_missing_is_an_error(experiment: Path) -> None:
     said = " ".join(bench("compare", experiment, "--baseline", "continuum").stdout.split())
     assert "JCT to continuum" in said
-    assert "No policy was faster than continuum" in said or "vllm finished programs" in said
+    assert "times as long as under continuum" in said
     wrong = bench("compare", experiment, "--baseline", "stock")
     assert (wrong.exit_code, wrong.stderr) == (
         2,

@@ -345,7 +345,7 @@ def test_goodput_is_paired_by_seed() -> None:
     assert vllm.jps.mean == pytest.approx(1.05)
     assert continuum.to_vllm is not None
     assert continuum.to_vllm.mean == pytest.approx(3.0)
-    assert continuum.to_vllm.low == pytest.approx(3.0)
+    assert continuum.to_vllm_by_seed == pytest.approx((3.0, 3.0))
     assert (static.jps, static.to_vllm) == (None, None)
 
 
