@@ -184,6 +184,13 @@ def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
     assert verdict(summary).startswith("Programs that finished: vllm 3 of 3, continuum 2 of 3. Fewer finished under")
 
 
+def test_a_resumed_run_says_so(tmp_path: Path) -> None:
+    write_one_turn_programs(
+        tmp_path / "a", "stock", 0, [10.0], notes=("another note", "resumed 2026-01-01: 3 of 9 ...")
+    )
+    assert summarize(tmp_path).warnings == ("stock, seed 0: resumed 2026-01-01: 3 of 9 ...",)
+
+
 def test_who_finished_fewer_programs_is_not_the_fastest(tmp_path: Path) -> None:
     for seed, extra in enumerate((0.0, 1.0, 2.0)):
         write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [20.0 + extra, 30.0])

@@ -71,4 +71,4 @@ def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None
     assert failing is not None
     arms["b"] = replace(arms["b"], comparison=replace(failing, finished=(4, 9)))  # type: ignore[index]
     said = sweep_verdict(sweep)[0]
-    assert said.startswith("b finished fewer programs at 1 of 2 points: not ranked. a was the fastest on average")
+    assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest on average")

@@ -307,6 +307,12 @@ def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
         list(read_any(tmp_path / "absent", form))
 
 
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(TraceError, match="the file is empty"):
+        list(read_any(tmp_path / "empty.jsonl"))
+
+
 # -------------------------------------------------------------------------------------------- exporters
 
 

@@ -40,6 +40,8 @@ from continuum_analysis.metrics import METRICS, Value, is_share
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
+RESUMED = "resumed "
+"""The beginning of the note in the manifest of a live run that was resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +314,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: unfinished programs, a late load generator."""
+    """Return warnings about the means: unfinished programs, a run that was resumed, a late load generator."""
     warnings = []
     for policy, group in by_arm.items():
         for run in group:
@@ -323,9 +325,11 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
                     f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
                 )
+            where = f"{policy}, seed {run.manifest.seed}"
+            warnings += [f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED)]
             late = lateness_warning(facts)
             if late is not None:
-                warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
+                warnings.append(f"{where}: {late}")
     return warnings
 
 

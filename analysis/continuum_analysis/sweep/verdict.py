@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Literal
 
+from continuum_traces.names import counted
+
 from continuum_analysis.compare.intervals import Interval
 from continuum_analysis.compare.words import SAME_TO_THE_EYE, outcome
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
@@ -54,7 +56,7 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""
     said = "".join(
-        f"{each.policy} finished fewer programs at {each.finished_fewer} of {len(each.points)} points: not ranked. "
+        f"{each.policy} is not ranked: it finished fewer programs at {counted(each.finished_fewer, 'point')}. "
         for each in records
         if each.finished_fewer
     )
@@ -65,7 +67,7 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     best = min((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
     ratios = [ratio.mean for _, ratio in best.points]
     spread = f", {min(ratios):.2f} to {max(ratios):.2f} by point" if most > 1 else ""
-    over = f"over {most} {_plural('point', most)} (geometric mean{spread})"
+    over = f"over {counted(most, 'point')} (geometric mean{spread})"
     facts = f"mean JCT {best.mean:.2f} times {sweep.baseline}'s {over}"
     return f"{said}{_headline(best, sweep.baseline)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip()
 
@@ -99,10 +101,6 @@ def _where(record: Record) -> str:
 def sweep_trust(sweep: Sweep) -> str:
     """Return one line with the number of seeds and what is modelled."""
     seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
-    number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
-    said = f"{number} {_plural('seed', seeds[-1] if seeds else 0)} at each point; engine {sweep.engine}"
+    least = f"{seeds[0]} to " if len(seeds) > 1 else ""
+    said = f"{least}{counted(seeds[-1] if seeds else 0, 'seed')} at each point; engine {sweep.engine}"
     return f"{said}: {MODELLED[sweep.engine]}." if sweep.engine in MODELLED else f"{said}."
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
