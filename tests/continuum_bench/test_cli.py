@@ -112,7 +112,7 @@ def test_scheduler_timestamps_both_ways(experiment: Path, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.stderr
     theirs = json.loads(bench("analyze", tmp_path, "--json").stdout)[str(tmp_path)]
     ours = json.loads(bench("analyze", experiment / "vllm-seed0", "--json").stdout)[str(experiment / "vllm-seed0")]
-    for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio"):
+    for name in ("bubble_mean_s", "requeue_mean_s", "prefix_hit_ratio"):
         assert theirs[name] == pytest.approx(ours[name])
     assert bench("traces", "convert", preview, tmp_path / "native", "--to", "native").exit_code == 0
     assert (tmp_path / "native" / "scheduler_timestamps.jsonl").exists()

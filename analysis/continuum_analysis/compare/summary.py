@@ -117,8 +117,8 @@ class Summary:
         """The arms by their ratio to the baseline, fastest first, without those that finished fewer programs than
         another arm."""
         known = {name: arm.comparison for name, arm in self.arms.items() if arm.comparison is not None}
-        most = max((comparison.finished[0] for comparison in known.values()), default=0)
-        whole = [name for name, comparison in known.items() if comparison.finished[0] == most]
+        shares = {name: comparison.finished[0] / comparison.programs[1] for name, comparison in known.items()}
+        whole = [name for name, share in shares.items() if share == max(shares.values())]
         return sorted(whole, key=lambda name: known[name].jct_ratio.mean)
 
     def to_json(self) -> dict[str, Any]:
