@@ -12,13 +12,13 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
-def arm(name: str, ratio: Interval | None) -> ArmSummary:
+def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0) -> ArmSummary:
     found = None
     if ratio is not None:
         found = Comparison(
             (0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), None, None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9)
         )
-    return ArmSummary(name, None, (0, 1, 2), {}, found)
+    return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s)}, found)
 
 
 def sweep_of(*points: dict[str, Interval]) -> Sweep:
@@ -67,8 +67,10 @@ def test_what_is_not_shown_is_not_claimed(points: list[dict[str, Interval]], sai
 def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None:
     sweep = sweep_of({"a": Interval(0.9), "b": Interval(0.5)}, {"a": Interval(0.9), "b": Interval(0.5)})
     arms = sweep.groups[1].policies
+    arms["a"] = arm("a", Interval(0.9), 2.0)  # type: ignore[index]
     failing = arms["b"].comparison
     assert failing is not None
     arms["b"] = replace(arms["b"], comparison=replace(failing, finished=(4, 9)))  # type: ignore[index]
-    said = sweep_verdict(sweep)[0]
+    said, then = sweep_verdict(sweep)
+    assert then.endswith("Its TTFT P99 was higher than vllm's at 1 of 2 points.")
     assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest on average")

@@ -25,6 +25,8 @@ class Record:
     """The point in words, and this policy's mean JCT / the baseline's at that point."""
     finished_fewer: int
     """Number of points at which fewer programs finished than under another policy. Such a policy is not ranked."""
+    longer_tails: int
+    """Number of points at which the TTFT P99 was higher than the baseline's."""
 
     @property
     def mean(self) -> float:
@@ -41,12 +43,15 @@ def records_of(sweep: Sweep) -> list[Record]:
     axes = sweep.varying() or ["jps"]
     ratios: dict[str, list[tuple[str, Interval]]] = {}
     fewer: Counter[str] = Counter()
+    tails: Counter[str] = Counter()
     for group in sweep.groups:
         for name, arm in group.policies.items():
             if group.summary is not None and name != group.summary.baseline and arm.comparison is not None:
                 ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.comparison.jct_ratio))
                 fewer[name] += name not in group.summary.ranked
-    return [Record(policy, points, fewer[policy]) for policy, points in ratios.items()]
+                ours, theirs = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
+                tails[name] += ours is not None and theirs is not None and ours.mean > theirs.mean
+    return [Record(policy, points, fewer[policy], tails[policy]) for policy, points in ratios.items()]
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
@@ -69,7 +74,10 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     spread = f", {min(ratios):.2f} to {max(ratios):.2f} by point" if most > 1 else ""
     over = f"over {counted(most, 'point')} (geometric mean{spread})"
     facts = f"mean JCT {best.mean:.2f} times {sweep.baseline}'s {over}"
-    return f"{said}{_headline(best, sweep.baseline)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip()
+    tail = ""
+    if best.longer_tails:
+        tail = f" Its TTFT P99 was higher than {sweep.baseline}'s at {best.longer_tails} of {counted(most, 'point')}."
+    return f"{said}{_headline(best, sweep.baseline)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
 
 
 def _headline(best: Record, baseline: str) -> str:
