@@ -95,6 +95,8 @@ def read_weka(path: Path) -> Iterator[Program]:
 
 
 def _weka(where: str, line: int, row: dict[str, Any]) -> Identified:
+    if not isinstance(row["requests"], list):
+        raise TraceError(f"{where}: requests: expected a list")
     requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
     thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
     usage = [
