@@ -344,4 +344,4 @@ def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) 
             assert replay(trace, server.url, tmp_path / label, *words).exit_code == 0
     done = runner.invoke(app, ["compare", str(tmp_path / "vllm"), str(tmp_path / "other"), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["policies"]["other"]["ratio_to_vllm"] > 0
+    assert json.loads(done.stdout)["policies"]["other"]["jct_mean_ratio"] > 0

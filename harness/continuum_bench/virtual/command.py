@@ -11,6 +11,7 @@ from continuum_analysis.compare.words import verdict
 from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_traces.names import counted
 
 from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
@@ -57,10 +58,10 @@ def run_policies(name: str, options: RunOptions) -> int:
 
 def _announcement(experiment: Experiment, left: Experiment) -> str:
     runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
-    programs = f"{experiment.setup.workload.facts['programs']} programs"
+    programs = counted(experiment.setup.workload.facts["programs"], "program")
     before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
     where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
-    return f"{before}{runs} runs of {programs}, {where}"
+    return f"{before}{counted(runs, 'run')} of {programs}, {where}"
 
 
 def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
@@ -87,7 +88,8 @@ def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> Non
     tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
     print_summary(
         summary,
-        f"{facts['name']} ({kind}{tools}), {facts['programs']} programs {pace(facts['arrivals'], options.jps)}, "
+        f"{facts['name']} ({kind}{tools}), {counted(facts['programs'], 'program')} "
+        f"{pace(facts['arrivals'], options.jps)}, "
         f"{summary.manifest['hardware']['model']} on {_machines(options)}",
     )
     print_verdict(verdict(summary))
