@@ -57,9 +57,9 @@ class Hook:
                 del self._ours[cls]
 
     def _requesting(self, cls: type[Any], before: Any) -> Callable[..., Any]:
-        def plain(client: Any) -> Callable[..., Any]:
+        def plain(client: Any) -> Any:
             parent: Any = super(cls, client)
-            return parent.request if before is _NOTHING else functools.partial(before, client)
+            return parent.request if before is _NOTHING else before.__get__(client, cls)  # as an attribute is bound
 
         @functools.wraps(cls.request)
         def request(client: Any, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
