@@ -165,7 +165,9 @@ class SyncTagging(Tagging):
         def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return self._send(super().request, cast_to, options, stream, stream_cls)
 
-    def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+    def _send(
+        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
         """Send a request with ``send``; with tags, if it is a turn of a program."""
         call = self._call(options)
         if call is None:
@@ -209,7 +211,9 @@ class AsyncTagging(Tagging):
         async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return await self._send(super().request, cast_to, options, stream, stream_cls)
 
-    async def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+    async def _send(
+        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
         """Send a request with ``send``; with tags, if it is a turn of a program."""
         call = self._call(options)
         if call is None:
