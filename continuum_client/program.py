@@ -375,7 +375,7 @@ class Program:
         """
         for client in self._end():
             if current.running_loop() is not None:
-                _in_background(client._release(self.id))
+                _in_background(client, self.id)
             else:
                 client._release_blocking(self.id)
 
@@ -419,12 +419,20 @@ class Program:
 _background: set[Any] = set()
 
 
-def _in_background(sending: Any) -> None:
-    """Run a coroutine as a task of the running event loop; None: there is nothing to do."""
-    if sending is not None:
-        task = current.running_loop().create_task(sending)
-        _background.add(task)
-        task.add_done_callback(_background.discard)
+def _in_background(client: SendingClient, program_id: str) -> None:
+    """Send a release in a task of the running event loop; or without the loop, if the loop ends before."""
+    sending = client._release(program_id)
+    if sending is None:
+        return
+
+    def done(task: Any) -> None:
+        _background.discard(task)
+        if task.cancelled():
+            client._release_blocking(program_id)
+
+    task = current.running_loop().create_task(sending)
+    _background.add(task)
+    task.add_done_callback(done)
 
 
 def current_program() -> Program | None:

@@ -6,13 +6,16 @@ openai's retries happen inside it, so that a retry has the same tags.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
 
+import anyio
 import openai
 
 from continuum_client.call import Call, call_for
+from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
@@ -159,6 +162,19 @@ def _without_models(url: str, error: BaseException) -> Dialect:
     raise error
 
 
+async def _to_its_end(sending: Coroutine[Any, Any, None]) -> None:
+    """Await ``sending`` even if the caller is cancelled: by anyio at every await, or by asyncio once."""
+    with anyio.CancelScope(shield=True):
+        if running_loop() is None:  # trio
+            return await sending
+        task = asyncio.ensure_future(sending)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+
 class SyncTagging(Tagging):
     if not TYPE_CHECKING:
 
@@ -242,7 +258,7 @@ class AsyncTagging(Tagging):
     def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that sends the release; None if the server has no release."""
         request = self._release_request(program_id)
-        return None if request is None else self._send_release(program_id, *request)
+        return None if request is None else _to_its_end(self._send_release(program_id, *request))
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop, by a synchronous client that is made for this request."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import openai
 import pytest
 from client_fakes import FakeServer, Planned
@@ -255,6 +256,59 @@ def test_tasks(vllm: FakeServer) -> None:
 
     asyncio.run(run())
     assert [turn.program_id for turn in vllm.turns] == ["p"] * 3
+
+
+@pytest.mark.parametrize("how", ["anyio", "anyio, at the release", "asyncio", "asyncio, at the release"])
+def test_a_cancelled_program_is_released(vllm: FakeServer, how: str) -> None:
+    """A web server cancels the task of a user who went away: by anyio every await in the task is cancelled."""
+    reached = asyncio.Event()
+
+    async def agent(client: AsyncOpenAI) -> None:
+        async with client.program("p"):
+            await client.chat.completions.create(**ASK)
+            if "release" not in how:
+                reached.set()
+                await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        post = client.post
+
+        async def noticed(url: str, **kwargs: Any) -> Any:
+            reached.set()
+            await asyncio.sleep(0)
+            return await post(url, **kwargs)
+
+        _ = client.chat.completions  # made with the plain ``post``
+        if "release" in how:
+            client.post = noticed  # type: ignore[assignment]
+        if "anyio" in how:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent, client)
+                await reached.wait()
+                tasks.cancel_scope.cancel()
+        else:
+            task = asyncio.create_task(agent(client))
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert [seen.path for seen in vllm.seen if "chat" not in seen.path] == ["/continuum/programs/p/release"]
+
+
+def test_the_event_loop_ends_with_the_program(vllm: FakeServer) -> None:
+    """A plain ``with`` cannot wait for the release, so a task sends it; the end of the loop cancels that task."""
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        with client.program("p"):
+            await client.chat.completions.create(**ASK)
+
+    asyncio.run(run())
+    assert vllm.seen[-1].path == "/continuum/programs/p/release"
 
 
 def test_threads_need_no_plumbing(client: OpenAI, vllm: FakeServer) -> None:
