@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
+from continuum_client.ending import unless_dropped
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, current_program
@@ -123,7 +124,7 @@ class Call:
         """
         names = self._complaint(error)
         if not names or self._without:
-            self._failed(error)
+            unless_dropped(error, lambda: self._failed(error))
             return False
         self._refused = names
         logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self.url), names)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
+import sys
 import threading
 import uuid
 import warnings
@@ -22,6 +24,7 @@ from continuum_traces.schema import Tags
 
 from continuum_client import current
 from continuum_client.decorators import F, around
+from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.tagging import check_id, check_seconds, check_tool
@@ -103,6 +106,8 @@ class Program:
         """Records the turns; None: they are not recorded."""
         self.home: SendingClient | None = None
         """The client that opened the program."""
+        self.pid = os.getpid()
+        """The process that opened the program."""
         self._clock = clock
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
@@ -262,13 +267,14 @@ class Program:
     def record_in(self, ledger: Ledger) -> None:
         """Record the turns in ``ledger`` until the program is closed or garbage collected, or the process exits."""
         self.ledger = ledger
-        weakref.finalize(self, ledger.finish, (), True)
+        weakref.finalize(self, later, ledger.cut).atexit = False
 
     def take(self) -> CallTags:
         """Return the tags of a call that is about to be sent.
 
         Tools, prediction, hints and last step are then forgotten, because only one call sends them.
         """
+        do_what_is_left()
         with self._lock:
             runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
             turn_id = self._turn_ids.next()
@@ -301,12 +307,14 @@ class Program:
 
     def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
         """Note that ``client`` sends a call with these tags to the base URL ``url``."""
+        end_with_process(self)
         self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
 
     def passed_on(self, last_step: bool) -> None:
         """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
         if self.home is not None:
+            end_with_process(self)
             self._clients.setdefault(str(self.home.base_url), self.home)
         self._sent_last = last_step
 
@@ -322,16 +330,20 @@ class Program:
         self._entry = current.enter(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         self._leave()
-        self.close()
+        unless_dropped(kind, self.close)
 
     async def __aenter__(self) -> Program:
         return self.__enter__()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object = None, *_: object) -> None:
         self._leave()
-        await self.aclose()
+        generator = sys._getframe(1).f_code.co_flags & inspect.CO_ASYNC_GENERATOR
+        if kind is GeneratorExit and not generator:  # a coroutine that is dropped cannot wait
+            later(self.close)
+        else:
+            await self.aclose()
 
     def _leave(self) -> None:
         entry, self._entry = self._entry, None
@@ -405,6 +417,7 @@ class Program:
 
     def _end(self) -> list[SendingClient]:
         """Close the program. Return the clients that have to send its release."""
+        do_what_is_left()
         with self._lock:
             if self._closed:
                 return []

@@ -222,19 +222,24 @@ class Ledger:
             if self._over is not None and self._under_way <= 0:
                 self._finish(self._over)
 
-    def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None:
-        """Complete the program's record. A second call, and a call in a forked process, have no effect.
+    def finish(self, runs: Sequence[ToolRun]) -> None:
+        """Complete the program's record when all its replies have ended. In a forked process this has no effect.
 
         Args:
             runs: the tools that ran after the program's last call.
-            at_once: do not wait for replies that are still being received.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
             self._over = runs
-            if at_once or self._under_way <= 0:
+            if self._under_way <= 0:
                 self._finish(runs)
+
+    def cut(self) -> None:
+        """Complete the program's record, without the replies that are still being received."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._finish(self._over or ())
 
     def _finish(self, runs: Sequence[ToolRun]) -> None:
         if not self._finished:

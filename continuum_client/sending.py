@@ -18,6 +18,7 @@ from continuum_client.call import Call, call_for
 from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
+from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import InvalidTag, log_release, once
 from continuum_client.hook import hook
@@ -142,6 +143,32 @@ class Tagging:
         root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
         return root + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
 
+    def _release_apart(self, program_id: str) -> None:
+        """Send the release by a synchronous client that is made for this request."""
+        request = self._release_request(program_id)
+        if request is None:
+            return
+        this = cast("Any", self)
+        key = this.api_key or "none"
+        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
+        try:
+            with openai.OpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                organization=this.organization,
+                project=this.project,
+                default_headers={**own, **this._custom_headers},
+                default_query=this._custom_query,
+            ) as plain:
+                plain.post(request[0], **request[1])
+                log_release(program_id, request[0])
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)
+
+    def _conversation_programs(self) -> list[Program]:
+        """Forget the programs that were opened for conversations, and return them."""
+        return [] if self._continuum.conversations is None else self._continuum.conversations.forget()
+
     def _not_released(self, error: Exception) -> None:
         if getattr(error, "status_code", None) not in (404, 405):  # a server without the request has no pins either
             url = str(self.base_url)
@@ -181,6 +208,11 @@ class SyncTagging(Tagging):
         def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return self._send(super().request, cast_to, options, stream, stream_cls)
 
+        def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            close_all(self._conversation_programs())
+            super().close()
+
     def _send(
         self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
     ) -> Any:
@@ -211,7 +243,9 @@ class SyncTagging(Tagging):
 
     def _release(self, program_id: str) -> None:
         request = self._release_request(program_id)
-        if request is not None:
+        if cast("Any", self).is_closed():
+            self._release_apart(program_id)
+        elif request is not None:
             try:
                 cast("Any", self).post(request[0], **request[1])
                 log_release(program_id, request[0])
@@ -226,6 +260,15 @@ class AsyncTagging(Tagging):
 
         async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return await self._send(super().request, cast_to, options, stream, stream_cls)
+
+        async def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            async with anyio.create_task_group() as tasks:
+                for program in self._conversation_programs():
+                    tasks.start_soon(program.aclose)
+            await super().close()
+
+    _release_blocking = Tagging._release_apart
 
     async def _send(
         self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
@@ -260,29 +303,9 @@ class AsyncTagging(Tagging):
         request = self._release_request(program_id)
         return None if request is None else _to_its_end(self._send_release(program_id, *request))
 
-    def _release_blocking(self, program_id: str) -> None:
-        """Send the release without an event loop, by a synchronous client that is made for this request."""
-        request = self._release_request(program_id)
-        if request is None:
-            return
-        this = cast("Any", self)
-        key = this.api_key or "none"
-        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
-        try:
-            with openai.OpenAI(
-                base_url=self.base_url,
-                api_key=key,
-                organization=this.organization,
-                project=this.project,
-                default_headers={**own, **this._custom_headers},
-                default_query=this._custom_query,
-            ) as plain:
-                plain.post(request[0], **request[1])
-                log_release(program_id, request[0])
-        except Exception as error:  # noqa: BLE001 - the program is closed in any case
-            self._not_released(error)
-
     async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
+        if cast("Any", self).is_closed():
+            return await anyio.to_thread.run_sync(self._release_apart, program_id)
         try:
             await cast("Any", self).post(url, **options)
             log_release(program_id, url)

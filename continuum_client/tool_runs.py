@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from continuum_client.ending import unless_dropped
 from continuum_client.spans import tool_span
 
 
@@ -47,15 +48,15 @@ class Tool:
         self._start_s = self._clock()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         end_s = self._clock()
         self.seconds = end_s - self._start_s
         if self._end_span is not None:
             self._end_span()
-        self._ran(ToolRun(self.name, self._start_s, end_s))
+        unless_dropped(kind, lambda: self._ran(ToolRun(self.name, self._start_s, end_s)))
 
     async def __aenter__(self) -> Tool:
         return self.__enter__()
 
-    async def __aexit__(self, *_: object) -> None:
-        self.__exit__()
+    async def __aexit__(self, *raised: object) -> None:
+        self.__exit__(*raised)
