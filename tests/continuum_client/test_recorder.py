@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import multiprocessing
 import os
@@ -361,7 +360,10 @@ def test_a_killed_process(server: FakeServer, tmp_path: Path) -> None:
     killed(server, tmp_path)
     assert len(records_of(tmp_path)) == 6  # every turn that ended
     assert {name: len(program.turns) for name, program in trace_of(tmp_path).items()} == {"whole": 2, "cut": 2}
+    command = ("traces", "validate", str(tmp_path / "trace.jsonl"))
+    assert "has 2 more turns" in bench(*command, error=True)
     assert recover([str(tmp_path)]) == 0
+    assert "more turn" not in bench(*command, error=True)
     traced = trace_of(tmp_path)
     assert {name: len(program.turns) for name, program in traced.items()} == {"whole": 2, "cut": 3, "short": 1}
     for program in traced.values():
@@ -515,10 +517,10 @@ def test_memory_is_bounded(server: FakeServer, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- the tools that read it
 
 
-def bench(*arguments: str) -> str:
+def bench(*arguments: str, error: bool = False) -> str:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    return done.stdout
+    return done.stderr if error else done.stdout
 
 
 @pytest.fixture
