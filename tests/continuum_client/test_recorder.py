@@ -211,6 +211,24 @@ def test_what_is_kept_of_the_text(server: FakeServer, tmp_path: Path) -> None:
         Recorder(tmp_path / "x", content="some")  # type: ignore[arg-type]
 
 
+def test_a_recorder_that_is_closed(server: FakeServer, tmp_path: Path) -> None:
+    """Open programs are complete, the files are free, and the agent goes on unrecorded."""
+    with Recorder(tmp_path) as recorder:
+        client = OpenAI(base_url=server.url, record=recorder)
+        p = client.program("p").__enter__()
+        client.chat.completions.create(**ASK)
+    opened = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not any(tmp_path in file.parents for file in opened)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.chat.completions.create(**ASK)
+        p.__exit__()
+        recorder.close()
+    assert len(server.turns) == 2
+    assert len(trace_of(tmp_path)["p"].turns) == 1
+    assert recover([str(tmp_path)]) == 0  # no process writes to it
+
+
 def test_tool_keys(server: FakeServer, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, content="full", tool_key=lambda name, arguments: f"{name}:{len(arguments)}")
     client = OpenAI(base_url=server.url, record=recorder)
