@@ -350,6 +350,9 @@ def test_tags_given_to_a_framework_are_released(serve: Callable[..., FakeServer]
         plain.chat.completions.create(**ASK, extra_headers=headers(), extra_body=extra_body())
         with p.child("c"):
             plain.chat.completions.create(**ASK, extra_headers=headers())
+            assert headers()["X-Parent-Session-ID"] == "p"
+            assert headers(parent_id="other")["X-Parent-Session-ID"] == "other"
+            assert extra_body(parent_id="other")["vllm_xargs"]["parent_id"] == "other"
     assert [turn.program_id for turn in server.turns] == ["p"] * (1 + ours) + ["c"]
     assert [seen.path for seen in server.seen if "release" in seen.path] == [
         "/continuum/programs/c/release",
