@@ -18,12 +18,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from continuum_traces.schema import Tags
 
 from continuum_client import current
-from continuum_client.decorators import F, around
+from continuum_client.decorators import F, around, name_of
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
@@ -181,7 +181,7 @@ class Program:
             ProgramClosed: the program is closed.
         """
         if callable(name):
-            own = check_tool(cast("Any", name).__name__)
+            own = check_tool(name_of(name))
             return around(name, lambda: self.tool(own))
         self._open()
         checked = check_tool(name)
@@ -459,7 +459,7 @@ def tool(function: F) -> F:
 
     Outside any program the function just runs.
     """
-    name = check_tool(cast("Any", function).__name__)
+    name = check_tool(name_of(function))
 
     def block() -> Any:
         program = current_program()

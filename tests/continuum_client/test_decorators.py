@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -73,6 +74,13 @@ def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
     assert ids[2] == ids[3]
 
 
+class Searches:
+    """A tool that is an object."""
+
+    def __call__(self, text: str) -> str:
+        return text.upper()
+
+
 def test_tools_of_every_kind_are_measured(server: FakeServer) -> None:
     client = OpenAI(base_url=server.url)
 
@@ -104,6 +112,7 @@ def test_tools_of_every_kind_are_measured(server: FakeServer) -> None:
             return 1
 
         assert (grep(), pytest_(), asyncio.run(every())) == ("here", 1, ["page", "one", "two", "one"])
-        assert [run.name for run in p.take().runs] == ["grep", "pytest_", "fetch", "lines", "pages"]
+        assert (p.tool(functools.partial(max, 1))(2), tool(Searches())("text")) == (2, "TEXT")
+        assert [run.name for run in p.take().runs] == ["grep", "pytest_", "fetch", "lines", "pages", "max", "Searches"]
     with pytest.raises(ProgramClosed):
         pytest_()
