@@ -439,8 +439,9 @@ def test_closing_twice_and_use_after(client: OpenAI, vllm: FakeServer) -> None:
 def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> None:
     with client.program("p") as p:
         p.close()
-        with pytest.warns(ContinuumWarning, match="'p' is closed"):
+        with pytest.warns(ContinuumWarning, match="'p' is closed") as warned:
             ask(client)
+        assert [warning.filename for warning in warned] == [__file__]  # the user's line, not ours
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             ask(client)
@@ -495,6 +496,17 @@ def test_a_conversation_survives_a_failed_call(server: FakeServer) -> None:
     client.chat.completions.create(model="m", messages=turns("a", "b", "c"))
     client.chat.completions.create(model="m", messages=turns("a", "b", "c", "d", "e"))
     assert len({turn.program_id for turn in server.turns}) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"role": ["x"]}, {"role": {}, "tool_calls": 7}, {"content": {"a": [None]}}, 3, None, [[]]]
+)
+def test_messages_that_are_wrong_reach_the_server(server: FakeServer, wrong: Any) -> None:
+    """The server refuses them; our own code does not."""
+    server.plan.append(Planned(400))
+    message = {"role": "user", "content": "hi", **wrong} if isinstance(wrong, dict) else wrong
+    with pytest.raises(openai.BadRequestError):
+        OpenAI(base_url=server.url).chat.completions.create(model="m", messages=[message])
 
 
 def test_implicit_programs_of_responses(server: FakeServer) -> None:
