@@ -85,7 +85,8 @@ def _warn_untagged(client: Any, options: Any) -> None:
     if program is None:
         return
     sent = [options.headers if isinstance(options.headers, Mapping) else {}, client.default_headers]
-    if not any(name.lower() == "x-session-id" for headers in sent for name in headers):
+    tagged = any(name.lower() == "x-session-id" for headers in sent for name in headers)
+    if not tagged and program.id not in str(options.extra_json):
         once.warn(
             "plain client",
             f"a call inside program {program.id!r} was sent by an openai client that does not send the program's tags. "

@@ -246,6 +246,7 @@ def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plain.chat.completions.create(**ASK, extra_headers=continuum_client.headers())
+            plain.chat.completions.create(**ASK, extra_body=continuum_client.extra_body())
             plain.with_options(default_headers=continuum_client.headers()).chat.completions.create(**ASK)
             plain.models.list()
             client.chat.completions.create(**ASK)
@@ -254,7 +255,7 @@ def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plain.chat.completions.create(**ASK)
-    assert ids(vllm) == ["p", "p", "p", None, None]
+    assert ids(vllm) == ["p", None, "p", "p", None, None]
 
 
 def test_sync_programs_of_async_clients_are_released(vllm: FakeServer) -> None:
