@@ -51,6 +51,7 @@ class Call:
         self._headers = options.headers if isinstance(options.headers, Mapping) else {}
         self._extra_json = options.extra_json
         self._body = options.json_data if isinstance(options.json_data, Mapping) else None
+        self._model = str(self._body and self._body.get("model"))
         self._taken = program.take()
         self._sent_s = settings.clock()
         self._shape = shape
@@ -76,9 +77,10 @@ class Call:
 
     def apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
         """Write the tags into the request that ``client`` is about to send."""
-        self._program.carried_by(self.url, client, self._taken)
+        accepted = endpoints.accepts(self.url, self._model, "extension")
+        self._program.carried_by(self.url, client if accepted else None, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True
-        self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
+        self._write(dialect if accepted else HEADERS)
         tags = self._taken.tags
         self._span = current_span()
         if self._span is not None:
@@ -109,7 +111,7 @@ class Call:
             and self._program.ledger is not None
             and self._options.url in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
-            and endpoints.accepts(self.url, "stream_usage")
+            and endpoints.accepts(self.url, self._model, "stream_usage")
             and not any(name.lower() == "x-stainless-raw-response" for name in self._headers)
             and not (self._extra_json and STREAM_OPTIONS in self._extra_json)
             and not (self._body and self._body.get(STREAM_OPTIONS))
@@ -163,7 +165,9 @@ class Call:
     def begin_reply(self) -> WatchedReply | None:
         """Return the object that receives the parts of the reply, which has begun; None if the reply is not watched."""
         if self._without:
-            endpoints.drop(self.url, self._without, self._refused)
+            endpoints.drop(self.url, self._model, self._without, self._refused)
+        if "extension" in self._without:
+            self._program.refused_by(self.url)
         return self._watch(self._taken.runs)
 
     @property

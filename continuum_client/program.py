@@ -305,11 +305,17 @@ class Program:
             if self._kv_ttl_s is None:
                 self._kv_ttl_s = taken.tags.kv_ttl_s
 
-    def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
-        """Note that ``client`` sends a call with these tags to the base URL ``url``."""
+    def carried_by(self, url: str, client: SendingClient | None, taken: CallTags) -> None:
+        """Note that ``client`` sends a call with these tags to the base URL ``url``; None: to a server that refuses our
+        fields, and so holds nothing that could be released."""
         end_with_process(self)
-        self._clients[url] = client
+        if client is not None:
+            self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
+
+    def refused_by(self, url: str) -> None:
+        """Note that the server has refused the fields of the latest call."""
+        self._clients.pop(url, None)
 
     def passed_on(self, last_step: bool) -> None:
         """Note that the tags were passed to a framework. The client that opened the program then has to release it."""

@@ -137,7 +137,7 @@ class Tagging:
         """Return the URL and the options of the POST that releases a program; None if the server has no release."""
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.dialect_of(url)
-        release = dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
+        release = dialect.release(program_id) if dialect is not None else None
         if release is None:
             return None
         root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
