@@ -13,7 +13,7 @@ from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.settings import ClientSettings
-from continuum_client.spans import current_span, note_call, note_reply
+from continuum_client.spans import CallSpan, current_span
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tool_runs import ToolRun
 
@@ -57,8 +57,7 @@ class Call:
         self._shape = shape
         self._added: dict[str, Any] = {}
         """Our body fields that are in the request."""
-        self._span: Any = None
-        """OpenTelemetry's span in which the call is sent."""
+        self._span: CallSpan | None = None
         self._without: list[Feature] = []
         """The features that were left out after a refusal."""
         self._refused: list[str] = []
@@ -82,9 +81,8 @@ class Call:
         self._dialect, self._stream, self.tagged = dialect, stream, True
         self._write(dialect if accepted else HEADERS)
         tags = self._taken.tags
-        self._span = current_span()
-        if self._span is not None:
-            note_call(self._span, tags)
+        outer = current_span()
+        self._span = None if outer is None else CallSpan(outer, self._options.url, self._model, tags)
         message = "program %s, turn %s: sent to %s with headers and the body fields %s"
         logger.debug(message, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
 
@@ -177,7 +175,7 @@ class Call:
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
         program, on_end, span = self._program, self.on_end, self._span
-        if program.ledger is None and on_end is None:
+        if program.ledger is None and on_end is None and span is None:
             return None
         from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
         from continuum_client.reply import Reply  # noqa: PLC0415
@@ -194,7 +192,7 @@ class Call:
             if on_end is not None:
                 on_end(reply, finish_s)
             if span is not None:
-                note_reply(span, reply.cached_tokens)
+                span.end(reply, error)
 
         content: Content = "none" if program.ledger is None else program.ledger.recorder.content
         return observe.WatchedReply(Reply(content), self._settings.clock, ended)

@@ -187,7 +187,7 @@ class Program:
         checked = check_tool(name)
         if expect_s is not None:
             self._expected[checked] = check_seconds(expect_s, "expect_s")
-        return Tool(checked, self._ran, self._clock)
+        return Tool(checked, self._ran, self._clock, self.id)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
         """Report a tool that was measured elsewhere, for example by a framework. The next call sends its name and time.
