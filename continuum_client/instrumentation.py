@@ -37,9 +37,10 @@ class Instrumentation:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Program:
         """Open a program, like ``client.program`` of our own clients."""
-        return self._settings.program(program_id, predict, parent, output_tokens)
+        return self._settings.program(program_id, predict, parent, output_tokens, task)
 
     def view(self, client: Any) -> Any:
         """Return an object that sends the requests of ``client`` with tags."""

@@ -98,6 +98,7 @@ class Program:
         predictor: Predictor | None = None,
         output_tokens: int | None = None,
         child: Callable[..., Program] | None = None,
+        again: Callable[[str | None], Program] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex if program_id is None else check_id(program_id)
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
@@ -112,6 +113,8 @@ class Program:
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
         self._child = child
+        self._name = program_id
+        self._again = again
         self._lock = threading.Lock()
         self._entry: current.Entry | None = None
         self._closed = False
@@ -128,6 +131,20 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, ``@client.program("name", ...)``: each call of it is a program of its own, with these
+        options. Its id is the name and eight random digits, or random if there is no name."""
+        again = self._again
+        if again is None:
+            raise ContinuumError("this program was made without a client, so it decorates no function")
+
+        def another() -> Program:
+            program = again(None if self._name is None else f"{self._name}-{uuid.uuid4().hex[:8]}")
+            program.home = self.home
+            return program
+
+        return around(function, another)
 
     # ------------------------------------------------------------------------- called by the agent
 

@@ -75,6 +75,7 @@ class Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Program: ...
 
     def program(
@@ -84,10 +85,12 @@ class Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
 
-        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id.
+        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id;
+        as ``@client.program("name")`` with an id that begins with the name.
 
         Args:
             program_id: 1 to 256 printable ASCII characters. Default: a random id.
@@ -95,13 +98,14 @@ class Tagging:
                 client's setting.
             parent: the program that starts this program, or its id. Default: the current program, if there is one.
             output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
+            task: the program's task, as ``Program.task`` takes it.
 
         Raises:
-            InvalidTag: an id or a number cannot be sent.
+            InvalidTag: an id, a name or a number cannot be sent.
         """
         if callable(program_id):
             return around(program_id, self.program)
-        program = self._continuum.program(program_id, predict, parent, output_tokens)
+        program = self._continuum.program(program_id, predict, parent, output_tokens, task)
         program.home = cast("Any", self)
         hook.install()
         return program

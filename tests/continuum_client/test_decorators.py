@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from client_fakes import FakeServer
 
-from continuum_client import AsyncOpenAI, OpenAI, ProgramClosed, current_program, tool
+from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, ProgramClosed, current_program, tool
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -44,6 +44,33 @@ def test_each_call_of_a_decorated_function_is_a_program(server: FakeServer) -> N
     assert (ids[3], ids[4]) == (ids[5], ids[6])
     assert len(set(ids)) == 4
     assert current_program() is None
+
+
+def test_a_decorator_with_a_name_and_options(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="vllm")
+
+    @client.program("fix", task="triage")
+    def fix() -> None:
+        ask(client)
+
+    @client.program(task="review")
+    def review() -> None:
+        fix()
+        ask(client)
+
+    fix()
+    review()
+    tags = [turn.body["vllm_xargs"] for turn in server.turns]
+    assert [tag["task"] for tag in tags] == ["triage", "triage", "review"]
+    first, second, reviewed = (tag["program_id"] for tag in tags)
+    assert first != second
+    assert first.startswith("fix-")
+    assert second.startswith("fix-")
+    assert tags[1]["parent_id"] == reviewed
+    assert sum("release" in seen.path for seen in server.seen) == 3
+    with pytest.raises(ContinuumError, match="without a client"):
+        Program("p", lambda: 0.0)(ask)
 
 
 def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
