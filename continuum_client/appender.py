@@ -81,7 +81,9 @@ class SharedLines:
             held.write(lines)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Close the file, after the append that is under way."""
+        with self._lock:
+            os.close(self._fd)
 
 
 class Held:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
+from continuum_client.ending import unless_dropped
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.settings import ClientSettings
-from continuum_client.spans import current_span, note_call, note_reply
+from continuum_client.spans import CallSpan, current_span
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tool_runs import ToolRun
 
@@ -50,13 +51,13 @@ class Call:
         self._headers = options.headers if isinstance(options.headers, Mapping) else {}
         self._extra_json = options.extra_json
         self._body = options.json_data if isinstance(options.json_data, Mapping) else None
+        self._model = str(self._body and self._body.get("model"))
         self._taken = program.take()
         self._sent_s = settings.clock()
         self._shape = shape
         self._added: dict[str, Any] = {}
         """Our body fields that are in the request."""
-        self._span: Any = None
-        """OpenTelemetry's span in which the call is sent."""
+        self._span: CallSpan | None = None
         self._without: list[Feature] = []
         """The features that were left out after a refusal."""
         self._refused: list[str] = []
@@ -75,13 +76,13 @@ class Call:
 
     def apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
         """Write the tags into the request that ``client`` is about to send."""
-        self._program.carried_by(self.url, client, self._taken)
+        accepted = endpoints.accepts(self.url, self._model, "extension")
+        self._program.carried_by(self.url, client if accepted else None, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True
-        self._write(dialect if endpoints.accepts(self.url, "extension") else HEADERS)
+        self._write(dialect if accepted else HEADERS)
         tags = self._taken.tags
-        self._span = current_span()
-        if self._span is not None:
-            note_call(self._span, tags)
+        outer = current_span()
+        self._span = None if outer is None else CallSpan(outer, self._options.url, self._model, tags)
         message = "program %s, turn %s: sent to %s with headers and the body fields %s"
         logger.debug(message, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
 
@@ -108,7 +109,7 @@ class Call:
             and self._program.ledger is not None
             and self._options.url in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
-            and endpoints.accepts(self.url, "stream_usage")
+            and endpoints.accepts(self.url, self._model, "stream_usage")
             and not any(name.lower() == "x-stainless-raw-response" for name in self._headers)
             and not (self._extra_json and STREAM_OPTIONS in self._extra_json)
             and not (self._body and self._body.get(STREAM_OPTIONS))
@@ -123,7 +124,7 @@ class Call:
         """
         names = self._complaint(error)
         if not names or self._without:
-            self._failed(error)
+            unless_dropped(error, lambda: self._failed(error))
             return False
         self._refused = names
         logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self.url), names)
@@ -162,7 +163,9 @@ class Call:
     def begin_reply(self) -> WatchedReply | None:
         """Return the object that receives the parts of the reply, which has begun; None if the reply is not watched."""
         if self._without:
-            endpoints.drop(self.url, self._without, self._refused)
+            endpoints.drop(self.url, self._model, self._without, self._refused)
+        if "extension" in self._without:
+            self._program.refused_by(self.url)
         return self._watch(self._taken.runs)
 
     @property
@@ -172,7 +175,7 @@ class Call:
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
         program, on_end, span = self._program, self.on_end, self._span
-        if program.ledger is None and on_end is None:
+        if program.ledger is None and on_end is None and span is None:
             return None
         from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
         from continuum_client.reply import Reply  # noqa: PLC0415
@@ -189,7 +192,7 @@ class Call:
             if on_end is not None:
                 on_end(reply, finish_s)
             if span is not None:
-                note_reply(span, reply.cached_tokens)
+                span.end(reply, error)
 
         content: Content = "none" if program.ledger is None else program.ledger.recorder.content
         return observe.WatchedReply(Reply(content), self._settings.clock, ended)

@@ -183,7 +183,8 @@ def wrap(
 
     The given client is not changed, and both clients share one connection pool. The result is an instance of the given
     client's class and of our ``OpenAI`` or ``AsyncOpenAI``. If the given client is an instance of our classes already,
-    the result keeps its options, except for those that are passed here.
+    the result keeps its options, except for those that are passed here. If another library has replaced methods of the
+    given client (as LangSmith's ``wrap_openai`` does), these methods hold that client, so its own calls are tagged too.
 
     Args:
         client: an instance of ``openai.OpenAI`` or ``openai.AsyncOpenAI``.
@@ -193,14 +194,32 @@ def wrap(
         TypeError: ``client`` is not an openai client.
     """
     options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
-    cls = tagged(type(client))
+    known, cls = isinstance(client, Tagging), tagged(type(client))
+    settings = settings_like(client._continuum, options) if known else settings_from(options)
+    patched = any(map(_is_patched, vars(client).values()))
+    if known and patched:
+        client._continuum = settings
+        return client
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
-    for name in _cached(cls):
-        twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
-    known = isinstance(client, Tagging)
-    twin._continuum = settings_like(client._continuum, options) if known else settings_from(options)
+    twin._continuum = settings
+    if patched:
+        client._continuum = settings
+        client.request = functools.partial(twin._send, type(client).request.__get__(client))
+    else:
+        for name in _cached(cls):
+            twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
     return twin
+
+
+def _is_patched(resource: Any) -> bool:
+    """Whether ``resource`` is a part of a client, such as ``client.chat``, in which a method was replaced."""
+    if not hasattr(resource, "_client"):
+        return False
+    parts = vars(resource).items()
+    return any(
+        callable(getattr(type(resource), name, None)) or _is_patched(part) for name, part in parts if name != "_client"
+    )
 
 
 _made: dict[type[Any], type[Any]] = {openai.AzureOpenAI: AzureOpenAI, openai.AsyncAzureOpenAI: AsyncAzureOpenAI}

@@ -80,7 +80,7 @@ def _mark(message: Any) -> tuple[int, int]:
     if isinstance(message, Mapping) and isinstance(message.get("content"), str):
         content, calls = message["content"], message.get("tool_calls")
         asked = repr(calls) if calls else ""
-        return hash((message.get("role"), content, asked)), len(content) + len(asked)
+        return hash((str(message.get("role")), content, asked)), len(content) + len(asked)
     text = message if isinstance(message, str) else repr(_without_cache_control(message))
     return hash(text), len(text)
 

@@ -13,6 +13,13 @@ from typing import Any, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function: of the function inside a ``functools.partial``, and of an object's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def around(function: F, block: Callable[[], Any]) -> F:
     """Return a function that runs ``function`` within a ``with`` block.
 

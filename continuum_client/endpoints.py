@@ -22,8 +22,8 @@ class _Known:
     """The dialect that ``auto`` chose; None: not known yet."""
     probing: bool = False
     """Whether a caller asks the server now, or has asked it."""
-    dropped: frozenset[str] = frozenset()
-    """The features that the server refused."""
+    dropped: frozenset[tuple[str, Feature]] = frozenset()
+    """The features that the server refused, each with the model of the call."""
 
 
 class Endpoints:
@@ -33,20 +33,21 @@ class Endpoints:
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
-    def accepts(self, url: str, feature: Feature) -> bool:
-        """Whether the server at ``url`` has never refused ``feature``."""
+    def accepts(self, url: str, model: str, feature: Feature) -> bool:
+        """Whether the server at ``url`` has never refused ``feature`` in a call of ``model``."""
         known = self._known.get(url)
-        return known is None or feature not in known.dropped
+        return known is None or (model, feature) not in known.dropped
 
-    def drop(self, url: str, features: Iterable[Feature], names: Iterable[str]) -> None:
-        """Leave out ``features`` from now on, because the server at ``url`` refused the fields ``names``. Warn once."""
+    def drop(self, url: str, model: str, features: Iterable[Feature], names: Iterable[str]) -> None:
+        """Leave out ``features`` of calls of ``model`` from now on, because the server at ``url`` refused the fields
+        ``names``. Warn once. Behind a gateway other models may accept them."""
         with self._lock:
             known = self._known.setdefault(url, _Known())
-            known.dropped |= set(features)
+            known.dropped |= {(model, feature) for feature in features}
         once.warn(
-            f"refused {url} {sorted(features)}",
-            f"{shown(url)} refuses {', '.join(sorted(names))}: from now on calls are sent without these body fields "
-            '(headers are still sent). dialect="headers" never sends body fields.',
+            f"refused {url} {model} {sorted(features)}",
+            f"{shown(url)} refuses {', '.join(sorted(names))} for model {model}: from now on its calls are sent "
+            'without these body fields (headers are still sent). dialect="headers" never sends body fields.',
         )
 
     def dialect_of(self, url: str) -> Dialect | None:

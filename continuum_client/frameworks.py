@@ -23,7 +23,7 @@ def headers(program_id: str | None = None, *, parent_id: str | None = None, last
 
     Args:
         program_id: the program id. Default: that of the current program; without a current program the result is empty.
-        parent_id: the id of the program that started this program.
+        parent_id: the id of the program that started this program. Default: that of the current program's parent.
         last_step: whether the next call is the program's last.
 
     Raises:
@@ -52,7 +52,7 @@ def extra_body(
         program_id: the program id. Default: that of the current program; without a current program the result is empty.
         dialect: the dialect of the server. ``auto`` means ``headers`` here, because only a client can ask the server.
         path: the path of the framework's requests: ``/chat/completions``, ``/responses`` or ``/completions``.
-        parent_id: the id of the program that started this program.
+        parent_id: the id of the program that started this program. Default: that of the current program's parent.
         last_step: whether the next call is the program's last.
         predict: the tool that is expected to run after the call, and its seconds.
         last_tool: the tool that ran before the call, and its seconds.
@@ -64,7 +64,9 @@ def extra_body(
     """
     program = current_program()
     if program_id is None and program is not None:
-        tags = replace(program.take().tags, turn_id=None)  # a framework may send these fields with every call
+        parent = _parent(parent_id) or program.parent_id
+        # a framework may send these fields with every call
+        tags = replace(program.take().tags, turn_id=None, parent_id=parent)
         program.passed_on(last_step or bool(tags.is_last_step))
         output_tokens = output_tokens or program.output_tokens
     else:
@@ -76,14 +78,17 @@ def extra_body(
 
 
 def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:
-    program = current_program()
+    program, parent = current_program(), _parent(parent_id)
     if program_id is None and program is not None:
         program.passed_on(last_step)
-        return Tags(program_id=program.id, parent_id=program.parent_id, is_last_step=last_step or None)
+        return Tags(program_id=program.id, parent_id=parent or program.parent_id, is_last_step=last_step or None)
     if program_id is None:
         return Tags()
-    parent = None if parent_id is None else check_id(parent_id, "parent id")
     return Tags(program_id=check_id(program_id), parent_id=parent, is_last_step=last_step or None)
+
+
+def _parent(parent_id: str | None) -> str | None:
+    return None if parent_id is None else check_id(parent_id, "parent id")
 
 
 def _with_tools(

@@ -57,9 +57,9 @@ class Hook:
                 del self._ours[cls]
 
     def _requesting(self, cls: type[Any], before: Any) -> Callable[..., Any]:
-        def plain(client: Any) -> Callable[..., Any]:
+        def plain(client: Any) -> Any:
             parent: Any = super(cls, client)
-            return parent.request if before is _NOTHING else functools.partial(before, client)
+            return parent.request if before is _NOTHING else before.__get__(client, cls)  # as an attribute is bound
 
         @functools.wraps(cls.request)
         def request(client: Any, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
@@ -85,7 +85,8 @@ def _warn_untagged(client: Any, options: Any) -> None:
     if program is None:
         return
     sent = [options.headers if isinstance(options.headers, Mapping) else {}, client.default_headers]
-    if not any(name.lower() == "x-session-id" for headers in sent for name in headers):
+    tagged = any(name.lower() == "x-session-id" for headers in sent for name in headers)
+    if not tagged and program.id not in str(options.extra_json):
         once.warn(
             "plain client",
             f"a call inside program {program.id!r} was sent by an openai client that does not send the program's tags. "

@@ -6,23 +6,21 @@ sends its requests with tags. The client itself is not changed.
 
 from __future__ import annotations
 
-import atexit
-import os
 from typing import TYPE_CHECKING, Any
 
 from continuum_client.client import tagged
+from continuum_client.ending import close_all
 from continuum_client.hook import hook
 from continuum_client.settings import ClientSettings, Options, settings_from
 
 if TYPE_CHECKING:
+    import os
+
     from continuum_client.dialects import Dialect, DialectName
     from continuum_client.predictors import Predictor
     from continuum_client.program import Program
     from continuum_client.recorder import Recorder
     from continuum_client.reply import Content
-
-END_S = 5.0
-"""The time for which ``uninstrument()`` and the end of the process wait at most while they release open programs."""
 
 
 class Instrumentation:
@@ -31,7 +29,6 @@ class Instrumentation:
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._views: dict[type[Any], type[Any]] = {}
-        self._pid = os.getpid()
 
     def program(
         self,
@@ -40,9 +37,10 @@ class Instrumentation:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Program:
         """Open a program, like ``client.program`` of our own clients."""
-        return self._settings.program(program_id, predict, parent, output_tokens)
+        return self._settings.program(program_id, predict, parent, output_tokens, task)
 
     def view(self, client: Any) -> Any:
         """Return an object that sends the requests of ``client`` with tags."""
@@ -56,15 +54,8 @@ class Instrumentation:
 
     def end(self) -> None:
         """Close the programs that were opened for conversations. A forked process leaves this to its parent."""
-        conversations, clock = self._settings.conversations, self._settings.clock
-        if os.getpid() != self._pid:
-            return
-        until_s = clock() + END_S
-        for program in conversations.forget() if conversations is not None else ():
-            if clock() < until_s:
-                program.close()
-            else:
-                program.forget()
+        if self._settings.conversations is not None:
+            close_all(self._settings.conversations.forget())
 
 
 _active: list[Instrumentation] = []
@@ -101,7 +92,6 @@ def instrument(
     _active.append(made)
     hook.install()
     hook.view = made.view
-    atexit.register(uninstrument)
     return made
 
 
@@ -110,7 +100,6 @@ def uninstrument() -> None:
 
     Never raises, and has no effect if no ``instrument()`` came before.
     """
-    atexit.unregister(uninstrument)
     while _active:
         hook.remove()
         _active.pop().end()

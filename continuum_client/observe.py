@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from continuum_client.ending import later, unless_dropped
 from continuum_client.errors import once
 from continuum_client.reply import Reply, only_usage
 
@@ -57,17 +58,23 @@ class WatchedReply:
 
     def end(self, error: BaseException | str | None = None) -> None:
         """Note that the reply has ended. Only the first call has an effect."""
+        if not self._ended:
+            name, at_s = _name_of(error) if isinstance(error, BaseException) else error, self._clock()
+            unless_dropped(error, lambda: self._end(name, at_s))
+
+    def _end(self, error: str | None, at_s: float) -> None:
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-        name = _name_of(error) if isinstance(error, BaseException) else error
-        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, self._clock(), name))
+        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, at_s, error))
 
     def closed(self) -> None:
-        """Note that the connection was closed. That is an error unless the server has sent the end of the answer."""
-        if not self.waiting:
-            self.end(None if self.reply.finished else "closed before its end")
+        """Note that the connection was closed, perhaps because the reply is garbage. That is an error unless the server
+        has sent the end of the answer."""
+        if not self.waiting and not self._ended:
+            error, at_s = None if self.reply.finished else "closed before its end", self._clock()
+            later(lambda: self._end(error, at_s))
 
     def __enter__(self) -> None:
         self.waiting = True

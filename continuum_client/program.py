@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
+import sys
 import threading
 import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from continuum_traces.schema import Tags
 
 from continuum_client import current
-from continuum_client.decorators import F, around
+from continuum_client.decorators import F, around, name_of
+from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.predictors import Guesses, Prediction, Predictor
 from continuum_client.tagging import check_id, check_seconds, check_tool
@@ -95,6 +98,7 @@ class Program:
         predictor: Predictor | None = None,
         output_tokens: int | None = None,
         child: Callable[..., Program] | None = None,
+        again: Callable[[str | None], Program] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex if program_id is None else check_id(program_id)
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
@@ -103,10 +107,14 @@ class Program:
         """Records the turns; None: they are not recorded."""
         self.home: SendingClient | None = None
         """The client that opened the program."""
+        self.pid = os.getpid()
+        """The process that opened the program."""
         self._clock = clock
         self._predictor = predictor
         self._guesses = None if predictor is None else Guesses(predictor)
         self._child = child
+        self._name = program_id
+        self._again = again
         self._lock = threading.Lock()
         self._entry: current.Entry | None = None
         self._closed = False
@@ -123,6 +131,20 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, ``@client.program("name", ...)``: each call of it is a program of its own, with these
+        options. Its id is the name and eight random digits, or random if there is no name."""
+        again = self._again
+        if again is None:
+            raise ContinuumError("this program was made without a client, so it decorates no function")
+
+        def another() -> Program:
+            program = again(None if self._name is None else f"{self._name}-{uuid.uuid4().hex[:8]}")
+            program.home = self.home
+            return program
+
+        return around(function, another)
 
     # ------------------------------------------------------------------------- called by the agent
 
@@ -176,13 +198,13 @@ class Program:
             ProgramClosed: the program is closed.
         """
         if callable(name):
-            own = check_tool(cast("Any", name).__name__)
+            own = check_tool(name_of(name))
             return around(name, lambda: self.tool(own))
         self._open()
         checked = check_tool(name)
         if expect_s is not None:
             self._expected[checked] = check_seconds(expect_s, "expect_s")
-        return Tool(checked, self._ran, self._clock)
+        return Tool(checked, self._ran, self._clock, self.id)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
         """Report a tool that was measured elsewhere, for example by a framework. The next call sends its name and time.
@@ -262,13 +284,14 @@ class Program:
     def record_in(self, ledger: Ledger) -> None:
         """Record the turns in ``ledger`` until the program is closed or garbage collected, or the process exits."""
         self.ledger = ledger
-        weakref.finalize(self, ledger.finish, (), True)
+        weakref.finalize(self, later, ledger.cut).atexit = False
 
     def take(self) -> CallTags:
         """Return the tags of a call that is about to be sent.
 
         Tools, prediction, hints and last step are then forgotten, because only one call sends them.
         """
+        do_what_is_left()
         with self._lock:
             runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
             turn_id = self._turn_ids.next()
@@ -299,14 +322,22 @@ class Program:
             if self._kv_ttl_s is None:
                 self._kv_ttl_s = taken.tags.kv_ttl_s
 
-    def carried_by(self, url: str, client: SendingClient, taken: CallTags) -> None:
-        """Note that ``client`` sends a call with these tags to the base URL ``url``."""
-        self._clients[url] = client
+    def carried_by(self, url: str, client: SendingClient | None, taken: CallTags) -> None:
+        """Note that ``client`` sends a call with these tags to the base URL ``url``; None: to a server that refuses our
+        fields, and so holds nothing that could be released."""
+        end_with_process(self)
+        if client is not None:
+            self._clients[url] = client
         self._sent_last = bool(taken.tags.is_last_step)
+
+    def refused_by(self, url: str) -> None:
+        """Note that the server has refused the fields of the latest call."""
+        self._clients.pop(url, None)
 
     def passed_on(self, last_step: bool) -> None:
         """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
         if self.home is not None:
+            end_with_process(self)
             self._clients.setdefault(str(self.home.base_url), self.home)
         self._sent_last = last_step
 
@@ -322,16 +353,20 @@ class Program:
         self._entry = current.enter(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         self._leave()
-        self.close()
+        unless_dropped(kind, self.close)
 
     async def __aenter__(self) -> Program:
         return self.__enter__()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object = None, *_: object) -> None:
         self._leave()
-        await self.aclose()
+        generator = sys._getframe(1).f_code.co_flags & inspect.CO_ASYNC_GENERATOR
+        if kind is GeneratorExit and not generator:  # a coroutine that is dropped cannot wait
+            later(self.close)
+        else:
+            await self.aclose()
 
     def _leave(self) -> None:
         entry, self._entry = self._entry, None
@@ -375,7 +410,7 @@ class Program:
         """
         for client in self._end():
             if current.running_loop() is not None:
-                _in_background(client._release(self.id))
+                _in_background(client, self.id)
             else:
                 client._release_blocking(self.id)
 
@@ -405,6 +440,7 @@ class Program:
 
     def _end(self) -> list[SendingClient]:
         """Close the program. Return the clients that have to send its release."""
+        do_what_is_left()
         with self._lock:
             if self._closed:
                 return []
@@ -419,12 +455,20 @@ class Program:
 _background: set[Any] = set()
 
 
-def _in_background(sending: Any) -> None:
-    """Run a coroutine as a task of the running event loop; None: there is nothing to do."""
-    if sending is not None:
-        task = current.running_loop().create_task(sending)
-        _background.add(task)
-        task.add_done_callback(_background.discard)
+def _in_background(client: SendingClient, program_id: str) -> None:
+    """Send a release in a task of the running event loop; or without the loop, if the loop ends before."""
+    sending = client._release(program_id)
+    if sending is None:
+        return
+
+    def done(task: Any) -> None:
+        _background.discard(task)
+        if task.cancelled():
+            client._release_blocking(program_id)
+
+    task = current.running_loop().create_task(sending)
+    _background.add(task)
+    task.add_done_callback(done)
 
 
 def current_program() -> Program | None:
@@ -438,7 +482,7 @@ def tool(function: F) -> F:
 
     Outside any program the function just runs.
     """
-    name = check_tool(cast("Any", function).__name__)
+    name = check_tool(name_of(function))
 
     def block() -> Any:
         program = current_program()

@@ -305,7 +305,7 @@ class Proxy:
     async def _release(self, program_id: str) -> None:
         """Make the server release a program's KV cache. ``Program.aclose`` calls this method."""
         dialect = self._settings.dialect or endpoints.dialect_of(self.url) or HEADERS
-        release = dialect.release(program_id) if endpoints.accepts(self.url, "extension") else None
+        release = dialect.release(program_id)
         if release is None:
             return
         try:

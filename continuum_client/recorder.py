@@ -17,6 +17,7 @@ import os
 import platform
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +30,7 @@ from continuum_traces.schema import Manifest, Program, TurnRecord
 from continuum_traces.shell import first_program
 
 from continuum_client.appender import Held, Presence, SharedLines
+from continuum_client.ending import do_what_is_left
 from continuum_client.errors import once
 from continuum_client.program import MAX_RUNS
 from continuum_client.recover import TRACE, WRITERS, add_missing_turns
@@ -91,6 +93,8 @@ class Recorder:
         self.off = False
         """True after a write has failed; nothing more is recorded."""
         self._durable = durable
+        self._files: tuple[SharedLines | Presence, ...] = ()
+        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
         self._ids: set[int] = set()
         self._epoch_offset_s = wall() - clock()
         self._start_s = 0.0
@@ -98,7 +102,25 @@ class Recorder:
 
     def ledger(self, program_id: str, parent_id: str | None) -> Ledger:
         """Return a ledger, which records one program."""
-        return Ledger(self, program_id, parent_id)
+        ledger = Ledger(self, program_id, parent_id)
+        self._ledgers.add(ledger)
+        return ledger
+
+    def close(self) -> None:
+        """Complete the records of all programs, and close the files. Nothing more is recorded."""
+        do_what_is_left()
+        for ledger in list(self._ledgers):
+            ledger.cut()
+        self.off = True
+        files, self._files = self._files, ()
+        for file in files:
+            file.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def offset_s(self, at_s: float) -> float:
         """Return the seconds from the making of the directory (by any process) to ``at_s`` on this recorder's clock."""
@@ -130,6 +152,7 @@ class Recorder:
             if not (self.path / MANIFEST).exists():
                 write_manifest(self.path, self._manifest(now_s))
         self._presence.share()
+        self._files = (self._turns, self._trace, self._presence)
 
     def _started_s(self, now_s: float) -> float:
         """Return when the directory was made, in seconds since the epoch, from the trace's header."""
@@ -222,19 +245,24 @@ class Ledger:
             if self._over is not None and self._under_way <= 0:
                 self._finish(self._over)
 
-    def finish(self, runs: Sequence[ToolRun] = (), at_once: bool = False) -> None:
-        """Complete the program's record. A second call, and a call in a forked process, have no effect.
+    def finish(self, runs: Sequence[ToolRun]) -> None:
+        """Complete the program's record when all its replies have ended. In a forked process this has no effect.
 
         Args:
             runs: the tools that ran after the program's last call.
-            at_once: do not wait for replies that are still being received.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
             self._over = runs
-            if at_once or self._under_way <= 0:
+            if self._under_way <= 0:
                 self._finish(runs)
+
+    def cut(self) -> None:
+        """Complete the program's record, without the replies that are still being received."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._finish(self._over or ())
 
     def _finish(self, runs: Sequence[ToolRun]) -> None:
         if not self._finished:

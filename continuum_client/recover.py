@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,7 @@ def add_missing_turns(directory: Path) -> int:
     added = 0
     lines: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
-    for record in read_turns(directory):
-        if record.error is not None or not record.prompt_tokens or record.output_tokens is None:
-            continue
+    for record in counted_turns(directory):
         program = known.setdefault(record.program_id, _Known())
         number = seen[record.program_id] = seen.get(record.program_id, 0) + 1
         if number > program.turns and not program.ended:
@@ -76,6 +75,13 @@ def add_missing_turns(directory: Path) -> int:
         shared.append(b"".join(map(encoded, lines)))
     shared.close()
     return added
+
+
+def counted_turns(directory: Path) -> Iterator[TurnRecord]:
+    """Yield the records that are turns of the trace: those without an error and with token counts."""
+    for record in read_turns(directory):
+        if record.error is None and record.prompt_tokens and record.output_tokens is not None:
+            yield record
 
 
 def _learn(known: dict[str, _Known], line: dict[str, Any]) -> None:

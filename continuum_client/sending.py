@@ -6,15 +6,19 @@ openai's retries happen inside it, so that a retry has the same tags.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
 
+import anyio
 import openai
 
 from continuum_client.call import Call, call_for
+from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
 from continuum_client.dialects import HEADERS, Dialect
+from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import InvalidTag, log_release, once
 from continuum_client.hook import hook
@@ -71,6 +75,7 @@ class Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Program: ...
 
     def program(
@@ -80,10 +85,12 @@ class Tagging:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
 
-        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id.
+        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id;
+        as ``@client.program("name")`` with an id that begins with the name.
 
         Args:
             program_id: 1 to 256 printable ASCII characters. Default: a random id.
@@ -91,13 +98,14 @@ class Tagging:
                 client's setting.
             parent: the program that starts this program, or its id. Default: the current program, if there is one.
             output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
+            task: the program's task, as ``Program.task`` takes it.
 
         Raises:
-            InvalidTag: an id or a number cannot be sent.
+            InvalidTag: an id, a name or a number cannot be sent.
         """
         if callable(program_id):
             return around(program_id, self.program)
-        program = self._continuum.program(program_id, predict, parent, output_tokens)
+        program = self._continuum.program(program_id, predict, parent, output_tokens, task)
         program.home = cast("Any", self)
         hook.install()
         return program
@@ -133,11 +141,37 @@ class Tagging:
         """Return the URL and the options of the POST that releases a program; None if the server has no release."""
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.dialect_of(url)
-        release = dialect.release(program_id) if dialect is not None and endpoints.accepts(url, "extension") else None
+        release = dialect.release(program_id) if dialect is not None else None
         if release is None:
             return None
         root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
         return root + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
+
+    def _release_apart(self, program_id: str) -> None:
+        """Send the release by a synchronous client that is made for this request."""
+        request = self._release_request(program_id)
+        if request is None:
+            return
+        this = cast("Any", self)
+        key = this.api_key or "none"
+        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
+        try:
+            with openai.OpenAI(
+                base_url=self.base_url,
+                api_key=key,
+                organization=this.organization,
+                project=this.project,
+                default_headers={**own, **this._custom_headers},
+                default_query=this._custom_query,
+            ) as plain:
+                plain.post(request[0], **request[1])
+                log_release(program_id, request[0])
+        except Exception as error:  # noqa: BLE001 - the program is closed in any case
+            self._not_released(error)
+
+    def _conversation_programs(self) -> list[Program]:
+        """Forget the programs that were opened for conversations, and return them."""
+        return [] if self._continuum.conversations is None else self._continuum.conversations.forget()
 
     def _not_released(self, error: Exception) -> None:
         if getattr(error, "status_code", None) not in (404, 405):  # a server without the request has no pins either
@@ -159,13 +193,33 @@ def _without_models(url: str, error: BaseException) -> Dialect:
     raise error
 
 
+async def _to_its_end(sending: Coroutine[Any, Any, None]) -> None:
+    """Await ``sending`` even if the caller is cancelled: by anyio at every await, or by asyncio once."""
+    with anyio.CancelScope(shield=True):
+        if running_loop() is None:  # trio
+            return await sending
+        task = asyncio.ensure_future(sending)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+
 class SyncTagging(Tagging):
     if not TYPE_CHECKING:
 
         def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return self._send(super().request, cast_to, options, stream, stream_cls)
 
-    def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            close_all(self._conversation_programs())
+            super().close()
+
+    def _send(
+        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
         """Send a request with ``send``; with tags, if it is a turn of a program."""
         call = self._call(options)
         if call is None:
@@ -193,7 +247,9 @@ class SyncTagging(Tagging):
 
     def _release(self, program_id: str) -> None:
         request = self._release_request(program_id)
-        if request is not None:
+        if cast("Any", self).is_closed():
+            self._release_apart(program_id)
+        elif request is not None:
             try:
                 cast("Any", self).post(request[0], **request[1])
                 log_release(program_id, request[0])
@@ -209,7 +265,18 @@ class AsyncTagging(Tagging):
         async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
             return await self._send(super().request, cast_to, options, stream, stream_cls)
 
-    async def _send(self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool, stream_cls: Any) -> Any:
+        async def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            async with anyio.create_task_group() as tasks:
+                for program in self._conversation_programs():
+                    tasks.start_soon(program.aclose)
+            await super().close()
+
+    _release_blocking = Tagging._release_apart
+
+    async def _send(
+        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
         """Send a request with ``send``; with tags, if it is a turn of a program."""
         call = self._call(options)
         if call is None:
@@ -238,31 +305,11 @@ class AsyncTagging(Tagging):
     def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that sends the release; None if the server has no release."""
         request = self._release_request(program_id)
-        return None if request is None else self._send_release(program_id, *request)
-
-    def _release_blocking(self, program_id: str) -> None:
-        """Send the release without an event loop, by a synchronous client that is made for this request."""
-        request = self._release_request(program_id)
-        if request is None:
-            return
-        this = cast("Any", self)
-        key = this.api_key or "none"
-        own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
-        try:
-            with openai.OpenAI(
-                base_url=self.base_url,
-                api_key=key,
-                organization=this.organization,
-                project=this.project,
-                default_headers={**own, **this._custom_headers},
-                default_query=this._custom_query,
-            ) as plain:
-                plain.post(request[0], **request[1])
-                log_release(program_id, request[0])
-        except Exception as error:  # noqa: BLE001 - the program is closed in any case
-            self._not_released(error)
+        return None if request is None else _to_its_end(self._send_release(program_id, *request))
 
     async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
+        if cast("Any", self).is_closed():
+            return await anyio.to_thread.run_sync(self._release_apart, program_id)
         try:
             await cast("Any", self).post(url, **options)
             log_release(program_id, url)

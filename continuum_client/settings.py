@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from continuum_client.conversation import Conversations
@@ -55,8 +56,9 @@ class ClientSettings:
         predict: bool | Predictor | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
+        task: str | None = None,
     ) -> Program:
-        """Open a program. ``client.OpenAI.program`` describes the arguments."""
+        """Open a program. ``sending.Tagging.program`` describes the arguments."""
         if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
             raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
         above = current_program() if parent is None else parent
@@ -67,7 +69,10 @@ class ClientSettings:
             predictor=self._predictor(predict),
             output_tokens=output_tokens,
             child=self.program,
+            again=partial(self.program, predict=predict, parent=parent, output_tokens=output_tokens, task=task),
         )
+        if task is not None:
+            program.task(task)
         if self.recorder is not None:
             program.record_in(self.recorder.ledger(program.id, program.parent_id))
         return program

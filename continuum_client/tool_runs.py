@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from continuum_client.spans import tool_span
+from continuum_client.ending import unless_dropped
+from continuum_client.spans import end_tool_span, tool_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +35,30 @@ def busy_seconds(runs: Sequence[ToolRun]) -> float:
 class Tool:
     """A tool that is measured in a ``with`` or ``async with`` block. It counts as run even if the block raises."""
 
-    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float], program_id: str) -> None:
         self.name = name
         self.seconds: float | None = None
         """How long the tool took; None while it runs."""
         self._ran = ran
         self._clock = clock
         self._start_s = 0.0
-        self._end_span: Callable[[], None] | None = None
+        self._program_id = program_id
+        self._span: Any = None
 
     def __enter__(self) -> Tool:
-        self._end_span = tool_span(self.name)
+        self._span = tool_span(self.name, self._program_id)
         self._start_s = self._clock()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, error: object = None, *_: object) -> None:
         end_s = self._clock()
         self.seconds = end_s - self._start_s
-        if self._end_span is not None:
-            self._end_span()
-        self._ran(ToolRun(self.name, self._start_s, end_s))
+        if self._span is not None:
+            end_tool_span(self._span, error)
+        unless_dropped(kind, lambda: self._ran(ToolRun(self.name, self._start_s, end_s)))
 
     async def __aenter__(self) -> Tool:
         return self.__enter__()
 
-    async def __aexit__(self, *_: object) -> None:
-        self.__exit__()
+    async def __aexit__(self, *raised: object) -> None:
+        self.__exit__(*raised)

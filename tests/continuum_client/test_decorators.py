@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from client_fakes import FakeServer
 
-from continuum_client import AsyncOpenAI, OpenAI, ProgramClosed, current_program, tool
+from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, ProgramClosed, current_program, tool
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -45,6 +46,33 @@ def test_each_call_of_a_decorated_function_is_a_program(server: FakeServer) -> N
     assert current_program() is None
 
 
+def test_a_decorator_with_a_name_and_options(serve: Callable[..., FakeServer]) -> None:
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="vllm")
+
+    @client.program("fix", task="triage")
+    def fix() -> None:
+        ask(client)
+
+    @client.program(task="review")
+    def review() -> None:
+        fix()
+        ask(client)
+
+    fix()
+    review()
+    tags = [turn.body["vllm_xargs"] for turn in server.turns]
+    assert [tag["task"] for tag in tags] == ["triage", "triage", "review"]
+    first, second, reviewed = (tag["program_id"] for tag in tags)
+    assert first != second
+    assert first.startswith("fix-")
+    assert second.startswith("fix-")
+    assert tags[1]["parent_id"] == reviewed
+    assert sum("release" in seen.path for seen in server.seen) == 3
+    with pytest.raises(ContinuumError, match="without a client"):
+        Program("p", lambda: 0.0)(ask)
+
+
 def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
     client = AsyncOpenAI(base_url=server.url)
 
@@ -71,6 +99,13 @@ def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
     ids = [seen.program_id for seen in server.turns]
     assert len(set(ids)) == 3
     assert ids[2] == ids[3]
+
+
+class Searches:
+    """A tool that is an object."""
+
+    def __call__(self, text: str) -> str:
+        return text.upper()
 
 
 def test_tools_of_every_kind_are_measured(server: FakeServer) -> None:
@@ -104,6 +139,7 @@ def test_tools_of_every_kind_are_measured(server: FakeServer) -> None:
             return 1
 
         assert (grep(), pytest_(), asyncio.run(every())) == ("here", 1, ["page", "one", "two", "one"])
-        assert [run.name for run in p.take().runs] == ["grep", "pytest_", "fetch", "lines", "pages"]
+        assert (p.tool(functools.partial(max, 1))(2), tool(Searches())("text")) == (2, "TEXT")
+        assert [run.name for run in p.take().runs] == ["grep", "pytest_", "fetch", "lines", "pages", "max", "Searches"]
     with pytest.raises(ProgramClosed):
         pytest_()

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Planned
+from client_fakes import FakeServer, Planned, Refusal
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, UnknownDialect, extra_body, headers
 from continuum_client.dialects import DIALECTS
@@ -240,7 +240,7 @@ def test_the_recorders_wish_for_usage_can_be_refused(serve: Callable[..., FakeSe
             assert len(list(client.chat.completions.create(**ASK, stream=True))) == 4
             assert len(list(client.chat.completions.create(**ASK, stream=True))) == 4
 
-    assert len(ours_of(two_streams, "refuses stream_options:|no token counts")) == 2
+    assert len(ours_of(two_streams, "refuses stream_options for|no token counts")) == 2
     assert [("stream_options" in seen.body, "session_id" in seen.body) for seen in server.seen[:3]] == [
         (True, True),
         (False, True),
@@ -338,6 +338,26 @@ def test_an_unknown_dialect_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
         OpenAI()
 
 
+def test_a_refusal_concerns_one_model(serve: Callable[..., FakeServer]) -> None:
+    """Behind a gateway, models have servers of their own."""
+    server = serve("vllm")
+    accepts, refusal = server.check, Refusal(400, {"error": {"message": "extra field: session_id"}})
+    server.check = lambda path, body: (
+        refusal if body["model"] == "strict" and "session_id" in body else accepts(path, body)
+    )
+    client = OpenAI(base_url=server.url, dialect="vllm")
+    with client.program("p"):
+        with pytest.warns(ContinuumWarning, match="refuses session_id for model strict"):
+            client.chat.completions.create(model="strict", messages=ASK["messages"])
+        for model in ("strict", "m", "strict"):
+            client.chat.completions.create(model=model, messages=ASK["messages"])
+    assert ["session_id" in turn.body for turn in server.turns] == [False, False, True, False]
+    assert [seen.path for seen in server.seen if "chat" not in seen.path] == ["/continuum/programs/p/release"]
+    with client.program("q"):
+        client.chat.completions.create(model="strict", messages=ASK["messages"])
+    assert "chat" in server.seen[-1].path  # nothing to release
+
+
 @pytest.mark.parametrize("ours", [False, True])
 def test_tags_given_to_a_framework_are_released(serve: Callable[..., FakeServer], ours: bool) -> None:
     """``headers()`` and ``extra_body()`` in a program: the client that opened the program releases it, once."""
@@ -350,6 +370,9 @@ def test_tags_given_to_a_framework_are_released(serve: Callable[..., FakeServer]
         plain.chat.completions.create(**ASK, extra_headers=headers(), extra_body=extra_body())
         with p.child("c"):
             plain.chat.completions.create(**ASK, extra_headers=headers())
+            assert headers()["X-Parent-Session-ID"] == "p"
+            assert headers(parent_id="other")["X-Parent-Session-ID"] == "other"
+            assert extra_body(parent_id="other")["vllm_xargs"]["parent_id"] == "other"
     assert [turn.program_id for turn in server.turns] == ["p"] * (1 + ours) + ["c"]
     assert [seen.path for seen in server.seen if "release" in seen.path] == [
         "/continuum/programs/c/release",

@@ -311,6 +311,27 @@ def test_wrap(server: FakeServer) -> None:
     assert type(again) is type(ours)
 
 
+def test_wrap_keeps_the_methods_that_another_library_replaced(server: FakeServer) -> None:
+    """As LangSmith's ``wrap_openai`` replaces them: on the resources of one client."""
+    theirs = openai.OpenAI(base_url=server.url)
+    raw = theirs.chat.completions.with_raw_response  # a part with methods of its own is no patch
+    assert continuum_client.wrap(theirs) is not theirs
+    plain, calls = theirs.chat.completions.create, []
+    theirs.chat.completions.create = lambda **options: calls.append(options) or plain(**options)  # type: ignore[method-assign,assignment,func-returns-value]
+    ours: Any = theirs
+    for dialect in ("headers", "openai"):
+        ours = continuum_client.wrap(ours, dialect=dialect)
+        with ours.program("p"):
+            ours.chat.completions.create(**ASK)
+            raw.create(**ASK)
+            assert [model.id for model in ours.models.list()] == ["m"]
+    assert calls == [ASK] * 2
+    chats = [seen for seen in server.seen if seen.body]
+    assert [(seen.program_id, seen.body.get("prompt_cache_key")) for seen in chats] == [("p", None)] * 2 + [
+        ("p", "p")
+    ] * 2
+
+
 def test_wrap_azure(server: FakeServer) -> None:
     azure = openai.AzureOpenAI(azure_endpoint=server.root, api_version="2026-01-01", api_key="k")
     client = continuum_client.wrap(azure)

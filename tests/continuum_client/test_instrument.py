@@ -168,20 +168,40 @@ def test_uninstrument_restores(vllm: FakeServer) -> None:
     assert not any("request" in vars(cls) for cls in CLASSES)
 
 
-def test_a_patch_of_somebody_elses(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was there before is restored; one that came later stays."""
+class Wrapper:
+    """A method that counts calls only if it is bound as attributes are: as wrapt, OpenInference's, works."""
+
+    def __init__(self, method: Any, calls: list[str]) -> None:
+        self.method, self.calls = method, calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.method(*args, **kwargs)
+
+    def __get__(self, client: Any, cls: type) -> Any:
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append("theirs")
+            return self(client, *args, **kwargs)
+
+        return bound
+
+
+@pytest.mark.parametrize("kind", ["function", "wrapper"])
+def test_a_patch_of_somebody_elses(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """One that was there before still sees each call, ours too, and is restored; one that came later stays."""
     calls: list[str] = []
     inherited = openai.OpenAI.request
 
-    def theirs(client: Any, *args: Any, **kwargs: Any) -> Any:
+    def function(client: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append("theirs")
         return inherited(client, *args, **kwargs)
 
+    theirs = function if kind == "function" else Wrapper(inherited, calls)
     client = openai.OpenAI(base_url=vllm.url)
     with monkeypatch.context() as patch:
         patch.setattr(openai.OpenAI, "request", theirs)
         instrument(dialect="vllm")
         client.chat.completions.create(**ASK)
+        continuum_client.OpenAI(base_url=vllm.url, implicit=False).chat.completions.create(**ASK)
         uninstrument()
         assert vars(openai.OpenAI)["request"] is theirs
     instrument(dialect="vllm")
@@ -190,8 +210,8 @@ def test_a_patch_of_somebody_elses(vllm: FakeServer, monkeypatch: pytest.MonkeyP
         patch.setattr(openai.OpenAI, "request", lambda *args, **kwargs: ours(*args, **kwargs))
         uninstrument()
         client.chat.completions.create(**ASK)
-    assert calls == ["theirs"] * 2  # the call and the release
-    assert [turn.program_id is None for turn in vllm.turns] == [False, True]
+    assert calls == ["theirs"] * 3  # two calls and the release
+    assert [turn.program_id is None for turn in vllm.turns] == [False, True, True]
 
 
 def test_clients_are_not_kept_alive(vllm: FakeServer) -> None:
@@ -226,6 +246,7 @@ def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plain.chat.completions.create(**ASK, extra_headers=continuum_client.headers())
+            plain.chat.completions.create(**ASK, extra_body=continuum_client.extra_body())
             plain.with_options(default_headers=continuum_client.headers()).chat.completions.create(**ASK)
             plain.models.list()
             client.chat.completions.create(**ASK)
@@ -234,7 +255,7 @@ def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plain.chat.completions.create(**ASK)
-    assert ids(vllm) == ["p", "p", "p", None, None]
+    assert ids(vllm) == ["p", None, "p", "p", None, None]
 
 
 def test_sync_programs_of_async_clients_are_released(vllm: FakeServer) -> None:

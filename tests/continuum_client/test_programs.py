@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import openai
 import pytest
 from client_fakes import FakeServer, Planned
@@ -257,6 +258,59 @@ def test_tasks(vllm: FakeServer) -> None:
     assert [turn.program_id for turn in vllm.turns] == ["p"] * 3
 
 
+@pytest.mark.parametrize("how", ["anyio", "anyio, at the release", "asyncio", "asyncio, at the release"])
+def test_a_cancelled_program_is_released(vllm: FakeServer, how: str) -> None:
+    """A web server cancels the task of a user who went away: by anyio every await in the task is cancelled."""
+    reached = asyncio.Event()
+
+    async def agent(client: AsyncOpenAI) -> None:
+        async with client.program("p"):
+            await client.chat.completions.create(**ASK)
+            if "release" not in how:
+                reached.set()
+                await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        post = client.post
+
+        async def noticed(url: str, **kwargs: Any) -> Any:
+            reached.set()
+            await asyncio.sleep(0)
+            return await post(url, **kwargs)
+
+        _ = client.chat.completions  # made with the plain ``post``
+        if "release" in how:
+            client.post = noticed  # type: ignore[assignment]
+        if "anyio" in how:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent, client)
+                await reached.wait()
+                tasks.cancel_scope.cancel()
+        else:
+            task = asyncio.create_task(agent(client))
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert [seen.path for seen in vllm.seen if "chat" not in seen.path] == ["/continuum/programs/p/release"]
+
+
+def test_the_event_loop_ends_with_the_program(vllm: FakeServer) -> None:
+    """A plain ``with`` cannot wait for the release, so a task sends it; the end of the loop cancels that task."""
+
+    async def run() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        with client.program("p"):
+            await client.chat.completions.create(**ASK)
+
+    asyncio.run(run())
+    assert vllm.seen[-1].path == "/continuum/programs/p/release"
+
+
 def test_threads_need_no_plumbing(client: OpenAI, vllm: FakeServer) -> None:
     class Own(threading.Thread):
         def run(self) -> None:
@@ -385,8 +439,9 @@ def test_closing_twice_and_use_after(client: OpenAI, vllm: FakeServer) -> None:
 def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> None:
     with client.program("p") as p:
         p.close()
-        with pytest.warns(ContinuumWarning, match="'p' is closed"):
+        with pytest.warns(ContinuumWarning, match="'p' is closed") as warned:
             ask(client)
+        assert [warning.filename for warning in warned] == [__file__]  # the user's line, not ours
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             ask(client)
@@ -441,6 +496,17 @@ def test_a_conversation_survives_a_failed_call(server: FakeServer) -> None:
     client.chat.completions.create(model="m", messages=turns("a", "b", "c"))
     client.chat.completions.create(model="m", messages=turns("a", "b", "c", "d", "e"))
     assert len({turn.program_id for turn in server.turns}) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"role": ["x"]}, {"role": {}, "tool_calls": 7}, {"content": {"a": [None]}}, 3, None, [[]]]
+)
+def test_messages_that_are_wrong_reach_the_server(server: FakeServer, wrong: Any) -> None:
+    """The server refuses them; our own code does not."""
+    server.plan.append(Planned(400))
+    message = {"role": "user", "content": "hi", **wrong} if isinstance(wrong, dict) else wrong
+    with pytest.raises(openai.BadRequestError):
+        OpenAI(base_url=server.url).chat.completions.create(model="m", messages=[message])
 
 
 def test_implicit_programs_of_responses(server: FakeServer) -> None:

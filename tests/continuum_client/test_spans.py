@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
-from client_fakes import FakeServer
+from client_fakes import FakeServer, Planned
 
 from continuum_client import OpenAI
 
@@ -17,31 +18,75 @@ export = pytest.importorskip("opentelemetry.sdk.trace.export")
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
 
-def test_calls_and_tools(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = memory.InMemorySpanExporter()
+ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
+    exporter = memory.InMemorySpanExporter()
     provider = trace_sdk.TracerProvider()
-    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    tracer = provider.get_tracer("agent")
-    client = OpenAI(base_url=serve("vllm").url, dialect="vllm", record=tmp_path)
+    exporter.tracer = provider.get_tracer("agent")
+    return exporter
 
-    def ask() -> None:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
 
-    with client.program("p") as p, tracer.start_as_current_span("agent"):
-        ask()
+def test_calls_and_tools(serve: Callable[..., FakeServer], spans: Any) -> None:
+    """Each call and each tool has a span of its own, whether the program is recorded or not. The agent's span keeps to
+    itself what belongs to programs in it."""
+    client = OpenAI(base_url=serve("vllm").url, dialect="vllm")
+    with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
+        client.chat.completions.create(**ASK)
         with p.tool("grep"):
             pass
-        with tracer.start_as_current_span("its own", attributes={"gen_ai.tool.name": "find"}), p.tool("find"):
+        list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
+        with p.child("kid"):
+            client.completions.create(model="m", prompt="hello " * 9)
+    found = spans.get_finished_spans()
+    assert [span.name for span in found] == ["chat m", "execute_tool grep", "chat m", "text_completion m", "agent"]
+    *own, agent = (dict(span.attributes or {}) for span in found)
+    assert agent == {}
+    assert {span.parent and span.parent.span_id for span in found[:-1]} == {found[-1].context.span_id}
+    assert [span["gen_ai.conversation.id"] for span in own] == ["p", "p", "p", "kid"]
+    for call in (own[0], own[2], own[3]):
+        assert (call["gen_ai.request.model"], call["gen_ai.response.model"]) == ("m", "m")
+        assert call["gen_ai.usage.input_tokens"] > call["gen_ai.usage.cache_read.input_tokens"] > 0
+        assert call["gen_ai.usage.output_tokens"] == 7
+    assert own[2]["continuum.tool"] == "grep"
+    assert own[2]["continuum.turn_id"].startswith("1-")
+    assert own[3]["continuum.parent_id"] == "p"
+
+
+def test_spans_of_other_libraries(serve: Callable[..., FakeServer], spans: Any) -> None:
+    """A call or a tool that has a span already gets no second one; the call's tags are written to it."""
+    client = OpenAI(base_url=serve("vllm").url, dialect="vllm")
+    start = spans.tracer.start_as_current_span
+    with client.program("p") as p, start("agent", attributes={"gen_ai.operation.name": "invoke_agent"}):
+        with start("call", attributes={"gen_ai.operation.name": "chat"}):
+            client.chat.completions.create(**ASK)
+        with start("tool", attributes={"gen_ai.tool.name": "find"}), p.tool("find"):
             pass
-        with tracer.start_as_current_span("turn"):
-            ask()
-    found = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
-    assert set(found) == {"execute_tool grep", "its own", "turn", "agent"}
-    assert found["execute_tool grep"]["gen_ai.conversation.id"] == found["turn"]["gen_ai.conversation.id"] == "p"
-    assert found["turn"]["continuum.tool_seconds"] >= 0
-    assert found["turn"]["continuum.cached_tokens"] > 0
-    assert str(found["turn"]["continuum.turn_id"]).startswith("1-")
+    call, tool, agent = spans.get_finished_spans()
+    assert call.attributes["gen_ai.conversation.id"] == "p"
+    assert call.attributes["continuum.cached_tokens"] > 0
+    assert (tool.name, agent.name) == ("tool", "agent")
+    assert "continuum.program_id" not in agent.attributes
+
+
+def test_failures(serve: Callable[..., FakeServer], spans: Any) -> None:
+    server = serve("vllm")
+    server.plan.append(Planned(500))
+    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0)
+    with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
+        with pytest.raises(openai.InternalServerError):
+            client.chat.completions.create(**ASK)
+        with pytest.raises(OSError, match="broken"), p.tool("pytest"):
+            raise OSError("broken")
+    call, tool, agent = spans.get_finished_spans()
+    assert [span.status.status_code.name for span in (call, tool, agent)] == ["ERROR", "ERROR", "UNSET"]
+    assert call.attributes["error.type"] == "InternalServerError 500"
+    assert (tool.attributes["error.type"], tool.status.description) == ("OSError", "broken")
+    assert [event.name for event in tool.events] == ["exception"]
 
 
 def test_without_opentelemetry_it_is_not_imported() -> None:

@@ -1,0 +1,255 @@
+"""How programs end that nobody closes: by garbage collection, with their process, with their client."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_fakes import FakeServer
+from continuum_traces.run_dir import read_turns
+
+from continuum_client import AsyncOpenAI, OpenAI
+from continuum_client.appender import Held
+
+jsonl = pytest.importorskip("continuum_traces.jsonl")
+
+ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
+    return serve("vllm")
+
+
+def ids(server: FakeServer) -> list[str | None]:
+    return [turn.program_id for turn in server.turns]
+
+
+def released(server: FakeServer) -> list[str]:
+    return [seen.path.split("/")[3] for seen in server.seen if seen.path.endswith("/release")]
+
+
+def turns_of(path: Path) -> dict[str, int]:
+    """The number of turns of each program of a trace."""
+    assert jsonl.validate(path / "trace.jsonl") == []
+    return {program.program_id: len(program.turns) for program in jsonl.read_programs(path / "trace.jsonl")}
+
+
+# ---------------------------------------------------------------------------------- garbage collection
+
+
+def drop(thing: Any) -> None:
+    """Leave the thing to the garbage collection."""
+    cell = [thing]
+    cell.append(cell)
+
+
+def a_client(client: OpenAI, other: AsyncOpenAI) -> None:
+    client.chat.completions.create(**ASK)
+
+
+def a_stream(client: OpenAI, other: AsyncOpenAI) -> None:
+    with client.program("dropped"):
+        client.chat.completions.create(**ASK)
+        stream = client.chat.completions.create(**ASK, stream=True)
+        next(stream)
+        drop(stream)
+
+
+def a_generator(client: OpenAI, other: AsyncOpenAI) -> None:
+    def agent() -> Iterator[None]:
+        with client.program("dropped") as p:
+            client.chat.completions.create(**ASK)
+            with p.tool("pytest"):
+                yield
+
+    running = agent()
+    next(running)
+    drop(running)
+
+
+def a_coroutine(client: OpenAI, other: AsyncOpenAI) -> None:
+    reached = asyncio.Event()
+
+    async def agent() -> None:
+        async with other.program("dropped"):
+            await other.chat.completions.create(**ASK)
+            reached.set()
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(agent())
+    loop.run_until_complete(reached.wait())
+    loop.close()
+    drop(task)
+
+
+@pytest.mark.parametrize("what", [a_client, a_stream, a_generator, a_coroutine])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_garbage_collection_neither_waits_nor_writes(
+    vllm: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[..., None]
+) -> None:
+    """It happens here while its thread holds the locks of the record's files, as any allocation may cause it."""
+    collecting, collected_in, plain = threading.Event(), [], Held.write
+
+    def write(self: Held, lines: bytes) -> None:
+        assert not collecting.is_set()
+        if threading.current_thread() is thread:
+            collecting.set()
+            collected_in.append(gc.collect())
+            collecting.clear()
+        plain(self, lines)
+
+    def run() -> None:
+        with OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path).program("next") as p:
+            p.home.chat.completions.create(**ASK)  # type: ignore[union-attr]
+
+    thread = threading.Thread(target=run, daemon=True)
+    gc.collect()
+    gc.disable()
+    try:
+        made: dict[str, Any] = {"base_url": vllm.url, "dialect": "vllm", "record": tmp_path}
+        what(OpenAI(**made), AsyncOpenAI(**made))
+        monkeypatch.setattr(Held, "write", write)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert max(collected_in) > 0
+    dropped = ids(vllm)[0]
+    assert turns_of(tmp_path) == {dropped: 1, "next": 1}
+    if what is a_stream:
+        assert [turn.error for turn in read_turns(tmp_path)] == [None, None, "closed before its end"]
+    if what in (a_generator, a_coroutine):
+        assert released(vllm) == ["dropped", "next"]
+
+
+# -------------------------------------------------------------------------------------- the process ends
+
+AGENTS = """
+import asyncio, multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+import openai
+from continuum_client import AsyncOpenAI, OpenAI, instrument
+url, path, how = sys.argv[1:4]
+ask = dict(model="m", messages=[{"role": "user", "content": "hi"}])
+options = dict(base_url=url, api_key="k", dialect="vllm", record=path)
+
+def agent(number=0):
+    global kept
+    client, plain = OpenAI(**options), openai.OpenAI(base_url=url, api_key="k")
+    kept = client, plain, client.program(f"open-{number}").__enter__()
+    client.chat.completions.create(**ask)
+    kept = *kept, client.chat.completions.create(**ask, stream=True)  # never read
+    kept[2]._leave()
+    client.chat.completions.create(**ask)  # a conversation
+    plain.chat.completions.create(**ask)
+
+async def asynchronous():
+    global kept
+    kept = AsyncOpenAI(**options).program("open-0").__enter__()
+    await kept.home.chat.completions.create(**ask)
+
+def parent():
+    with OpenAI(**options).program("parent") as p:
+        p.home.chat.completions.create(**ask)
+        child = multiprocessing.get_context("fork").Process(target=p.home.chat.completions.create, kwargs=ask)
+        child.start()
+        child.join()
+        p.home.chat.completions.create(**ask)
+
+if __name__ == "__main__":
+    instrument(dialect="vllm", record=path)
+    if how == "async":
+        asyncio.run(asynchronous())
+    elif how == "parent":
+        parent()
+    elif how == "alone":
+        agent()
+    elif how == "pool":
+        with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+            list(pool.map(agent, range(3)))
+    elif how == "os.fork" and os.fork():
+        os.wait()
+    else:
+        context = multiprocessing.get_context(None if how == "os.fork" else how)
+        workers = [context.Process(target=agent, args=(number,)) for number in range(2)]
+        [worker.start() for worker in workers]
+        [worker.join() for worker in workers]
+"""
+
+
+def ended(server: FakeServer, folder: Path, how: str) -> None:
+    (folder / "agents.py").write_text(AGENTS)
+    command = [sys.executable, "-W", "ignore", "agents.py", server.url, str(folder / "run"), how]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "agents"),
+    [("alone", 1), ("fork", 2), ("pool", 3), ("os.fork", 2)]
+    + [pytest.param(how, 2, marks=pytest.mark.slow) for how in ("spawn", "forkserver")],
+)
+def test_programs_that_are_open_when_their_process_ends(
+    vllm: FakeServer, tmp_path: Path, how: str, agents: int
+) -> None:
+    """Each is released once and its record is complete: named programs, conversations, plain openai clients."""
+    ended(vllm, tmp_path, how)
+    assert len(set(ids(vllm))) == 3 * agents
+    assert sorted(released(vllm)) == sorted({str(name) for name in ids(vllm)})
+    assert set(turns_of(tmp_path / "run").values()) == {1}
+    assert len(turns_of(tmp_path / "run")) == 3 * agents
+
+
+def test_an_asynchronous_clients_program_that_is_left_open(vllm: FakeServer, tmp_path: Path) -> None:
+    ended(vllm, tmp_path, "async")
+    assert released(vllm) == ["open-0"]
+    assert turns_of(tmp_path / "run") == {"open-0": 1}
+
+
+def test_a_worker_leaves_its_parents_program_open(vllm: FakeServer, tmp_path: Path) -> None:
+    ended(vllm, tmp_path, "parent")
+    assert released(vllm) == ["parent"]
+    assert vllm.seen[-1].path.endswith("/release")
+    assert sorted(turns_of(tmp_path / "run").values()) == [1, 2]
+
+
+# --------------------------------------------------------------------------------------- the client closes
+
+
+def test_a_client_that_closes_before_its_program(vllm: FakeServer, tmp_path: Path) -> None:
+    with OpenAI(base_url=vllm.url, dialect="vllm") as client, client.program("p"):
+        client.chat.completions.create(**ASK)
+        client.close()
+    assert released(vllm) == ["p"]
+
+    async def run() -> None:
+        other = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
+        async with other.program("q"):
+            await other.chat.completions.create(**ASK)
+            await other.close()
+
+    asyncio.run(run())
+    assert released(vllm) == ["p", "q"]
+
+
+def test_conversations_end_with_their_client(vllm: FakeServer, tmp_path: Path) -> None:
+    with OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path) as client:
+        client.chat.completions.create(**ASK)
+
+    async def run() -> None:
+        async with AsyncOpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path) as other:
+            await other.chat.completions.create(**ASK)
+
+    asyncio.run(run())
+    assert released(vllm) == ids(vllm)
+    assert [*turns_of(tmp_path).values()] == [1, 1]
