@@ -101,6 +101,7 @@ def test_what_is_rejected_is_named() -> None:
         {"program_id": "p", "is_last_step": "perhaps", "pred_tool_s": -1, "pred_tool": " ", "kv_ttl_s": "x"}
     )
     assert set(read.rejected) == {"is_last_step", "pred_tool_s", "pred_tool", "kv_ttl_s"}
+    assert tags_from_xargs({"task": "x" * 5000, "kv_ttl_s": " " * 5000 + "1"}).rejected == ("kv_ttl_s", "task")
     assert tags_from_headers({"X-Session-ID": "a\tb"}).rejected == ("X-Session-ID",)
     assert tags_from_headers({"x-turn-id": "x" * 65}).rejected == ("X-Turn-ID",)
     assert tags_from_headers({"x-dynamo-session-final": "no"}).tags.is_last_step is False
