@@ -15,7 +15,7 @@ from continuum_server.step_times.model import Batch, PrefillChunk, StepTimesErro
 
 
 def test_replies_come_in_order_and_only_when_delivered() -> None:
-    script = Script({"p": [Reply("one"), Reply("two")], "*": [Reply("any")]})
+    script = Script({"p": [Reply("one"), Reply("two")], "p/2": [Reply("child")], "*": [Reply("any")]})
     assert script.due("p") == script.due("p") == Reply("one")
     script.delivered("p")
     assert script.due("p") == Reply("two")
@@ -23,6 +23,8 @@ def test_replies_come_in_order_and_only_when_delivered() -> None:
     assert script.due("p") is None
     script.ended("p")
     assert script.due("p") == Reply("one")
+    assert script.due("p#2") == Reply("one")  # the second attempt of a program that a harness resumes
+    assert script.due("p#2/2") == Reply("child")
     assert script.due("q") == Reply("any")
     assert script.due(None) is None
 
