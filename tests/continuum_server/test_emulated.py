@@ -83,11 +83,24 @@ def test_an_answer_knows_when_it_samples_and_when_it_ends() -> None:
     assert (answer.decodes(scheduled=36), answer.samples(computed=100)) == (False, True)
     assert answer.next_token() == 7
     assert (answer.decodes(scheduled=1), answer.samples(computed=101)) == (True, True)
-    assert not answer.just_completed
+    assert not answer.completes(7)
     assert answer.next_token() == 8
-    assert answer.just_completed
-    answer.next_token()  # a step in flight when the answer ended
-    assert not answer.just_completed
+    assert answer.completes(8)
+    assert answer.next_token() == 7  # a step in flight when the answer ended
+    assert not answer.completes(8)
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_an_answer_that_a_grammar_refuses_ends_as_soon_as_the_grammar_allows(scripted: bool) -> None:
+    answer = Answer("r", prompt_tokens=1, planned=[5, 6, 7, 8], scripted=scripted)
+    seen = []
+    for allowed in (True, False, False, True, True):
+        answer.next_token()
+        seen.append((answer.departs(allowed), answer.over))
+    assert seen == (
+        [(False, False), (True, True), *[(False, True)] * 3] if scripted else [*[(False, False)] * 4, (False, True)]
+    )
+    assert answer.completes(8)
 
 
 def test_settings_of_the_emulated_engine() -> None:
