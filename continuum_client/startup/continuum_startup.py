@@ -18,7 +18,8 @@ def instrument() -> None:
     try:
         from continuum_client import instrumentation  # noqa: PLC0415 - it imports openai
 
-        instrumentation.instrument()
+        if hasattr(instrumentation, "instrument"):  # else the agent imports it just now, to call it
+            instrumentation.instrument()
     except Exception as error:  # noqa: BLE001 - the agent's own import of openai must not fail
         sys.stderr.write("continuum: calls of this process are not tagged: %s\n" % error)  # noqa: UP031 - any Python 3
 
