@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from continuum_traces.run_dir import read_turns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from continuum_client.child_process import _send
 from continuum_client.conversation import shape_of
 from continuum_client.proxy import Proxy, _web_proxy, with_fields
 from continuum_client.proxy_command import proxy_settings
@@ -431,28 +429,6 @@ def test_a_killed_proxy_leaves_no_program(server: FakeServer) -> None:
     assert process.stdout.read() == b""  # the program had it open, and has ended
     process.stdout.close()
     process.wait(300)
-
-
-def test_a_signal_does_not_take_the_exit_status_from_asyncio(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """asyncio logged "Unknown child process pid" and reported 255, if the process ended just before the signal."""
-    signalled, waitpid = threading.Event(), os.waitpid
-
-    def later(pid: int, options: int) -> tuple[int, int]:
-        if threading.current_thread() is not threading.main_thread():
-            assert signalled.wait(300)
-        return waitpid(pid, options)
-
-    async def run() -> int:
-        process = await asyncio.create_subprocess_exec("true")
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        _send(process, signal.SIGTERM)
-        signalled.set()
-        return await process.wait()
-
-    monkeypatch.setattr(os, "waitpid", later)
-    assert (asyncio.run(run()), caplog.records) == (0, [])
 
 
 # ------------------------------------------------------------------------------------ a standing proxy
