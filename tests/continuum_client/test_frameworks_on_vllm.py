@@ -1,5 +1,5 @@
-"""Each example of docs/client/frameworks.md, in the framework's own environment, against a real vLLM server with our plugin
-(the GPU is modelled, the answers are scripted): programs, tools, holds and releases arrive there.
+"""Each example of docs/client/frameworks.md, in the framework's own environment, against a real vLLM server with our
+plugin (the GPU is modelled, the answers are scripted): programs, tools, holds and releases arrive there.
 
 ``make frameworks`` builds the environments; the tests of those that are missing are skipped.
 """
