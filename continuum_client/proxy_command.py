@@ -101,10 +101,11 @@ async def run(proxy: Proxy, command: Sequence[str]) -> int:
 
 
 async def serve(proxy: Proxy) -> int:
-    """Serve agents until SIGTERM, SIGINT or SIGHUP."""
+    """Serve agents until SIGTERM, SIGINT or SIGHUP, of which those that are ignored stay so."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         async with proxy:
             _say(f"listening at {proxy.address}, upstream {shown(proxy.root)}")
