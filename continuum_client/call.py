@@ -66,6 +66,9 @@ class Call:
         """Called when the call has failed."""
         self.on_end: Callable[[Reply, float], None] | None = None
         """Called when the reply has ended, with the reply and the client's clock in seconds."""
+        on_call = settings.on_call
+        if on_call is not None:
+            self.on_end = lambda reply, at_s: on_call(program.id, reply)
         if program.ledger is not None:
             program.ledger.begin_turn()
 
@@ -212,6 +215,13 @@ def call_for(settings: ClientSettings, bound: Program | None, options: Any, url:
     """
     if options.url not in GENERATING or options.method.lower() != "post":
         return None
+    call = _tagged_call(settings, bound, options, url)
+    if call is None and settings.on_call is not None:
+        settings.on_call(None, None)
+    return call
+
+
+def _tagged_call(settings: ClientSettings, bound: Program | None, options: Any, url: str) -> Call | None:
     program = bound or current_program() or closed_here()
     if program is not None:
         if program.closed:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
-import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_command
 from continuum_client.dialects import DialectName
 from continuum_client.reply import CONTENTS
 from continuum_client.settings import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_VARIABLE
+from continuum_client.tally import TALLY_VARIABLE, read_tally
 
 STARTUP = Path(__file__).parent / "startup"
 """The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``."""
 PATH = "PYTHONPATH"
+OTEL = "opentelemetry.instrumentation.auto_instrumentation"
+"""The folder of OpenTelemetry's ``sitecustomize.py``, as a module."""
+NO_CALLS = (
+    "no call was tagged: the command made none with openai, or its Python did not load Continuum. `python -I` and `-E` "
+    "ignore PYTHONPATH, and the environment of the command needs continuum-ttl"
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,6 +49,8 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
         environ: the present environment.
     """
     folders = [folder for folder in environ.get(PATH, "").split(os.pathsep) if folder and folder != str(STARTUP)]
+    if OTEL in sys.modules:  # opentelemetry-instrument has started us, and has removed its folder from the variable
+        folders.insert(0, str(Path(str(sys.modules[OTEL].__file__)).parent))
     record = None if options.record is None else str(Path(options.record).absolute())
     chosen = {DIALECT_VARIABLE: options.dialect, RECORD_VARIABLE: record, CONTENT_VARIABLE: options.content}
     return {
@@ -49,18 +60,20 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replace this process by COMMAND. Exit status 2: there is no such command."""
+    """Run COMMAND, and say how many of its calls were tagged. Return its exit status, as a shell does."""
     options = parser().parse_args(arguments)
     variables = environment(options, os.environ)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         sys.stdout.write("".join(f"{name}={value}\n" for name, value in variables.items()))
         return 0
-    program = shutil.which(command[0])
-    if program is None:
-        sys.stderr.write(f"error: {command[0]}: there is no such command\n")
-        return 2
-    os.execve(program, command, {**os.environ, **variables})
+    with tempfile.NamedTemporaryFile(prefix="continuum-calls-") as calls:
+        variables[TALLY_VARIABLE] = calls.name
+        status = asyncio.run(run_command(command, {**os.environ, **variables}, "continuum-instrument"))
+        tally = read_tally(Path(calls.name))
+    if status not in (NOT_FOUND, NOT_EXECUTABLE) or tally.calls:
+        sys.stderr.write(f"continuum-instrument: {tally if tally.calls else NO_CALLS}\n")
+    return status
 
 
 if __name__ == "__main__":

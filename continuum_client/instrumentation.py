@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from continuum_client.client import tagged
 from continuum_client.ending import close_all
 from continuum_client.hook import hook
 from continuum_client.settings import ClientSettings, Options, settings_from
@@ -46,6 +45,8 @@ class Instrumentation:
         """Return an object that sends the requests of ``client`` with tags."""
         cls = self._views.get(type(client))
         if cls is None:
+            from continuum_client.client import tagged  # noqa: PLC0415 - it may be what imports openai just now
+
             ours = tagged(type(client))
             cls = self._views[type(client)] = type(ours.__name__, (ours,), {"_continuum": self._settings})
         view = object.__new__(cls)

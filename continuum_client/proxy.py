@@ -1,8 +1,9 @@
-"""``Proxy``, between one agent and a model server: ``continuum-proxy --upstream URL -- COMMAND ...``.
+"""``Proxy``, between agents and a model server: ``continuum-proxy --upstream URL -- COMMAND ...``.
 
 The proxy forwards each request to the server, and each answer byte for byte to the agent. It adds the tags of one
-program to the requests that generate text. Each further conversation of the agent becomes a child program. The time
-between two turns of a conversation counts as the time of the tools that the first turn's reply calls.
+program to the requests that generate text. Each further conversation of the agent becomes a child program; of a
+standing proxy, which serves many agents, a program of its own. The time between two turns of a conversation counts as
+the time of the tools that the first turn's reply calls.
 
 The proxy changes three things: it adds tags to requests, it does not let the server compress answers, and it asks for
 the token counts of a stream that is recorded (which it removes again if the agent did not ask for them).
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.request
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -33,6 +37,7 @@ from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
 from continuum_client.settings import ClientSettings
+from continuum_client.tally import Tally
 from continuum_client.turns import key_of
 
 ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (2.0, 10.0))
@@ -60,6 +65,13 @@ class Watcher(Protocol):
 
     def tool(self, name: str, seconds: float) -> None:
         """Receive a tool that ran between two turns."""
+
+
+class BrokenOff(Exception):
+    """The server closed its connection before the end of an answer."""
+
+    response: web.StreamResponse | None = None
+    """The part that the agent has received already."""
 
 
 class Upstream(Exception):
@@ -98,6 +110,11 @@ class Proxy:
         settings: the dialect (None: the server is asked), and the recorder if the program is recorded.
         program_id: the agent's program id. Default: a random id.
         watcher: receives turns and tools.
+        listen: the address and port for a standing proxy, which serves any number of agents; port 0 is a free one.
+            None: a free port of this machine, for one agent.
+
+    Raises:
+        ValueError: ``upstream`` is not the URL of a server.
     """
 
     def __init__(
@@ -106,12 +123,17 @@ class Proxy:
         settings: ClientSettings,
         program_id: str | None = None,
         watcher: Watcher | None = None,
+        listen: tuple[str, int] | None = None,
     ) -> None:
-        self.root = root_of(upstream)
-        self.url = self.base_url = f"{self.root}/v1"
+        self.root = root_of(checked_url(upstream))
+        self.url = f"{self.root}/v1"
         self.program = settings.program(program_id)
         self.under_way = 0
         """The number of requests that are being forwarded."""
+        self.requests = 0
+        """The number of requests that came."""
+        self.tally = Tally()
+        self._listen = listen
         self._settings = settings
         self._watcher = watcher
         self._tool_key = settings.recorder.tool_key if settings.recorder is not None else tool_by_command
@@ -119,13 +141,12 @@ class Proxy:
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._count = 0
         self._ended: weakref.WeakKeyDictionary[Program, _Ended] = weakref.WeakKeyDictionary()
-        self._keys: dict[str, str] = {}
-        """The headers with the API key that the agent sent last; a release needs them."""
 
     async def __aenter__(self) -> Proxy:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
         self._session = aiohttp.ClientSession(
             connector=connector,
+            proxy=_web_proxy(self.root),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -146,8 +167,13 @@ class Proxy:
             max_field_size=2**20,
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, LOCAL, 0, backlog=1024).start()
-        self.port: int = self._runner.addresses[0][1]
+        try:
+            await web.TCPSite(self._runner, *(self._listen or (LOCAL, 0)), backlog=1024).start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        host, port = self._runner.addresses[0][:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -162,7 +188,7 @@ class Proxy:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return ``environ`` with the variables by which openai's and Anthropic's libraries find this proxy, and with
         dummy API keys if it has no keys."""
-        here = f"http://{LOCAL}:{self.port}"
+        here = self.address
         keys = {} if environ.get("OPENAI_API_KEY") else {"OPENAI_API_KEY": DUMMY_KEY}
         if not (environ.get("ANTHROPIC_API_KEY") or environ.get("ANTHROPIC_AUTH_TOKEN")):
             keys["ANTHROPIC_AUTH_TOKEN"] = environ.get("OPENAI_API_KEY") or DUMMY_KEY  # a bearer token, as vLLM expects
@@ -174,6 +200,10 @@ class Proxy:
 
     def _begin(self) -> Program:
         """Return the program of a new conversation: first the proxy's own program, later a child of that program."""
+        if self._listen is not None:
+            program = self._settings.program()
+            self._programs.add(program)
+            return program
         self._count += 1
         if self._count == 1:
             return self.program
@@ -182,10 +212,15 @@ class Proxy:
         self._programs.add(program)
         return program
 
-    def _call(self, options: _Options) -> Call:
-        """Make the call for a request, with the tools that ran before it."""
+    def _call(self, options: _Options) -> Call | None:
+        """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""
         shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
-        program, on_failure = self._conversations.program_of(shape) or (self.program, None)
+        named = any(name.lower() == "x-session-id" for name in options.headers)
+        found = None if self._listen is not None and named else self._conversations.program_of(shape)
+        if found is None and self._listen is not None:
+            self.tally.add(None, None, None)
+            return None
+        program, on_failure = found or (self.program, None)
         self._report_tools(program)
         call = Call(self._settings, program, options, self.url, shape)
         call.on_failure = on_failure
@@ -195,6 +230,7 @@ class Proxy:
     def _turn_ended(self, program: Program, reply: Reply, at_s: float) -> None:
         if reply.finished:
             self._ended[program] = _Ended(at_s, reply.asked)
+        self.tally.add(program.id, reply.prompt_tokens, reply.cached_tokens)
         if self._watcher is not None:
             self._watcher.turn(reply)
 
@@ -213,23 +249,26 @@ class Proxy:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         self.under_way += 1
+        self.requests += 1
         try:
             raw = await request.read()
             path = request.path.removeprefix("/v1")
             if request.method == "POST" and path in (*GENERATING, MESSAGES):
                 return await self._generate(request, raw, path)
-            async with self._session.request(
-                request.method,
-                self._to(request),
-                headers=_kept(request.raw_headers),
-                data=raw or None,
-                allow_redirects=False,
-            ) as answer:
-                return await _pass_on(request, answer, answer.content.iter_any())
-        except aiohttp.ClientConnectionError as error:
-            return _unreachable(self.root, error)
+            return await self._plain(request, raw)
+        except BrokenOff as error:
+            return error.response or _error(f"{self.root} {error}")
+        except aiohttp.ClientError as error:
+            return _error(f"{self.root} does not answer: {error}")
         finally:
             self.under_way -= 1
+
+    async def _plain(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """Forward a request as it is."""
+        to, headers = self._to(request), _kept(request.raw_headers)
+        sent = self._session.request(request.method, to, headers=headers, data=raw or None, allow_redirects=False)
+        async with sent as answer:
+            return await _pass_on(request, answer, _received(answer))
 
     def _to(self, request: web.Request) -> URL:
         return URL(self.root + request.raw_path, encoded=True)
@@ -237,31 +276,41 @@ class Proxy:
     async def _generate(self, request: web.Request, raw: bytes, path: str) -> web.StreamResponse:
         """Forward a turn with its tags. If the server refuses the tags, forward it again without them."""
         sent = _kept(request.raw_headers)
-        self._keys = {name: sent[name] for name in _KEYS if name in sent}
         body = parsed(raw)
         if not isinstance(body, dict):
             body = None  # it is forwarded as it is
         options = _Options(path, dict(sent), body)
         call = self._call(options)
-        call.apply_tags(await self._dialect(path), bool(body and body.get("stream")), self)
+        if call is None:
+            return await self._plain(request, raw)
+        caller = _Caller(self, {name: sent[name] for name in _KEYS if name in sent})
+        call.apply_tags(await self._dialect(path, caller.keys), bool(body and body.get("stream")), caller)
         while True:
             headers = sent.copy()
             for name, value in options.headers.items():
                 headers.setdefault(name, value)
             tagged = raw if body is None else with_fields(raw, body, options.extra_json or {})
             try:
-                answer = await self._session.post(
-                    self._to(request), headers=headers, data=tagged, allow_redirects=False
-                )
+                answer, refusal = await self._post(request, headers, tagged)
             except BaseException as error:
                 call.retry_untagged(error)
                 raise
             async with answer:
-                refusal = await _refusal(answer)
                 if refusal is None:
                     return await self._answered(request, call, answer)
                 if not call.retry_untagged(refusal[0]):
                     return await _pass_on(request, answer, _once(refusal[1]))
+
+    async def _post(
+        self, request: web.Request, headers: Mapping[str, str], body: bytes
+    ) -> tuple[aiohttp.ClientResponse, tuple[Upstream, bytes] | None]:
+        """Send a turn. Return the answer; if its status is an error, also the error and the body."""
+        answer = await self._session.post(self._to(request), headers=headers, data=body, allow_redirects=False)
+        try:
+            return answer, await _refusal(answer)
+        except BaseException:
+            answer.close()
+            raise
 
     async def _answered(self, request: web.Request, call: Call, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         watched = call.begin_reply()
@@ -269,11 +318,13 @@ class Proxy:
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
                 events = Events(watched, call.asked_for_usage)
-                return await _pass_on(request, answer, events.of(answer.content.iter_any()), call.asked_for_usage)
-            whole = await answer.read()
+                return await _pass_on(request, answer, events.of(_received(answer)), call.asked_for_usage)
+            whole = b"".join([chunk async for chunk in _received(answer)])
             watched.whole(parsed(whole))
             return await _pass_on(request, answer, _once(whole))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BrokenOff):
+                watched.end("the server broke off")
             watched.closed()
             if call.on_failure is not None and not watched.reply.finished:
                 call.on_failure()  # the agent may send the same messages again
@@ -281,17 +332,17 @@ class Proxy:
 
     # ---------------------------------------------------------------------------- the proxy's own requests
 
-    async def _dialect(self, path: str) -> Dialect:
+    async def _dialect(self, path: str, keys: Mapping[str, str]) -> Dialect:
         known = self._settings.dialect or endpoints.dialect_of(self.url)
         if known is None and endpoints.begin_probe(self.url):
-            known = await self._ask()
+            known = await self._ask(keys)
         known = known or HEADERS
         return known if path != MESSAGES or known is DIALECTS["vllm"] else HEADERS
 
-    async def _ask(self) -> Dialect | None:
+    async def _ask(self, keys: Mapping[str, str]) -> Dialect | None:
         """Return the dialect that ``auto`` means for the server, from its model list; None if no server answers."""
         try:
-            async with self._session.get(f"{self.url}/models", headers=self._keys, timeout=ASK_TIMEOUT) as answer:
+            async with self._session.get(f"{self.url}/models", headers=keys, timeout=ASK_TIMEOUT) as answer:
                 return endpoints.end_probe(self.url, parsed(await answer.read()))
         except aiohttp.ClientConnectionError:
             endpoints.abandon_probe(self.url)
@@ -302,15 +353,15 @@ class Proxy:
             endpoints.abandon_probe(self.url)
             raise
 
-    async def _release(self, program_id: str) -> None:
-        """Make the server release a program's KV cache. ``Program.aclose`` calls this method."""
+    async def release(self, program_id: str, keys: Mapping[str, str]) -> None:
+        """Make the server release a program's KV cache."""
         dialect = self._settings.dialect or endpoints.dialect_of(self.url) or HEADERS
         release = dialect.release(program_id)
         if release is None:
             return
         try:
             to = URL(self.root + release.path, encoded=True)
-            async with self._session.post(to, json=release.body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
+            async with self._session.post(to, json=release.body, headers=keys, timeout=RELEASE_TIMEOUT) as answer:
                 failure = None if answer.status in (200, 404, 405) else str(answer.status)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             failure = repr(error)
@@ -318,6 +369,18 @@ class Proxy:
             log_release(program_id, str(to))
         else:
             once.warn(f"release {self.url}", f"{self.url}: the release of a program failed: {failure}")
+
+
+class _Caller:
+    """The sender of a call, as ``Program`` sees it: it releases the program with the API key of the call."""
+
+    def __init__(self, proxy: Proxy, keys: dict[str, str]) -> None:
+        self.base_url = proxy.url
+        self.keys = keys
+        self._proxy = proxy
+
+    async def _release(self, program_id: str) -> None:
+        await self._proxy.release(program_id, self.keys)
 
     def _release_blocking(self, program_id: str) -> None:
         raise NotImplementedError("a proxy closes its programs with aclose()")
@@ -404,6 +467,19 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
+async def _received(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the bytes of an answer.
+
+    Raises:
+        BrokenOff: the server closed the connection.
+    """
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except aiohttp.ClientError as error:
+        raise BrokenOff(f"broke off its answer: {error}") from error
+
+
 async def _pass_on(
     request: web.Request, answer: aiohttp.ClientResponse, chunks: AsyncIterator[bytes], shorter: bool = False
 ) -> web.StreamResponse:
@@ -418,15 +494,44 @@ async def _pass_on(
         async for chunk in chunks:
             await response.write(chunk)
         await response.write_eof()
-    except BaseException:
+    except BaseException as error:
         if request.transport is not None:
             request.transport.abort()
+        if isinstance(error, BrokenOff):
+            error.response = response
         raise
     return response
 
 
-def _unreachable(root: str, error: Exception) -> web.Response:
-    message = f"continuum-proxy: {root} does not answer: {error}"
-    return web.json_response(
-        {"type": "error", "error": {"type": "api_connection_error", "message": message}}, status=502
-    )
+def _error(message: str) -> web.Response:
+    error = {"type": "api_connection_error", "message": f"continuum-proxy: {message}"}
+    return web.json_response({"type": "error", "error": error}, status=502)
+
+
+def checked_url(url: str, what: str = "upstream") -> str:
+    """Return the URL of a server; ``http://`` is added to ``HOST:PORT``.
+
+    Raises:
+        ValueError: it is not the URL of a server.
+    """
+    full = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(full)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return full
+    except ValueError:  # the port or the brackets
+        pass
+    raise ValueError(f"{what} {url!r}: expected a URL such as http://127.0.0.1:8000")
+
+
+def _web_proxy(root: str) -> str | None:
+    """Return the web proxy that the environment names for the server, unless the server is on this machine."""
+    parts = urlsplit(root)
+    try:
+        own = ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        own = parts.hostname == "localhost"
+    if own or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    return None if proxy is None else checked_url(proxy, f"{parts.scheme.upper()}_PROXY")

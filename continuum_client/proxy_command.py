@@ -1,6 +1,7 @@
 """The command ``continuum-proxy --upstream URL -- COMMAND ...``, which runs an agent behind a ``Proxy``.
 
 COMMAND runs in the foreground with this process's terminal. ``continuum-proxy`` ends with the exit status of COMMAND.
+With ``--listen`` there is no COMMAND: the proxy serves agents until a signal ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_command
 from continuum_client.dialects import AUTO, DIALECTS, find_dialect
+from continuum_client.endpoints import shown
 from continuum_client.errors import ContinuumError
 from continuum_client.recorder import Recorder, tool_by_command
 from continuum_client.reply import CONTENTS, check_content
@@ -21,24 +24,23 @@ from continuum_client.settings import DIALECT_VARIABLE, RECORD_VARIABLE, ClientS
 try:
     from continuum_client.proxy import Proxy
 except ImportError as error:
-    sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install 'continuum-ttl[proxy]'")
+    sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install aiohttp")
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit statuses of a shell for a command that cannot be started."""
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a terminal sends to all processes in its foreground, so that COMMAND gets them too."""
+NEVER_CALLED = "the command never called the proxy; its model URL must come from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
 
 
 def main() -> None:
-    """Run COMMAND and exit with its status."""
+    """Run COMMAND and exit with its status, or serve agents until a signal comes."""
     options = parser().parse_args()
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        parser().error("expected -- COMMAND ...")
+    if bool(command) == (options.listen is not None):
+        parser().error("expected either -- COMMAND ... or --listen HOST:PORT")
+    if options.listen is not None and options.program is not None:
+        parser().error("--program is for a COMMAND; with --listen each conversation is a program of its own")
     try:
         settings = proxy_settings(options.dialect, options.record, options.content)
-        status = asyncio.run(run(options.upstream, settings, options.program, command))
+        proxy = Proxy(options.upstream, settings, options.program, listen=options.listen)
+        status = asyncio.run(serve(proxy) if options.listen is not None else run(proxy, command))
     except (ContinuumError, ValueError) as error:
         parser().error(str(error))
     sys.exit(status)
@@ -47,10 +49,16 @@ def main() -> None:
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         "continuum-proxy",
-        usage="%(prog)s --upstream URL [options] -- COMMAND ...",
+        usage="%(prog)s --upstream URL [options] (-- COMMAND ... | --listen HOST:PORT)",
         description="Run a program whose requests to a model server are tagged as one program, without changing it.",
     )
     arguments.add_argument("--upstream", required=True, metavar="URL", help="the server, with or without /v1")
+    arguments.add_argument(
+        "--listen",
+        type=address,
+        metavar="HOST:PORT",
+        help="instead of COMMAND: serve agents here until a signal comes; each conversation is a program",
+    )
     arguments.add_argument("--program", metavar="ID", help="program id (default: a random one)")
     arguments.add_argument(
         "--dialect",
@@ -81,37 +89,45 @@ def proxy_settings(dialect: str, record: str | None, content: str) -> ClientSett
     return settings_from({"dialect": find_dialect(dialect) or "auto", "record": recorder, "implicit": False})
 
 
-async def run(upstream: str, settings: ClientSettings, program_id: str | None, command: Sequence[str]) -> int:
+async def run(proxy: Proxy, command: Sequence[str]) -> int:
     """Run a command behind a proxy. Return its exit status, or 128 + N if signal N killed it."""
-    async with Proxy(upstream, settings, program_id) as proxy:
-        try:
-            process = await asyncio.create_subprocess_exec(*command, env=proxy.environment(os.environ))
-        except OSError as error:
-            sys.stderr.write(f"continuum-proxy: {command[0]}: {error.strerror}\n")
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        pass_on_signals(process)
-        status = await process.wait()
-        return status if status >= 0 else 128 - status
+    async with proxy:
+        status = await run_command(command, proxy.environment(os.environ), "continuum-proxy")
+    if proxy.tally.calls:
+        _say(str(proxy.tally))
+    elif status not in (NOT_FOUND, NOT_EXECUTABLE):
+        _say(f"none of the command's {proxy.requests} requests called a model" if proxy.requests else NEVER_CALLED)
+    return status
 
 
-def pass_on_signals(process: asyncio.subprocess.Process) -> None:
-    """Send the signals that this process gets to the command, except those that the terminal sends to both."""
-    loop = asyncio.get_running_loop()
-
-    def send(number: int) -> None:
-        if process.returncode is None and not (number in FROM_TERMINAL and _in_foreground()):
-            process.send_signal(number)
-
-    for number in (*PASSED_ON, *FROM_TERMINAL):
-        loop.add_signal_handler(number, send, number)
-
-
-def _in_foreground() -> bool:
-    """Whether the terminal sends its Ctrl-C to our process group."""
+async def serve(proxy: Proxy) -> int:
+    """Serve agents until SIGTERM, SIGINT or SIGHUP, of which those that are ignored stay so."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
+        async with proxy:
+            _say(f"listening at {proxy.address}, upstream {shown(proxy.root)}")
+            await stop.wait()
+    except OSError as error:
+        _say(f"--listen: {error.strerror}")
+        return 2
+    _say(str(proxy.tally))
+    return 0
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"continuum-proxy: {message}\n")
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; IPv6 addresses are in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:9000")
+    return host, int(port)
 
 
 if __name__ == "__main__":

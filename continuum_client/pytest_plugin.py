@@ -1,6 +1,7 @@
-"""A pytest plugin: with ``--continuum-record DIR`` each test is a program, and the calls of all tests become a trace.
+"""A pytest plugin: ``pytest -p continuum_client.pytest_plugin --continuum-record DIR``.
 
-The plugin works with every openai client that the tests make. The program id of a test is its node id.
+Each test is a program, and the calls of all tests become a trace. The plugin works with every openai
+client that the tests make. The program id of a test is its node id.
 """
 
 from __future__ import annotations

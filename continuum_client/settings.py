@@ -15,6 +15,7 @@ from continuum_client.errors import InvalidTag
 from continuum_client.predictors import Predictor, RunningQuantiles
 from continuum_client.program import Program, current_program
 from continuum_client.reply import Content, check_content
+from continuum_client.tally import OnCall, on_call_from_environment
 
 if TYPE_CHECKING:
     from continuum_client.recorder import Recorder
@@ -47,6 +48,8 @@ class ClientSettings:
     predictor: Predictor | None
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the default of an injected clock
     conversations: Conversations | None = None
+    on_call: OnCall | None = None
+    """Receives every call that has ended; None: the calls are not counted."""
     quantiles: RunningQuantiles = field(default_factory=RunningQuantiles)
     """The predictor of ``predict=True``, which learns from all programs of the client."""
 
@@ -95,6 +98,7 @@ def settings_from(options: Options) -> ClientSettings:
     content = _content(options.get("content"))
     predict = options.get("predict") or False
     settings = ClientSettings(_dialect(options.get("dialect")), _recorder(options.get("record"), content), None)
+    settings.on_call = on_call_from_environment()
     if not isinstance(predict, bool):
         settings.predictor = predict
     elif predict:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -16,6 +18,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["COLUMNS"] = "160"  # several test processes have 80, one has none
+
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `make test &`: a job in the background ignores Ctrl-C
 
 gc.disable()  # until all tests are collected: a fifth of that time is spent on imports that leave no garbage
 

@@ -41,7 +41,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
         for file in (ROOT / package).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    packed = {name for name in wheel.namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert packed == ours
     assert {name.split("/")[0] for name in packed} == {Path(package).name for package in PACKAGES}
     assert {"report.html.j2", "swebench-100.jsonl.gz", "mini-swe.txt", "NOTICE"} < {Path(name).name for name in packed}
@@ -59,7 +59,7 @@ def test_the_sdist_is_what_git_has(tmp_path: Path) -> None:
 
 
 def test_metadata(wheel: zipfile.ZipFile) -> None:
-    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    name = next(name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
     metadata = Parser().parsestr(wheel.read(name).decode())
     assert (metadata["Name"], metadata["Version"]) == (PROJECT["name"], PROJECT["version"])
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -86,6 +86,12 @@ def test_the_changelog_has_the_version() -> None:
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased" or headings[0] == PROJECT["version"]
     assert PROJECT["version"] in headings
+
+
+def test_no_text_names_a_package_that_is_not_on_pypi_yet() -> None:
+    folders = ("docs", *PACKAGES)
+    files = [file for folder in folders for suffix in ("md", "py") for file in (ROOT / folder).rglob(f"*.{suffix}")]
+    assert [str(file) for file in (ROOT / "README.md", *files) if "continuum-ttl[" in file.read_text()] == []
 
 
 def test_pins_can_be_had_for_every_python() -> None:

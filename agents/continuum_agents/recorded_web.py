@@ -64,7 +64,7 @@ def read_web(path: Path) -> RecordedWeb:
         RecordedWebError: the file cannot be read or is not a recorded web.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may contain other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise RecordedWebError(f"{path}: cannot read: {error}") from error
     web = RecordedWeb()

@@ -16,7 +16,7 @@ def main() -> None:
     try:
         cli = import_module("continuum_bench.cli")
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error.name} is not installed; install continuum-ttl[bench]")
+        sys.exit(f"error: {error.name} is not installed; run make setup, or pip install '.[bench]' in the checkout")
     cli.main()
 
 

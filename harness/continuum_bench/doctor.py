@@ -136,7 +136,7 @@ def _router() -> Check:
     try:
         return Check("router", True, f"vllm-router {version('vllm-router')}")
     except PackageNotFoundError:
-        return Check("router", True, "none: serve runs one replica", "pip install 'continuum-ttl[replicas]'")
+        return Check("router", True, "none: serve runs one replica", "pip install vllm-router")
 
 
 def _report() -> Check:

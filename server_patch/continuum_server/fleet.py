@@ -90,7 +90,7 @@ def check_router(policy: str) -> None:
     if policy not in ROUTERS:
         raise ServerError(f"unknown router {policy!r}; {which(policy, ROUTERS)}")
     if importlib.util.find_spec("vllm_router") is None:
-        raise ServerError("several replicas need vllm-router: pip install 'continuum-ttl[replicas]' (or make setup)")
+        raise ServerError("several replicas need vllm-router: pip install vllm-router")
 
 
 def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import Done, Event
 from continuum_bench.agents import process as agent_process
 from continuum_bench.agents.process import AgentDied, AgentProcess
+
+from continuum_client import child_process
 
 READY = """printf '{"type":"ready","framework_version":"7"}\\n'"""
 DONE = """printf '{"type":"done","exit_status":"Submitted"}\\n'"""
@@ -69,3 +74,37 @@ def test_what_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands:
 def test_one_that_cannot_be_started(tmp_path: Path) -> None:
     with pytest.raises(AgentDied, match="could not be started"):
         asyncio.run(AgentProcess.spawn(tmp_path / "none", "any", {}, tmp_path / "log"))
+
+
+async def _end(process: asyncio.subprocess.Process, folder: Path) -> None:
+    await AgentProcess(process, "no such mark", folder).end()
+
+
+async def _pass_on(process: asyncio.subprocess.Process, folder: Path) -> None:
+    child_process._send(process, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("send", [_end, _pass_on])
+def test_a_signal_does_not_take_the_exit_status_from_asyncio(
+    send: Callable[[asyncio.subprocess.Process, Path], Awaitable[None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio logged "Unknown child process pid" and reported 255, if the process ended just before the signal."""
+    signalled, waitpid = threading.Event(), os.waitpid
+
+    def later(pid: int, options: int) -> tuple[int, int]:
+        if threading.current_thread() is not threading.main_thread():
+            assert signalled.wait(300)
+        return waitpid(pid, options)
+
+    async def run() -> int:
+        process = await asyncio.create_subprocess_exec("true", start_new_session=True)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        asyncio.get_running_loop().call_soon(signalled.set)
+        await send(process, tmp_path / "none")
+        return await process.wait()
+
+    monkeypatch.setattr(os, "waitpid", later)
+    assert (asyncio.run(run()), caplog.records) == (0, [])

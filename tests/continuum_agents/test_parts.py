@@ -34,9 +34,11 @@ from continuum_agents.protocol import (
     read_start,
     to_line,
 )
+from continuum_agents.recorded_web import read_web
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
+from continuum_server.emulated.replies import read_script
 from typer.testing import CliRunner
 
 START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config=("a.yaml", "k=v"), step_limit=3)
@@ -176,6 +178,25 @@ def test_faults_of_a_task_file_are_named(tmp_path: Path, lines: str, said: str) 
     with pytest.raises(BenchError) as caught:
         read_tasks(file)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) -> None:
+    """``str.splitlines`` would end the line at each of these."""
+
+    def written(data: dict[str, Any]) -> Path:
+        file = tmp_path / "lines.jsonl"
+        file.write_text(json.dumps(data, ensure_ascii=False) + "\n\n", encoding="utf-8", newline="")
+        return file
+
+    text = f"one{separator}two"
+    assert read_tasks(written({"instance_id": "a", "problem_statement": text}))[0].problem_statement == text
+    answer = read_web(written({"url": "u", "text": text, "seconds": 1})).page("u")
+    assert answer is not None
+    assert answer.text == text
+    reply = read_script(written({"program": "a", "replies": [{"text": text}]})).due("a")
+    assert reply is not None
+    assert reply.text == text
 
 
 def test_the_scenarios_are_tasks() -> None:

@@ -158,7 +158,7 @@ class Planned:
     delay_s: float = 0.0
     """Before the answer; with status 200 the answer comes after it."""
     tear: bool = False
-    """A stream that ends in the middle."""
+    """An answer that ends in the middle."""
 
 
 class FakeServer:
@@ -278,7 +278,7 @@ class FakeServer:
 
     async def _answer(self, path: str, body: Json, writer: asyncio.StreamWriter, planned: Planned | None) -> None:
         if not body.get("stream"):
-            await _send_json(writer, 200, self.answer(path, body))
+            await _send_json(writer, 200, self.answer(path, body), planned)
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for number, event in enumerate(self.events(path, body)):
@@ -418,7 +418,7 @@ async def _send_json(writer: asyncio.StreamWriter, status: int, data: Any, plann
     body = json.dumps(data).encode()
     more = "".join(f"{name}: {value}\r\n" for name, value in (planned.headers if planned else {}).items())
     head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{more}\r\n"
-    writer.write(head.encode() + body)
+    writer.write(head.encode() + body[: 5 if planned is not None and planned.tear else None])
     await writer.drain()
 
 

@@ -1,4 +1,4 @@
-"""Each framework's page, as it is written and in the framework's own environment, against a real vLLM server with our
+"""Each example of docs/client/frameworks.md, in the framework's own environment, against a real vLLM server with our
 plugin (the GPU is modelled, the answers are scripted): programs, tools, holds and releases arrive there.
 
 ``make frameworks`` builds the environments; the tests of those that are missing are skipped.
@@ -25,7 +25,9 @@ from continuum_traces.schema import SchedulerEvent
 pytestmark = pytest.mark.slow
 
 REPO = Path(__file__).resolve().parents[2]
-DOCS, ENVIRONMENTS = REPO / "docs" / "client", REPO / ".frameworks"
+ENVIRONMENTS = REPO / ".frameworks"
+PAGE = (REPO / "docs" / "client" / "frameworks.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
 LIST: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {}}]}
 LIST_FOLDER: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {"folder": "."}}]}
 LAMBDA: dict[str, Any] = {"tool_calls": [{"name": "_lambda_", "arguments": {}}]}
@@ -43,7 +45,7 @@ SCRIPTS: dict[str, dict[str, list[dict[str, Any]]]] = {
     "instructor": {"instructor-1": [{"text": '{"x": 1}'}]},
     "crewai": {"crewai-1": [TEXT]},
 }
-"""The model's answers by page and program."""
+"""The model's answers by framework and program."""
 UNRECORDED = {"litellm-2"}
 """It has a connection of its own: only its tags and its release are ours."""
 
@@ -67,18 +69,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Server
         yield found
 
 
-def page(name: str, server: launcher.Server) -> str:
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    code = "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S))
+def example(name: str, server: launcher.Server) -> str:
+    """The example that opens the framework's programs."""
+    (code,) = (block for block in BLOCKS if f'"{min(SCRIPTS[name])}"' in block)
     return code.replace("http://localhost:8000", server.url).replace("my-model", model_name(server.config))
 
 
+def test_examples_are_short() -> None:
+    assert len(BLOCKS) == len(SCRIPTS)
+    assert all(block.count("\n") - block.count("\n\n") <= 20 for block in BLOCKS)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_page_on_a_real_server(name: str, server: launcher.Server, tmp_path: Path) -> None:
+def test_an_example_on_a_real_server(name: str, server: launcher.Server, tmp_path: Path) -> None:
     python = ENVIRONMENTS / name / "bin" / "python"
     if not python.exists():
         pytest.skip("make frameworks was not run")
-    (tmp_path / "page.py").write_text(page(name, server))
+    (tmp_path / "page.py").write_text(example(name, server))
     offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "CREWAI_DISABLE_TELEMETRY": "true"}
     ours = {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}", "CONTINUUM_RECORD": str(tmp_path / "trace")}
     done = subprocess.run(

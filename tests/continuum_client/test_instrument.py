@@ -305,6 +305,8 @@ def test_the_command(vllm: FakeServer, tmp_path: Path) -> None:
     done = run(command, tmp_path, PYTHONPATH=path)
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
     assert "their sitecustomize" in done.stderr
+    last = "continuum-instrument: 2 calls in 1 program tagged, 18 of 38 prompt tokens from the cache\n"
+    assert done.stderr.endswith(last)
     one, two = ids(vllm)
     assert one == two is not None
     assert vllm.turns[0].body["session_id"] == one
@@ -328,14 +330,49 @@ def test_environment_variables_alone(vllm: FakeServer, tmp_path: Path) -> None:
 
 
 def test_a_process_without_openai_imports_nothing(tmp_path: Path) -> None:
-    code = "import sys; print([n for n in sys.modules if n.startswith(('openai', 'continuum'))])"
+    code = "import sys; print([n for n in sys.modules if n.startswith(('openai', 'continuum_client'))])"
     done = run(instrumented(sys.executable, "-c", code), tmp_path)
-    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+    assert (done.stdout, done.returncode) == ("[]\n", 0)
+    assert done.stderr.startswith("continuum-instrument: no call was tagged: ")
+
+
+OTEL = """
+from importlib.metadata import entry_points
+for entry_point in entry_points(group="opentelemetry_pre_instrument"):
+    entry_point.load()()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ((), f"from continuum_client import OpenAI\n{AGENT}", "2 calls in 1 program tagged, 18 of 38"),
+        ((), AGENT.replace("messages=messages", "messages=[]"), "0 of 2 calls tagged"),
+        (("-I",), AGENT, "no call was tagged: the command made none with openai, or its Python did not load Continuum"),
+        (("-c", "raise SystemExit"), AGENT, "no call was tagged: the command made none"),
+    ],
+)
+def test_the_last_line(vllm: FakeServer, tmp_path: Path, flags: tuple[str, ...], code: str, said: str) -> None:
+    (tmp_path / "agent.py").write_text(code)
+    done = run(instrumented("--dialect", "vllm", sys.executable, *flags, "agent.py", vllm.url), tmp_path)
+    assert done.stderr.startswith(f"continuum-instrument: {said}"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_behind_opentelemetry(vllm: FakeServer, tmp_path: Path) -> None:
+    """Its ``sitecustomize`` comes first, and hides ours: ``opentelemetry-instrument`` and its operator do this."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "otel").mkdir()
+    (tmp_path / "otel" / "sitecustomize.py").write_text(OTEL)
+    inner = f"PYTHONPATH={tmp_path / 'otel'}:$PYTHONPATH exec {sys.executable} agent.py {vllm.url}"
+    done = run(instrumented("--dialect", "vllm", "sh", "-c", inner), tmp_path)
+    assert done.stderr.startswith("continuum-instrument: 2 calls in 1 program tagged"), done.stderr
+    assert released(vllm) == [ids(vllm)[0]]
 
 
 def test_users_mistakes(tmp_path: Path) -> None:
     done = run(instrumented("no-such-command"), tmp_path)
-    assert (done.stderr, done.returncode) == ("error: no-such-command: there is no such command\n", 2)
+    assert (done.stderr, done.returncode) == ("continuum-instrument: no-such-command: No such file or directory\n", 127)
     done = run(instrumented("--dialect", "vlm", "python"), tmp_path)
     assert "invalid choice: 'vlm'" in done.stderr
     assert done.returncode == 2

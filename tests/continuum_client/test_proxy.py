@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continuum_client.conversation import shape_of
-from continuum_client.proxy import Proxy, with_fields
+from continuum_client.proxy import Proxy, _web_proxy, with_fields
 from continuum_client.proxy_command import proxy_settings
 from continuum_client.reply import Reply
 
@@ -247,11 +248,13 @@ def test_a_program_that_hangs_up_and_asks_again_goes_on_with_its_conversation(
     assert [turn.error is None for turn in read_turns(tmp_path)] == [False, False, True]
 
 
-def test_a_server_that_breaks_off_breaks_off_for_the_program(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+def test_a_server_that_breaks_off_breaks_off_for_the_program(
+    serve: Callable[..., FakeServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = serve("vllm")
-    server.plan.extend([Planned(status=200, tear=True), Planned(hang_up=True)])
+    server.plan.extend([Planned(status=200, tear=True), Planned(status=200, tear=True), Planned(hang_up=True)])
 
-    async def agent() -> tuple[list[bytes], int]:
+    async def agent() -> tuple[list[bytes], list[int]]:
         parts: list[bytes] = []
 
         async def read() -> None:
@@ -262,12 +265,15 @@ def test_a_server_that_breaks_off_breaks_off_for_the_program(serve: Callable[...
         async with through(server, tmp_path) as client:
             with pytest.raises(httpx.RemoteProtocolError):
                 await read()
-            return parts, (await client.post(CHAT, json=chat(HELLO))).status_code
+            return parts, [(await client.post(CHAT, json=chat(HELLO))).status_code for _ in range(3)]
 
-    parts, status = asyncio.run(agent())
+    parts, statuses = asyncio.run(agent())
     assert b"".join(parts).count(b"data:") == 2
-    assert status == 502
-    assert [turn.error is None for turn in read_turns(tmp_path)] == [False, False]
+    assert statuses == [502, 502, 200]
+    broke_off = "the server broke off"
+    assert [turn.error for turn in read_turns(tmp_path)] == [broke_off, broke_off, "ServerDisconnectedError", None]
+    assert {turn.program_id for turn in read_turns(tmp_path)} == {"p"}
+    assert caplog.records == []  # aiohttp logs a traceback for an exception
 
 
 def test_many_conversations_at_once_of_which_some_hang_up(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
@@ -358,8 +364,9 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
 
 
 def command(server: FakeServer, *words: str) -> list[str]:
-    ours = [sys.executable, "-m", "continuum_client.proxy_command", "--upstream", server.url, "--dialect", "vllm"]
-    return [*ours, "--program", "p", *words]
+    """The command; its upstream has no scheme."""
+    ours = [sys.executable, "-m", "continuum_client.proxy_command", "--upstream", f"127.0.0.1:{server.port}"]
+    return [*ours, "--dialect", "vllm", "--program", "p", *words]
 
 
 def test_the_command_s_output_and_status_are_the_program_s(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
@@ -367,7 +374,8 @@ def test_the_command_s_output_and_status_are_the_program_s(serve: Callable[..., 
     script = [sys.executable, "-c", f"{CURL}\nsys.exit(int(sys.stdin.read()))"]
     line = command(server, "--record", str(tmp_path), "--", *script)
     done = subprocess.run(line, input="7", capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "fine\n", "")
+    assert (done.returncode, done.stdout) == (7, "fine\n")
+    assert done.stderr == "continuum-proxy: 1 call in 1 program tagged, 4 of 9 prompt tokens from the cache\n"
     assert server.turns[0].program_id == "p"
     assert releases(server) == ["/continuum/programs/p/release"]
     assert list(validate(tmp_path / "trace.jsonl")) == []
@@ -394,5 +402,99 @@ def test_a_command_that_is_not_there(server: FakeServer, tmp_path: Path) -> None
     for name, status in ((tmp_path / "none", 127), (tmp_path / "plain", 126)):
         done = subprocess.run(command(server, "--", str(name)), capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1)
-    done = subprocess.run(command(server), capture_output=True, text=True, timeout=300)
-    assert (done.returncode, "expected -- COMMAND" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--", "true"), 0, "continuum-proxy: the command never called the proxy; its model URL"),
+        (("--upstream", "ftp://x", "--", "true"), 2, "upstream 'ftp://x': expected a URL such as http://"),
+        (("--upstream", "127.0.0.1:99999", "--", "true"), 2, "upstream '127.0.0.1:99999': expected a URL"),
+        ((), 2, "expected either -- COMMAND ... or --listen"),
+        (("--listen", "127.0.0.1:0"), 2, "--program is for a COMMAND"),
+        (("--listen", "9000"), 2, "'9000': expected HOST:PORT"),
+    ],
+)
+def test_what_the_command_says(server: FakeServer, words: tuple[str, ...], status: int, said: str) -> None:
+    done = subprocess.run(command(server, *words), capture_output=True, text=True, timeout=300)
+    assert (done.returncode, said in done.stderr.splitlines()[-1]) == (status, True), done.stderr
+
+
+def test_a_killed_proxy_leaves_no_program(server: FakeServer) -> None:
+    waits = [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(120); print('late')"]
+    process = subprocess.Popen(command(server, "--", *waits), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"on\n"
+    process.kill()
+    assert process.stdout.read() == b""  # the program had it open, and has ended
+    process.stdout.close()
+    process.wait(300)
+
+
+# ------------------------------------------------------------------------------------ a standing proxy
+
+
+def test_a_standing_proxy_serves_many_agents(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """Each conversation is a program, and is released with its own key. A program that names itself stays as it is."""
+    server = serve("vllm")
+    words = ("--upstream", server.url, "--dialect", "vllm", "--listen", "127.0.0.1:0", "--record", str(tmp_path))
+    line = [sys.executable, "-m", "continuum_client.proxy_command", *words]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        listening = re.match(r"continuum-proxy: listening at (\S+), upstream (\S+)\n", process.stderr.readline())
+        assert listening is not None
+        assert listening[2] == server.root
+        for name in ("a", "b"):
+            messages = [{"role": "user", "content": name}]
+            for body in (chat(messages), chat([*messages, *HELLO])):
+                httpx.post(listening[1] + CHAT, json=body, headers={"Authorization": f"Bearer {name}"}, timeout=300.0)
+        named = {"X-Session-ID": "mine"}
+        httpx.post(listening[1] + CHAT, json=chat(HELLO, stream=True), headers=named, timeout=300.0)
+        httpx.post(f"{listening[1]}/v1/completions", json={"model": "m", "prompt": "x"}, timeout=300.0)
+        process.terminate()
+        said = process.stderr.read()
+    assert process.returncode == 0
+    assert said.startswith("continuum-proxy: 4 of 6 calls in 2 programs tagged")
+    one, _, two, _, own, none = server.turns
+    assert [seen.program_id for seen in server.turns] == [*[one.program_id] * 2, *[two.program_id] * 2, "mine", None]
+    assert own.body == chat(HELLO, stream=True)
+    assert "vllm_xargs" not in none.body
+    assert "parent_id" not in one.body["vllm_xargs"]
+    keys = {seen.path.split("/")[3]: seen.headers["authorization"] for seen in server.seen if "release" in seen.path}
+    assert keys == {one.program_id: "Bearer a", two.program_id: "Bearer b"}
+    assert len({turn.program_id for turn in read_turns(tmp_path)}) == 2
+
+
+def test_a_port_that_is_taken(server: FakeServer) -> None:
+    words = ("--upstream", server.url, "--listen", f"127.0.0.1:{server.port}")
+    line = [sys.executable, "-m", "continuum_client.proxy_command", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr.count("\n"), "already in use" in done.stderr) == (2, 1, True)
+
+
+# ------------------------------------------------------------------------------------ web proxies
+
+
+def test_a_web_proxy_of_the_environment(serve: Callable[..., FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    web = serve("vllm")
+    for name in (*os.environ,):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{web.port}")
+
+    async def ask() -> int:
+        async with Proxy("model.example", proxy_settings("vllm", None, "none")) as proxy, httpx.AsyncClient() as client:
+            return (await client.post(proxy.address + CHAT, json=chat(HELLO), timeout=300.0)).status_code
+
+    with monkeypatch.context() as direct:
+        direct.setenv("NO_PROXY", "127.0.0.1")  # for httpx
+        assert asyncio.run(ask()) == 200
+    assert web.seen[0].path == f"http://model.example{CHAT}"
+    assert web.seen[0].body["vllm_xargs"]["program_id"]
+    assert _web_proxy("https://model.example") is None  # HTTPS_PROXY is for these
+    assert _web_proxy("http://localhost:8000") is _web_proxy("http://127.0.0.2") is _web_proxy("http://[::1]:1") is None
+    monkeypatch.setenv("NO_PROXY", "model.example")
+    assert _web_proxy("http://model.example:8000") is None
+    monkeypatch.setenv("HTTP_PROXY", "socks5://web:1080")
+    with pytest.raises(ValueError, match="HTTP_PROXY 'socks5://web:1080': expected"):
+        _web_proxy("http://other.example")

@@ -15,7 +15,7 @@ from continuum_server.step_times.model import Batch, PrefillChunk, StepTimesErro
 
 
 def test_replies_come_in_order_and_only_when_delivered() -> None:
-    script = Script({"p": [Reply("one"), Reply("two")], "*": [Reply("any")]})
+    script = Script({"p": [Reply("one"), Reply("two")], "p/2": [Reply("child")], "*": [Reply("any")]})
     assert script.due("p") == script.due("p") == Reply("one")
     script.delivered("p")
     assert script.due("p") == Reply("two")
@@ -23,6 +23,8 @@ def test_replies_come_in_order_and_only_when_delivered() -> None:
     assert script.due("p") is None
     script.ended("p")
     assert script.due("p") == Reply("one")
+    assert script.due("p#2") == Reply("one")  # the second attempt of a program that a harness resumes
+    assert script.due("p#2/2") == Reply("child")
     assert script.due("q") == Reply("any")
     assert script.due(None) is None
 
@@ -81,11 +83,24 @@ def test_an_answer_knows_when_it_samples_and_when_it_ends() -> None:
     assert (answer.decodes(scheduled=36), answer.samples(computed=100)) == (False, True)
     assert answer.next_token() == 7
     assert (answer.decodes(scheduled=1), answer.samples(computed=101)) == (True, True)
-    assert not answer.just_completed
+    assert not answer.completes(7)
     assert answer.next_token() == 8
-    assert answer.just_completed
-    answer.next_token()  # a step in flight when the answer ended
-    assert not answer.just_completed
+    assert answer.completes(8)
+    assert answer.next_token() == 7  # a step in flight when the answer ended
+    assert not answer.completes(8)
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_an_answer_that_a_grammar_refuses_ends_as_soon_as_the_grammar_allows(scripted: bool) -> None:
+    answer = Answer("r", prompt_tokens=1, planned=[5, 6, 7, 8], scripted=scripted)
+    seen = []
+    for allowed in (True, False, False, True, True):
+        answer.next_token()
+        seen.append((answer.departs(allowed), answer.over))
+    assert seen == (
+        [(False, False), (True, True), *[(False, True)] * 3] if scripted else [*[(False, False)] * 4, (False, True)]
+    )
+    assert answer.completes(8)
 
 
 def test_settings_of_the_emulated_engine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -22,6 +24,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import build
 from test_policies_on_engine import BITING
+from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 
 DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
 
@@ -211,3 +214,18 @@ def test_an_output_that_cannot_be_read_costs_no_hold() -> None:
     read = OutputTools.__new__(OutputTools)
     read._tokenizer, read._parser = ProgramState, None  # has no ``decode``
     assert read(type("Request", (), {"output_token_ids": [1]})()) is None  # type: ignore[arg-type]
+
+
+def test_a_tool_call_that_was_cut_off_is_no_traceback_in_the_log() -> None:
+    """vLLM's parsers log one each time. The tool is then read from the text."""
+    parser = Hermes2ProToolParser(object())  # type: ignore[arg-type]
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign, assignment]
+    log = logging.getLogger(Hermes2ProToolParser.__module__)
+    log.addHandler(handler)
+    try:
+        assert touch_points.parse_tool_calls(parser, '<tool_call>\n{"name": "bash", "argu') == []
+    finally:
+        log.removeHandler(handler)
+    assert (logged, log.disabled) == ([], False)

@@ -126,7 +126,7 @@ class AgentProcess:
         try:
             if self._process.returncode is None:
                 with suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGTERM)
+                    os.kill(self._process.pid, signal.SIGTERM)  # ``send_signal`` may take its exit status from asyncio
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._process.wait(), grace_s)
         finally:

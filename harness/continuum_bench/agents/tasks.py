@@ -80,7 +80,7 @@ def objects_of(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         BenchError: a line is not a JSON object. The message names the file and the line.
     """
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may contain other line separators
         if line.strip():
             where = f"{path}:{number}"
             try:

@@ -61,7 +61,7 @@ def _connect(address: str) -> Any:
     try:
         ray: Any = importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise BenchError("--ray-address: Ray is not installed; install continuum-ttl[sweep]") from error
+        raise BenchError("--ray-address: Ray is not installed; pip install ray") from error
     where: dict[str, Any] = {"address": address}
     if address == "local":
         where = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}

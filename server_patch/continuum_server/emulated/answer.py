@@ -26,6 +26,11 @@ class Answer:
     """Number of alternative tokens whose log probabilities the request wants; -1: no log probabilities at all."""
     prompt_logprobs: LogprobsTensors | None = None
     """The prompt's log probabilities, if the request wants them. The first answer token takes them along."""
+    scripted: bool = False
+    departed: bool = False
+    """The request's grammar has refused a token of the script, so the answer ends as soon as the grammar allows."""
+    completed: bool = False
+    """The answer has reached its end token."""
 
     def decodes(self, scheduled: int) -> bool:
         """Whether a step of ``scheduled`` tokens extends the answer. Otherwise it computes part of the prompt."""
@@ -40,7 +45,19 @@ class Answer:
         self.generated += 1
         return token
 
+    def departs(self, allowed: bool) -> bool:
+        """Note whether the grammar allows the latest token. Return whether this is the script's first refused token."""
+        first = self.scripted and not allowed and not self.departed
+        self.departed |= first
+        return first
+
     @property
-    def just_completed(self) -> bool:
-        """Whether the latest token ended the answer. False after further tokens, which asynchronous scheduling adds."""
-        return self.ends and self.generated == len(self.planned)
+    def over(self) -> bool:
+        """Whether the planned tokens are no longer followed, because they are used up or a grammar refused one."""
+        return self.departed or (self.ends and self.generated > len(self.planned))
+
+    def completes(self, token: int) -> bool:
+        """Whether ``token`` is the answer's first end token. Asynchronous scheduling adds further tokens."""
+        first = self.ends and token == self.planned[-1] and not self.completed
+        self.completed |= first
+        return first

