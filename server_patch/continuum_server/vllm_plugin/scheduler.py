@@ -106,8 +106,7 @@ class ProgramSchedulerMixin(Scheduler):
             block_size=touch_points.hash_block_size(self),
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        block_size = max(1, kv_tokens // touch_points.pool_blocks(self))
-        return ProgramTable(policy, settings.guards, kv_tokens, block_size, machine.block_size)
+        return ProgramTable(policy, settings.guards, kv_tokens, max(1, kv_tokens // touch_points.pool_blocks(self)))
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""

@@ -98,8 +98,7 @@ class StatisticsFile:
         if self._path is None:
             return
         try:
-            if self._lock is None:
-                self._lock = lock_replaced(self._path)
+            self._lock = lock_replaced(self._path) if self._lock is None else self._lock
             if self._path.exists():
                 self._kept = read_json(self._path)
                 self.policy.import_statistics(self._kept)
