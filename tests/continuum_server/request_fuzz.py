@@ -95,8 +95,6 @@ def _pair(rng: random.Random) -> Pair:
 def _tags(rng: random.Random) -> list[str]:
     found = [f"{_name(rng, 'vllm_xargs')}: {_carrier(rng, OTHERS)}" for _ in range(rng.choice((0, 1, 1, 1, 2)))]
     found += [f"{_name(rng, name)}: {_value(rng)}" for name in FIELDS if rng.random() < 0.15]
-    if rng.random() < 0.2:
-        found.append(f'"kv_hints": {_hints(rng)}')
     rng.shuffle(found)
     return found
 
@@ -133,10 +131,3 @@ def _value(rng: random.Random) -> str:
 
 def _deep(levels: int, objects: bool) -> str:
     return '{"a":' * levels + "1" + "}" * levels if objects else "[" * levels + "]" * levels
-
-
-def _hints(rng: random.Random) -> str:
-    if rng.random() < 0.3:
-        return _value(rng)
-    payload = f'"ttl_s": {_value(rng)}, "directives": [{{"duration": {_value(rng)}}}, {_value(rng)}]'
-    return f'{{"actions": [{{"action_type": "kv.retain", "payload": {{{payload}}}}}, {_value(rng)}]}}'

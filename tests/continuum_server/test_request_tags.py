@@ -12,12 +12,10 @@ from continuum_server.vllm_plugin.request_tags import (
     BODY_FIELDS,
     CLIENT_KEY,
     LONGEST_XARGS,
-    MOST_HINTS,
     MOST_XARGS,
     NAMESPACE_KEY,
     Caller,
     UnreadableBody,
-    hints_to_xargs,
     normalize_tags,
     read_caller,
 )
@@ -105,7 +103,7 @@ def test_who_sends_it_cannot_be_forged(text: str, caller: Caller | None, encodin
 
 
 def test_tags_of_somebody_without_a_key_are_removed() -> None:
-    body = {"session_id": "s", "kv_hints": {}, "vllm_xargs": {"program_id": "p", "kv_ttl_s": 5, "other": 1}}
+    body = {"session_id": "s", "vllm_xargs": {"program_id": "p", "kv_ttl_s": 5, "other": 1}}
     assert sent(body, {"x-session-id": "p"}, None) == {"vllm_xargs": {"other": 1}}
     nested = {"sampling_params": {"extra_args": {"program_id": "p"}, "max_tokens": 1}}
     left = {"sampling_params": {"max_tokens": 1, "extra_args": None}}
@@ -156,7 +154,7 @@ def test_half_a_surrogate_pair_elsewhere_passes_beside_a_good_tag() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, True, "\ud800", "", [], {}, None, 10**400])
 def test_no_value_of_a_tag_makes_a_request_invalid(value: Any) -> None:
     xargs = {"program_id": value, "kv_ttl_s": value, "session_id": value, "pred_tool": value, "other": value}
-    body = {"session_id": value, "vllm_xargs": xargs, "kv_hints": {"actions": [value, action({"ttl_s": value})]}}
+    body = {"session_id": value, "vllm_xargs": xargs}
     found = sent(body)
     assert isinstance(found.get("session_id") or "", str)
     clean = found.get("vllm_xargs", {})
@@ -171,16 +169,6 @@ def test_the_caller_is_read_by_type() -> None:
     for value in bad:
         assert read_caller({CLIENT_KEY: value, NAMESPACE_KEY: value}) == Caller(None, None, (CLIENT_KEY, NAMESPACE_KEY))
     assert read_caller({}) == ANYBODY
-
-
-def test_an_unreadable_hint_is_named() -> None:
-    assert normalize_tags(
-        json.dumps({"kv_hints": {"actions": [action({"ttl_s": int("9" * 401)})]}}).encode(), {}
-    ).rejected == ("kv_hints",)
-
-
-def action(payload: Any) -> dict[str, Any]:
-    return {"action_id": "1", "action_type": "kv.retain", "action_version": "1.0", "payload": payload}
 
 
 def test_a_malformed_tag_is_dropped_and_named_and_what_is_no_tag_is_left_to_vllm() -> None:
@@ -219,22 +207,8 @@ def test_no_tag_can_make_a_request_invalid(xargs: Any, fields: dict[str, Any], h
     assert tags_from_xargs(clean).rejected == ()
 
 
-@pytest.mark.parametrize(
-    ("payload", "seconds"),
-    [
-        ({"ttl_s": 3}, 3.0),
-        ({"ttl_seconds": 2.5}, 2.5),
-        ({"directives": [{"start": 0, "end": None, "priority": 70, "duration": 9}, {"covers_output": True}]}, 9.0),
-        ({"directives": [{"priority": 0, "duration": 9}]}, 0.0),
-    ],
-)
-def test_kv_retain_is_an_explicit_ttl(payload: dict[str, Any], seconds: float) -> None:
-    body = {"prompt": "x", "kv_hints": {"actions": [action(payload)]}}
-    assert sent(body) == {**body, "vllm_xargs": {"kv_ttl_s": seconds}}
-
-
 names = tag_names | st.sampled_from(
-    [*BODY_FIELDS, "vllm_xargs", "kv_hints", "sampling_params", "extra_args", CLIENT_KEY, NAMESPACE_KEY]
+    [*BODY_FIELDS, "vllm_xargs", "sampling_params", "extra_args", CLIENT_KEY, NAMESPACE_KEY]
 )
 json_text = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
@@ -258,7 +232,7 @@ def test_what_comes_out_is_the_same_json_but_for_tags(
     if not isinstance(data, dict):
         assert same(found, data)
         return
-    tag_fields = {"vllm_xargs", "kv_hints", "sampling_params", "session_id"}
+    tag_fields = {"vllm_xargs", "sampling_params", "session_id"}
     assert same(*({k: v for k, v in each.items() if k not in tag_fields} for each in (found, data)))
     parameters, before = found.get("sampling_params"), data.get("sampling_params")
     if isinstance(before, dict) and nested:
@@ -272,11 +246,6 @@ def test_what_comes_out_is_the_same_json_but_for_tags(
 
 def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-@given(anything)
-def test_hints_of_any_shape_are_read_or_ignored(envelope: Any) -> None:
-    assert set(hints_to_xargs(envelope)) <= {"kv_ttl_s"}
 
 
 MANY = {
@@ -297,14 +266,11 @@ def test_more_xargs_than_anybody_sends_are_not_read(carrier: str, many: dict[str
     assert (found["sampling_params"] if nested else found)[carrier] is None
 
 
-DIRECTIVES = [{"duration": 1, "priority": 5}] * 100_000
 BIG = {
-    "actions": {"kv_hints": {"actions": [{"action_type": "kv.retain", "payload": {"ttl_s": 1}}] * 100_000}},
-    "directives": {"kv_hints": {"actions": [action({"directives": DIRECTIVES})]}},
     "list": {"vllm_xargs": {"program_id": "p", "a": [1] * 1_000_000}},
     "texts": {"vllm_xargs": {f"k{number}": "x" * 40_000 for number in range(250)}},
     "tags": {"vllm_xargs": dict.fromkeys(TAG_NAMES, "1," * 1_000_000), **dict.fromkeys(BODY_FIELDS, "1," * 1_000_000)},
-    "parameters": {"sampling_params": [{"b": 1}] * 100_000, "kv_hints": [1] * 100_000},
+    "parameters": {"sampling_params": [{"b": 1}] * 100_000},
     "prompt": {"prompt": [1] * 100_000},
 }
 
@@ -316,7 +282,7 @@ def test_the_work_does_not_grow_with_the_body(body: dict[str, Any], monkeypatch:
     monkeypatch.setattr(request_tags, "tags_from_xargs", lambda xargs: read.append(xargs) or tags_from_xargs(xargs))
     monkeypatch.setattr(json, "dumps", lambda *each, **how: written.append(dumps(*each, **how)) or written[-1])
     tagged = normalize_tags(data, {"x-session-id": "p"}, MINE)
-    assert len(read) <= 2 + 2 * MOST_HINTS
+    assert len(read) <= 2
     assert sum(map(len, written)) <= 2 * LONGEST_XARGS
     assert tagged.body[: len(data) - 1] == data[:-1]  # the rest of the body is not written again
     assert json.loads(tagged.body)["vllm_xargs"]["program_id"] == "p"

@@ -9,7 +9,6 @@ import pytest
 from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
@@ -230,30 +229,6 @@ def test_a_run_has_a_step_cap() -> None:
     with pytest.raises(EngineError, match="gave up after 3"):
         loop.run()
     assert isinstance(scheduler.table, ProgramTable)
-
-
-def test_hints_of_an_in_process_caller_are_read_and_xargs_outweigh_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    kv_hints = pytest.importorskip("vllm.v1.kv_hints")  # none before 0.32 or so
-    action = kv_hints.KvHintAction("1", "kv.retain", "1.0", {"ttl_s": 7.0})
-    arrived = ForeseeingScheduler.add_request
-
-    def add_request(self: Any, request: Any) -> None:
-        request.kv_hints = kv_hints.KvHintsEnvelope("1", "1", [action])
-        if request.request_id.endswith("/1"):
-            request.sampling_params.extra_args["kv_ttl_s"] = 3.0
-        arrived(self, request)
-
-    monkeypatch.setattr(ForeseeingScheduler, "add_request", add_request)
-    asked: list[float] = []
-    finished = ProgramTable.finish
-
-    def finish(self: Any, turn: Any, *rest: Any) -> Any:
-        asked.append(turn.soft_hold_s)
-        return finished(self, turn, *rest)
-
-    monkeypatch.setattr(ProgramTable, "finish", finish)
-    play([Job(program("p", turns=3), 0.0)], "static-ttl", {"ttl_s": 2.0})
-    assert asked == [7.0, 3.0, 7.0]
 
 
 def test_a_dying_engine_aborts_in_the_order_of_arrival() -> None:

@@ -39,8 +39,6 @@ MOST_XARGS = 256
 LONGEST_XARGS = 1 << 16
 """Largest number of characters and list items in all xargs together. If a request has more, none is read or passed
 on."""
-MOST_HINTS = 64
-"""Largest number of ``kv_hints`` actions, and of directives in them. If a request has more, none is read."""
 
 
 class UnreadableBody(ValueError):
@@ -144,7 +142,7 @@ def gather(
     if data.get("session_id") != session_id:  # a field of vLLM's, for text only
         changed["session_id"] = session_id
     if caller is None:
-        return changed | ({"kv_hints": None} if "kv_hints" in data else {}), ()
+        return changed, ()
     unread = [name for name, xargs in (("vllm_xargs", read), ("extra_args", more)) if xargs is None]
     return changed, (*unread, *rejected)
 
@@ -164,15 +162,14 @@ def _tags(
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the tags of a request as xargs, and the names of malformed ones."""
     fields = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
-    hints = data.get("kv_hints")
     reads = [tags_from_headers(headers), tags_from_xargs(fields), tags_from_xargs(xargs)]
-    tags = hints_to_xargs(hints)
+    tags: Json = {}
     for read in reads:
         tags.update(tags_to_xargs(read.tags))
     ours = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
     tags.update({key: value for key, value in ours.items() if value is not None})
     rejected = [name for read in reads for name in read.rejected] + [key for key in ours if key in xargs]
-    return tags, (*rejected, *(("kv_hints",) if None in _retain_s(hints) else ()))
+    return tags, tuple(rejected)
 
 
 def _same(merged: Json, sent: Any) -> bool:
@@ -183,34 +180,3 @@ def _same(merged: Json, sent: Any) -> bool:
     return merged.keys() == sent.keys() and all(
         one is other or (type(one) is type(other) and one == other) for one, other in pairs
     )
-
-
-def hints_to_xargs(envelope: Any) -> Json:
-    """Convert the ``kv.retain`` actions of vLLM's ``kv_hints`` envelope to the tag ``kv_ttl_s``.
-
-    Three forms of payload are in use: ``ttl_s``, ``ttl_seconds``, and ``directives`` with a ``duration`` each, of which
-    the longest counts and priority 0 is a release. Other actions are ignored.
-    """
-    seconds = max((wish for wish in _retain_s(envelope) if wish is not None), default=None)
-    return {"kv_ttl_s": seconds} if seconds is not None else {}
-
-
-def _retain_s(envelope: Any) -> list[float | None]:
-    """Return all durations in the envelope. None stands for a malformed duration, or for too many of them."""
-    actions = _list(envelope, "actions")
-    if len(actions) > MOST_HINTS:
-        return [None]
-    retains = [each for each in actions if isinstance(each, Mapping) and each.get("action_type") == "kv.retain"]
-    payloads = [payload for each in retains if isinstance(payload := each.get("payload"), Mapping)]
-    if sum(len(_list(payload, "directives")) for payload in payloads) > MOST_HINTS:
-        return [None]
-    wishes = [payload.get(name) for payload in payloads for name in ("ttl_s", "ttl_seconds")]
-    for each in chain.from_iterable(_list(payload, "directives") for payload in payloads):
-        if isinstance(each, Mapping):
-            wishes.append(0 if each.get("priority") == 0 else each.get("duration"))
-    return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in wishes if wish is not None]
-
-
-def _list(owner: Any, name: str) -> list[Any]:
-    value = owner.get(name) if isinstance(owner, Mapping) else None
-    return value if isinstance(value, list) else []

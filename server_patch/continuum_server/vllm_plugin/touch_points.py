@@ -285,14 +285,6 @@ def session_id(request: Request) -> str | None:
     return getattr(request, "session_id", None)
 
 
-def kv_hints(request: Request) -> dict[str, Any] | None:
-    """Return the request's KV hints in vLLM's JSON form. vLLM has KV hints since about 0.32."""
-    envelope = getattr(request, "kv_hints", None)
-    if envelope is None:
-        return None
-    return {"actions": [{"action_type": action.action_type, "payload": action.payload} for action in envelope.actions]}
-
-
 def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
     """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 

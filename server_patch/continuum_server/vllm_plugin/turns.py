@@ -13,7 +13,7 @@ from continuum_server.policy.facts import TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.request_tags import Caller, hints_to_xargs, read_caller
+from continuum_server.vllm_plugin.request_tags import Caller, read_caller
 
 logger = logging.getLogger("continuum")
 
@@ -29,9 +29,7 @@ class TagReader:
         self._logged: set[str] = set()
 
     def read(self, request: Request) -> tuple[Tags, Caller]:
-        xargs, hints = touch_points.extra_args(request), touch_points.kv_hints(request)
-        if hints is not None:
-            xargs = {**hints_to_xargs(hints), **xargs}
+        xargs = touch_points.extra_args(request)
         read = tags_from_xargs(xargs, touch_points.session_id(request))
         caller = read_caller(xargs)
         if read.rejected or caller.rejected:
