@@ -29,8 +29,10 @@ from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.images import write_report_images
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
+from continuum_analysis.sweep.report import write_sweep_report
 from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
 from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
@@ -150,8 +152,6 @@ def write_reports(options: ReportOptions) -> int:
     for page in written:
         print_notice(f"report: {page}")
     if options.images:
-        from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
-
         for group, folder in [(paths, out.parent)] if out is not None else [([path], path) for path in paths]:
             print_notice(f"images: {len(write_report_images(group, folder / 'images'))} files in {folder / 'images'}")
     return 0
@@ -160,8 +160,6 @@ def write_reports(options: ReportOptions) -> int:
 def _report_of(path: Path, baseline: str | None) -> Path:
     """Write the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
-        from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
-
         sweep = read_sweep(path)
         write_tables(sweep)
         return write_sweep_report(sweep)
@@ -201,7 +199,7 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
 
 
 def _write_comparison(options: CompareOptions, slo: SloOptions) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
+    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - pandas is slow to import
 
     form, out = options.form or "csv", options.out
     summaries = _summaries(directories := _directories(options.directories, slo), list(directories), options.baseline)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import DASHES, ArmStyle, arm_styles
+from continuum_analysis.plots.drawing import HEIGHT
 from continuum_analysis.plots.panels import Kind, Line, Panel, thin
 
 MOST_POINTS = 500
@@ -24,8 +25,8 @@ class Figure:
     panels: Sequence[Panel]
     table: TextTable
     """The figure's data as a table; it has no rows if nothing was recorded."""
-    height: int = 360
-    """Pixels on the page."""
+    height: int = HEIGHT
+    """Of the axes of each panel of curves, in pixels."""
 
 
 Groups = Mapping[str, Sequence[Run]]
@@ -47,7 +48,7 @@ def seed_note(groups: Groups) -> str:
 def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     """Return the styles of a report's arms. If there are few, each has another dash, since most lines have no marks."""
     styles = arm_styles(names)
-    if len(styles) <= DASHES and not any(arm.dash for arm in styles.values()):
+    if len(styles) <= len(DASHES) and not any(arm.dash for arm in styles.values()):
         return {name: replace(arm, dash=number) for number, (name, arm) in enumerate(styles.items())}
     return styles
 

@@ -11,7 +11,7 @@ from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, interva
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.arm_styles import ArmStyle
+from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Bar, Panel, Stack
 from continuum_analysis.records.demand import Demand, demand
 from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
@@ -19,9 +19,9 @@ from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, 
 ENDINGS = {
     "hit": ("#117733", ""),
     "expired": ("#DDCC77", "/"),
-    "pressure": ("#882255", "x"),
+    "pressure": ("#AA3377", "x"),
     "last": ("#88CCEE", "."),
-    "abort": ("#332288", "-"),
+    "abort": ("#6C5FC7", "-"),
     "shutdown": ("#999999", "+"),
     "held at the end": ("#999999", "\\"),
     "not recorded": ("#999999", "|"),
@@ -32,21 +32,21 @@ ENDINGS = {
 def head_figure(groups: Groups, summary: Summary) -> Figure:
     """Return the first chart of the report: mean and P95 of the JCTs by policy."""
     form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
-    panels, cells = [], []
-    for metric, title, axis in (
-        ("jct_mean_s", "Mean job completion time, s", "mean JCT, s"),
-        ("jct_p95_s", "P95, s", "P95, s"),
-    ):
-        bars = [_head_bar(groups, summary, name, look, metric, form) for name, look in report_styles(groups).items()]
-        panels.append(Panel(title, "", axis, bars=[bar for bar in bars if bar is not None]))
-        cells.append({bar.name: bar.said for bar in bars if bar is not None})
-    rows = [(name, *(each.get(name, NO_VALUE) for each in cells)) for name in summary.arms]
+    looks = arm_styles(groups)
+    bars = {
+        (name, metric): bar
+        for name, look in looks.items()
+        for metric in ("jct_mean_s", "jct_p95_s")
+        if (bar := _head_bar(groups, summary, name, look, metric, form)) is not None
+    }
+    said = {key: bar.said for key, bar in bars.items()}
+    rows = [(name, *(said.get((name, m), NO_VALUE) for m in ("jct_mean_s", "jct_p95_s"))) for name in summary.arms]
     table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)
     return Figure(
         "jct-by-policy",
         "Job completion time by policy",
-        f"Shorter is better. {_spread(len(summary.seeds))}",
-        panels,
+        f"Thick bars: the mean; thin bars: P95. Shorter is better. {_spread(len(summary.seeds))}",
+        [Panel("", "job completion time, s", "", bars=list(bars.values()))],
         table,
     )
 
@@ -70,7 +70,7 @@ def _head_bar(
     seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
     few, shown = len(seeds) < ENOUGH_SEEDS, value.within(0.0, float("inf"))
     low, high = (min(seeds), max(seeds)) if few else shown.bounds or (value.mean, value.mean)
-    return Bar("", name, value.mean, low, high, look, interval_text(shown, form, seeds))
+    return Bar(name, name, value.mean, low, high, look, interval_text(shown, form, seeds), thin=metric != "jct_mean_s")
 
 
 def jct_figure(groups: Groups) -> Figure:
@@ -166,7 +166,7 @@ def pin_figure(summary: Summary) -> Figure:
         "How pins ended",
         "Pins by the reason why they ended, all seeds together: hit (the program returned in time), expired (it did "
         "not), pressure (another request needed the room).",
-        [Panel("", "", "pins", stacks=stacks)],
+        [Panel("", "pins", "", stacks=stacks)],
         TextTable(("policy", *reasons), rows),
     )
 

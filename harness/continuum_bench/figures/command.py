@@ -152,7 +152,7 @@ def _write(
     table: TextTable,
     warnings: Sequence[str],
 ) -> None:
-    """Write figure.svg, figure.png, figure.md and report.html, and print the table."""
+    """Write figure.svg, figure.md and report.html, and print the table."""
     command = " ".join(command_line())
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", command)]
     page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
