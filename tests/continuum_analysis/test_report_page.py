@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,14 @@ from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 
+from tests.continuum_bench.recorded_runs import write_recorded
+
 if TYPE_CHECKING:
     from tests.continuum_analysis.conftest import Browser
 
 E = SchedulerEvent
 TITLES = [
+    "Job completion time by policy",
     "One program's life, under two policies",
     "Why returns found their KV, or did not",
     "Waiting, turn by turn",
@@ -25,6 +29,8 @@ TITLES = [
     "Load against memory",
     "Job completion times",
     "Waiting, program by program",
+    "Time to first token",
+    "Time per output token",
     "Programs over time",
 ]
 MOST_BYTES = 1_500_000
@@ -132,6 +138,25 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
     assert browser.evaluate("document.querySelectorAll('#timeline rect.bar').length") > 100
     assert browser.complaints == []
     assert browser.requests == []  # nothing comes from a network
+
+
+def test_the_first_line_says_what_ran_on_what_and_whether_it_was_too_much(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    said = browser.evaluate("document.querySelector('main').innerText").splitlines()
+    assert said[0].startswith("made up, 45 programs at 1/s, m on 1 x g; GPU time measured")
+    assert browser.evaluate("document.querySelector('.chip')") is None
+
+
+def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path: Path) -> None:
+    for policy, seconds in (("vllm", 30.0), ("continuum", 20.0), ("static-ttl", 20.0)):
+        ends = [10.0, *(seconds * number for number in range(1, 12))]  # served one after the other
+        write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0)
+    html = write_report(tmp_path).read_text()
+    assert "offered 1/s, served 0.035-0.052/s: overloaded<" in html
+    assert "11 sooner, 1 equal, 0 later" in html
+    row = html.partition('class="matrix"')[2].partition('<th scope="row">continuum</th>')[2].partition("</tr>")[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert [float(cell or 0) for cell in cells] == [pytest.approx(0.668, abs=0.006), 0, 1.0]
 
 
 def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:

@@ -28,7 +28,7 @@ class Axis:
         return self.first_px + share * (self.last_px - self.first_px)
 
     def ticks(self, most: int = TICKS) -> list[float]:
-        """Return round values: powers of ten if the scale is logarithmic and long, else also some of their multiples."""
+        """Return round values: on a long logarithmic scale powers of ten, else also some of their multiples."""
         decades = log10(self.high / self.low) if self.log else 0.0
         if decades > 1:
             powers = range(floor(log10(self.low)), floor(log10(self.high) + 1e-9) + 1)
@@ -52,7 +52,7 @@ def ends(values: Sequence[float], from_zero: bool, log: bool) -> tuple[float, fl
     known = [v for v in values if v > 0] if log else list(values)
     low, high = min(known, default=1.0 if log else 0.0), max(known, default=1.0)
     low = min(low, 0.0) if from_zero and not log else low
-    if high > low:
+    if high - low > 1e-6 * abs(high):
         return low, high
     return (low / 2, high * 2) if log else (low, low + 1.0)
 

@@ -3,12 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Groups, shown_run
+
+KEPT_UP = 0.75
+"""An arm keeps up if half of the programs finish in less than 1 / this times the time in which they arrive."""
+
+
+def experiment_line(manifest: Mapping[str, Any], jps: Sequence[float | None] = ()) -> str:
+    """Return what ran on what, as far as the manifest says: workload, programs and their rate, model, GPU.
+
+    Args:
+        jps: the loads of several experiments; empty: the manifest's.
+    """
+    work, hardware, engine = (manifest.get(name) or {} for name in ("workload", "hardware", "engine_options"))
+    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
+    tools = f"tool times {work['tool_times']}" if "tool_times" in work else None
+    rates = [f"{rate:g}" for rate in jps or (work.get("jps"),) if rate is not None]
+    pace = f" at {', '.join(rates)}/s" if rates else f" with arrivals {work['arrivals']}" if "arrivals" in work else ""
+    notes = _join([kind, tools])
+    parts = [
+        f"{work['name']} ({notes})" if notes else work.get("name"),
+        f"{work['programs']:,} programs{pace}" if "programs" in work else None,
+        " on ".join(filter(None, (hardware.get("model"), _machines(hardware, engine)))) or None,
+    ]
+    return _join(parts)
+
+
+def _machines(hardware: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
+    tensor, stages = hardware.get("tensor_parallel") or 1, hardware.get("pipeline_parallel") or 1
+    said = f"{tensor} x {hardware['gpu']}" if hardware.get("gpu") else None
+    said = f"{stages} stages of {said}" if said and stages > 1 else said
+    said = f"the server of {Path(engine['profile']).name}" if engine.get("profile") else said
+    replicas = engine.get("replicas") or 1
+    return f"{replicas} replicas of {said}" if said and replicas > 1 else said
+
+
+def gpu_time(manifest: Mapping[str, Any]) -> str:
+    """Return whether GPU time was modelled or measured; records without a manifest do not say."""
+    if not manifest.get("engine"):
+        return "not known"
+    return "modelled" if manifest.get("modelled") else "measured"
+
+
+def overload(groups: Groups, summary: Summary, capacity: int | None) -> str:
+    """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text.
+
+    An arm is overloaded if the middle half of its programs took much longer to finish than to arrive, and the live
+    context exceeded the KV pool, where its size is known.
+    """
+    offered = summary.manifest.get("workload", {}).get("jps")
+    behind = [arm for arm, runs in groups.items() if all(_falls_behind(run, capacity) for run in runs)]
+    rates = sorted(v for arm in summary.arms.values() if (v := arm.mean("throughput_jobs_per_s")) is not None)
+    if offered is None or not behind or not rates:
+        return ""
+    served = "-".join(dict.fromkeys(f"{rate:.2g}" for rate in (rates[0], rates[-1])))
+    under = "" if len(behind) == len(groups) else f" under {', '.join(behind)}"
+    return f"offered {offered:g}/s, served {served}/s: overloaded{under}"
+
+
+def _falls_behind(run: Run, capacity: int | None) -> bool:
+    facts = run.metrics.facts
+    arrived_s, finished_s = ([getattr(p, at) for p in facts.programs] for at in ("arrive_s", "finish_s"))
+    if not arrived_s or (capacity and demand(facts.machine).peak_tokens <= capacity):
+        return False
+    arriving_s, finishing_s = (float(np.subtract(*np.percentile(each, (75, 25)))) for each in (arrived_s, finished_s))
+    return arriving_s < KEPT_UP * finishing_s
 
 
 def kv_tokens(runs: Sequence[Run]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 
 import numpy as np
 
@@ -14,7 +13,16 @@ from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Bar, Panel, Stack
 from continuum_analysis.records.demand import Demand, demand
-from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
+from continuum_analysis.report.figure_kit import (
+    Figure,
+    Groups,
+    cdf_figure,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin_line,
+)
 
 ENDINGS = {
     "hit": ("#117733", ""),
@@ -74,30 +82,17 @@ def _head_bar(
 
 
 def jct_figure(groups: Groups) -> Figure:
-    lines, rows = [], []
-    for policy, arm in report_styles(groups).items():
-        group = groups[policy]
-        times = np.sort([p.jct_s for run in group for p in run.metrics.facts.programs])
-        everyone = sum(len(run.metrics.facts.everyone) for run in group)
-        if len(times):
-            shares = np.arange(1, len(times) + 1) / everyone
-            x, y = [float(times[0]), *times.tolist()], [0.0, *shares.tolist()]
-            lines.append(thin_line(policy, arm, x, y, "stepped"))
-            rows.append((policy, *(_within(times, everyone, share) for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))))
-    return Figure(
+    return cdf_figure(
         "jct-cdf",
         "Job completion times",
         "Share of all programs that finished within a time, all seeds together. Further left is better; a line that "
         "ends below 100% leaves programs that did not finish.",
-        [Panel("", "job completion time, s", "share of programs", lines, x_from_zero=True, percent=True, top=1.03)],
-        TextTable(("policy", "10% within, s", "25%", "50%", "75%", "90%", "all"), rows),
+        "job completion time, s",
+        "programs",
+        {policy: [p.jct_s for run in runs for p in run.metrics.facts.programs] for policy, runs in groups.items()},
+        report_styles(groups),
+        {policy: sum(len(run.metrics.facts.everyone) for run in runs) for policy, runs in groups.items()},
     )
-
-
-def _within(times: np.ndarray, everyone: int, share: float) -> str:
-    """Return the seconds within which that share of all programs finished; a dash if fewer programs finished."""
-    number = max(1, ceil(share * everyone))
-    return short(float(times[number - 1])) if number <= len(times) else NO_VALUE
 
 
 def bubble_figure(groups: Groups) -> Figure:

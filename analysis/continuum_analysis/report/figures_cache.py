@@ -14,11 +14,18 @@ from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle
 from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
 from continuum_analysis.records.misses import CAUSES, Cause, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
-from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
+from continuum_analysis.report.figure_kit import (
+    SHORTEST_S,
+    Figure,
+    Groups,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin_line,
+)
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
-SHORTEST_S = 1e-3
-"""The lower end of logarithmic axes; shorter times are drawn at this value."""
 TOOLS_SHOWN = 6
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
