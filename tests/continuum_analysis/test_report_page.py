@@ -150,7 +150,7 @@ def test_the_first_line_says_what_ran_on_what_and_whether_it_was_too_much(browse
 def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path: Path) -> None:
     for policy, seconds in (("vllm", 30.0), ("continuum", 20.0), ("static-ttl", 20.0)):
         ends = [10.0, *(seconds * number for number in range(1, 12))]  # served one after the other
-        write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0)
+        write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0, queued=0.5)
     html = write_report(tmp_path).read_text()
     assert "offered 1/s, served 0.035-0.052/s: overloaded<" in html
     assert "11 sooner, 1 equal, 0 later" in html

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.summary import Summary
+from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Groups, shown_run
 
-KEPT_UP = 0.75
-"""An arm keeps up if half of the programs finish in less than 1 / this times the time in which they arrive."""
+KEPT_UP, WAITED = 0.75, 0.2
+"""An arm is overloaded if the middle half of its programs arrived in less than ``KEPT_UP`` of the time in which the
+middle half finished, and programs spent more than ``WAITED`` of their time in the queue."""
 
 
 def experiment_line(manifest: Mapping[str, Any], jps: Sequence[float | None] = ()) -> str:
@@ -53,27 +54,27 @@ def gpu_time(manifest: Mapping[str, Any]) -> str:
     return "modelled" if manifest.get("modelled") else "measured"
 
 
-def overload(groups: Groups, summary: Summary, capacity: int | None) -> str:
-    """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text.
-
-    An arm is overloaded if the middle half of its programs took much longer to finish than to arrive, and the live
-    context exceeded the KV pool, where its size is known.
-    """
+def overload(groups: Groups, summary: Summary) -> str:
+    """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text."""
     offered = summary.manifest.get("workload", {}).get("jps")
-    behind = [arm for arm, runs in groups.items() if all(_falls_behind(run, capacity) for run in runs)]
+    behind = [arm for arm, runs in groups.items() if _waits(summary.arms[arm]) and all(map(_falls_behind, runs))]
     rates = sorted(v for arm in summary.arms.values() if (v := arm.mean("throughput_jobs_per_s")) is not None)
-    if offered is None or not behind or not rates:
+    if offered is None or not behind:
         return ""
     served = "-".join(dict.fromkeys(f"{rate:.2g}" for rate in (rates[0], rates[-1])))
     under = "" if len(behind) == len(groups) else f" under {', '.join(behind)}"
     return f"offered {offered:g}/s, served {served}/s: overloaded{under}"
 
 
-def _falls_behind(run: Run, capacity: int | None) -> bool:
-    facts = run.metrics.facts
-    arrived_s, finished_s = ([getattr(p, at) for p in facts.programs] for at in ("arrive_s", "finish_s"))
-    if not arrived_s or (capacity and demand(facts.machine).peak_tokens <= capacity):
-        return False
+def _waits(arm: ArmSummary) -> bool:
+    return (arm.mean("bubble_mean_s") or 0.0) > WAITED * (arm.mean("jct_mean_s") or 0.0)
+
+
+def _falls_behind(run: Run) -> bool:
+    programs = run.metrics.facts.programs
+    if not programs:
+        return True
+    arrived_s, finished_s = [p.arrive_s for p in programs], [p.finish_s for p in programs]
     arriving_s, finishing_s = (float(np.subtract(*np.percentile(each, (75, 25)))) for each in (arrived_s, finished_s))
     return arriving_s < KEPT_UP * finishing_s
 

@@ -144,7 +144,7 @@ def render(page: Page) -> str:
         "report.html.j2",
         title=f"Continuum report: {page.name}",
         line=f"{experiment_line(summary.manifest, list(page.loads))}; GPU time {gpu_time(summary.manifest)}",
-        overload=overload(groups, summary, capacity),
+        overload=overload(groups, summary),
         matrix=matrix(groups) if len(groups) > 2 else {},
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[
