@@ -29,6 +29,7 @@ from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.images import write_report_images
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
@@ -185,8 +186,8 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
 
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
-    for jps, summary in summaries.items():
-        print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
+    for summary in summaries.values():
+        print_summary(summary, f"{caption}: {experiment_line(summary.manifest)}")
         latencies = latency_table(summary)
         if latencies is not None:
             print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))

@@ -20,11 +20,11 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.cli import app
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.sweep.goodput import search
 from continuum_bench.sweep.grid import AXES, grid_of, read_grid
 from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import plan
-from continuum_bench.sweep.show import SweepDisplay
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Report
 from continuum_traces.jsonl import write_programs
@@ -298,16 +298,22 @@ def test_a_failed_cell_does_not_stop_the_others(folder: Path, tmp_path: Path) ->
     assert "2 of 2 cells are missing" in done.stderr
 
 
-def test_the_time_left_is_guessed_from_turns_played(folder: Path) -> None:
-    cells = plan(read_grid(folder / "grid.yaml"))
+def test_the_time_left_is_guessed_from_the_work_that_is_done(folder: Path) -> None:
+    costs = {cell.name: 3.0 for cell in plan(read_grid(folder / "grid.yaml"))}
+    first, second, *_ = costs
     now = [0.0]
-    with SweepDisplay(cells, 3, quiet=True, clock=lambda: now[0]) as display:
+    with RunsDisplay(costs, 3, quiet=True, what="cells", clock=lambda: now[0]) as display:
         assert display.summary() == "3 of 11 cells"
-        display.update(Report(cells[0].name))
+        display.update(Report(first))
+        now[0] = 15.0
+        assert display.left_s() is None
+        display.update(Report(first, programs_done=10, programs_total=20))
+        assert display.left_s() == pytest.approx(225.0)  # half of the first in 15 s: the rest takes 15 times as long
         now[0] = 30.0
-        display.update(Report(cells[0].name, state="done"))
+        display.update(Report(first, state="done"))
         assert display.summary() == "4 of 11 cells, about 4 min left"  # seven more of 30 s each
-        assert display.left_s() == pytest.approx(210.0)
+        display.update(Report(second, state="failed", error="no"))
+        assert display.left_s() == pytest.approx(90.0)  # six more, as if the second had been played
 
 
 def found_by(start: float, mean_at: Callable[[float], float]) -> tuple[float, list[float]]:

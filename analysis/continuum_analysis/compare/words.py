@@ -36,10 +36,13 @@ class Column:
     heading: str
     form: Callable[[float], str]
     value: Callable[[ArmSummary], Interval | None]
+    is_main: bool = False
+    """Whether the column always has its intervals; the others have them where there is room."""
 
     def cell(self, arm: ArmSummary, with_interval: bool) -> str:
         value = self.value(arm)
-        return interval_text(value if with_interval or value is None else Interval(value.mean), self.form)
+        shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
+        return interval_text(shown, self.form)
 
 
 def _metric(name: str, heading: str, form: str) -> Column:
@@ -47,7 +50,7 @@ def _metric(name: str, heading: str, form: str) -> Column:
 
 
 COLUMNS = (
-    _metric("jct_mean_s", "JCT mean, s", "{:.1f}"),
+    replace(_metric("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
     _metric("jct_p50_s", "P50", "{:.1f}"),
     _metric("jct_p90_s", "P90", "{:.1f}"),
     _metric("jct_p95_s", "P95", "{:.1f}"),
@@ -62,7 +65,7 @@ REPLICA_COLUMNS = (
     _metric("replica_busiest", "busiest", "{:.2f}"),
 )
 """Columns that are shown if there are several replicas."""
-RATIO = Column("ratio", "{:.2f}".format, lambda arm: arm.ratio)
+RATIO = Column("ratio", "{:.2f}".format, lambda arm: arm.ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:

@@ -29,10 +29,11 @@ def experiment_line(manifest: Mapping[str, Any], jps: Sequence[float | None] = (
     tools = f"tool times {work['tool_times']}" if "tool_times" in work else None
     rates = [f"{rate:g}" for rate in jps or (work.get("jps"),) if rate is not None]
     pace = f" at {', '.join(rates)}/s" if rates else f" with arrivals {work['arrivals']}" if "arrivals" in work else ""
+    number = f"{work['programs']:,} " if "programs" in work else ""
     notes = _join([kind, tools])
     parts = [
         f"{work['name']} ({notes})" if notes else work.get("name"),
-        f"{work['programs']:,} programs{pace}" if "programs" in work else None,
+        f"{number}programs{pace}" if number or pace else None,
         " on ".join(filter(None, (hardware.get("model"), _machines(hardware, engine)))) or None,
     ]
     return _join(parts)
@@ -44,7 +45,8 @@ def _machines(hardware: Mapping[str, Any], engine: Mapping[str, Any]) -> str | N
     said = f"{stages} stages of {said}" if said and stages > 1 else said
     said = f"the server of {Path(engine['profile']).name}" if engine.get("profile") else said
     replicas = engine.get("replicas") or 1
-    return f"{replicas} replicas of {said}" if said and replicas > 1 else said
+    router = f" ({engine['router']})" if engine.get("router") else ""
+    return f"{replicas} replicas{router} of {said}" if said and replicas > 1 else said
 
 
 def gpu_time(manifest: Mapping[str, Any]) -> str:
