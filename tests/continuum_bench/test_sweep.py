@@ -180,6 +180,7 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
     assert summary["groups"][1]["policies"]["continuum"]["ratio_to_vllm"] > 0
     page = (swept / "report.html").read_text()
     assert "<svg class='plot'" in page
+    assert "small (recorded), 6 programs at 0.5, 2/s, llama-3.1-8b on 1 x h100-80gb" in page
     assert "over 2 points (geometric mean" in page
     assert "continuum" in (swept / "sweep.svg").read_text()
     assert not (swept / ".partial").exists()

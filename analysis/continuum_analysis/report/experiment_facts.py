@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,32 @@ KEPT_UP, WAITED = 0.75, 0.2
 middle half finished, and programs spent more than ``WAITED`` of their time in the queue."""
 
 
-def experiment_line(manifest: Mapping[str, Any], jps: Sequence[float | None] = ()) -> str:
-    """Return what ran on what, as far as the manifest says: workload, programs and their rate, model, GPU.
+def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """Return what ran on what, as far as the manifests say: workload, programs and their rate, model, GPU.
 
     Args:
-        jps: the loads of several experiments; empty: the manifest's.
+        manifests: of experiments that are shown together; each value in which they differ is named.
     """
-    work, hardware, engine = (manifest.get(name) or {} for name in ("workload", "hardware", "engine_options"))
+    works, hardware = ([manifest.get(name) or {} for manifest in manifests] for name in ("workload", "hardware"))
+    engines = [manifest.get("engine_options") or {} for manifest in manifests]
+    number = _each(f"{work['programs']:,}" for work in works if "programs" in work)
+    rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
+    pace = f"at {rates}/s" if rates else _each(f"with arrivals {w['arrivals']}" for w in works if "arrivals" in w)
+    machines = _each(filter(None, map(_machines, hardware, engines)))
+    model = _each(each["model"] for each in hardware if each.get("model"))
+    programs = " ".join(filter(None, (number, "programs", pace))) if number or pace else None
+    where = " on ".join(filter(None, (model, machines))) or None
+    return _join([_each(filter(None, map(_workload, works))) or None, programs, where])
+
+
+def _each(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _workload(work: Mapping[str, Any]) -> str | None:
     kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
-    tools = f"tool times {work['tool_times']}" if "tool_times" in work else None
-    rates = [f"{rate:g}" for rate in jps or (work.get("jps"),) if rate is not None]
-    pace = f" at {', '.join(rates)}/s" if rates else f" with arrivals {work['arrivals']}" if "arrivals" in work else ""
-    number = f"{work['programs']:,} " if "programs" in work else ""
-    notes = _join([kind, tools])
-    parts = [
-        f"{work['name']} ({notes})" if notes else work.get("name"),
-        f"{number}programs{pace}" if number or pace else None,
-        " on ".join(filter(None, (hardware.get("model"), _machines(hardware, engine)))) or None,
-    ]
-    return _join(parts)
+    notes = _join([kind, f"tool times {work['tool_times']}" if "tool_times" in work else None])
+    return f"{work['name']} ({notes})" if notes else work.get("name")
 
 
 def _machines(hardware: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:

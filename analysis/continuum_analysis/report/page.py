@@ -143,7 +143,8 @@ def render(page: Page) -> str:
     return fill_page(
         "report.html.j2",
         title=f"Continuum report: {page.name}",
-        line=f"{experiment_line(summary.manifest, list(page.loads))}; GPU time {gpu_time(summary.manifest)}",
+        line=experiment_line([each.manifest for each in page.summaries.values()]),
+        gpu_time=gpu_time(summary.manifest),
         overload=overload(groups, summary),
         matrix=matrix(groups) if len(groups) > 2 else {},
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],

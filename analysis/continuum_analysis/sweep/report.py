@@ -10,6 +10,7 @@ from continuum_traces.run_dir import read_json, writing
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.drawing import draw_each, save
 from continuum_analysis.plots.panels import Panel
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
@@ -25,9 +26,14 @@ def write_sweep_report(sweep: Sweep) -> Path:
     """Write sweep.svg and report.html beside sweep.json; return the path of report.html."""
     panels, facts = sweep_panels(sweep, read_plot(sweep.plot, sweep)), _facts(sweep, read_json(sweep.path / SWEEP))
     verdict, trust = sweep_verdict(sweep), sweep_trust(sweep)
-    return write_page(
-        sweep.path, "sweep", panels, sweep.name, sweep.table(), sweep.warnings(), facts, READING, verdict, trust
-    )
+    name, table, warnings = sweep.name, sweep.table(), sweep.warnings()
+    line = sweep_line(sweep)
+    return write_page(sweep.path, "sweep", panels, name, table, warnings, facts, READING, verdict, trust, line)
+
+
+def sweep_line(sweep: Sweep) -> str:
+    """Return what ran on what: workload, programs and their rates, model, GPU."""
+    return experiment_line([group.summary.manifest for group in sweep.groups if group.summary])
 
 
 def write_page(
@@ -41,6 +47,7 @@ def write_page(
     reading: str = "",
     verdict: tuple[str, str] | None = None,
     trust: str = "",
+    line: str = "",
 ) -> Path:
     """Write the panels as ``name.svg``, and report.html with the panels and the table.
 
@@ -53,6 +60,7 @@ def write_page(
     page = fill_page(
         "sweep_report.html.j2",
         title=title,
+        line=line,
         verdict=verdict,
         trust=trust,
         drawings=drawings,

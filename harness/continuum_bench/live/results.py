@@ -26,7 +26,7 @@ def conclude(out: Path, base_url: str, report: bool, as_json: bool) -> None:
         return
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
-    print_summary(summary, f"{experiment_line(summary.manifest)}, {base_url}")
+    print_summary(summary, f"{experiment_line([summary.manifest])}, {base_url}")
     print_notice(client_side(next(iter(summary.arms.values()))))
 
 

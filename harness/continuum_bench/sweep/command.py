@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from continuum_analysis.sweep.report import write_sweep_report
+from continuum_analysis.sweep.report import sweep_line, write_sweep_report
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 
 from continuum_bench.invocation import utc_now
@@ -68,6 +68,6 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
     if options.json_output:
         print_json({**sweep.as_json(), "out": str(sweep.path)})
         return
-    print_table(sweep.table(), f"{sweep.name}: {MODELLED.get(sweep.engine, sweep.engine)}")
+    print_table(sweep.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

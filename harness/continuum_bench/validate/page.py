@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.arm_styles import COLOURS, ArmStyle
 from continuum_analysis.plots.panels import Line, Panel
-from continuum_analysis.report.figure_kit import Figure, cdf_figure, report_styles
+from continuum_analysis.report.figure_kit import Figure, cdf_figure
 from continuum_analysis.report.fill import fill_page
 
 from continuum_bench.errors import BenchError
@@ -17,7 +18,7 @@ from continuum_bench.validate.served import Served
 
 Sides = Mapping[str, Sequence[Served]]
 """The requests as measured and as modelled."""
-LOOKS = report_styles(("measured", "modelled"))
+LOOKS = {"measured": ArmStyle(COLOURS[2], 0, False, 0), "modelled": ArmStyle(COLOURS[1], 1, False, 1)}
 INSTANTS = 200
 TIMES: Mapping[str, tuple[str, Callable[[Served], float]]] = {
     "e2e": ("End-to-end time", lambda each: each.finish_s - each.arrival_s),

@@ -83,7 +83,7 @@ def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> Non
     if options.json_output:
         print_json({**summary.to_json(), "out": str(experiment.out)})
         return
-    print_summary(summary, experiment_line(summary.manifest))
+    print_summary(summary, experiment_line([summary.manifest]))
     print_verdict(verdict(summary))
     if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
