@@ -37,14 +37,17 @@ def _y_axis(panel: Panel, bottom: float, top: float) -> Axis:
     values += [sum(levels) for levels in zip(*(area.y for area in panel.areas), strict=True)]
     values += [panel.level] if panel.level is not None else []
     low, high = ends(values, from_zero=not panel.log, log=panel.log)
-    high = high * (high / low) ** 0.04 if panel.log else panel.top or high + (high - low) * 0.04
-    return Axis(low, high, bottom, top, panel.log)
+    if panel.log:
+        room = (high / low) ** 0.04
+        return Axis(low / room, high * room, bottom, top, log=True)
+    return Axis(low, panel.top or high + (high - low) * 0.04, bottom, top)
 
 
 def _frame(panel: Panel, x: Axis, y: Axis) -> Iterator[str]:
     for tick in y.ticks(5 if y.first_px - y.last_px > 100 else 2):
         yield f"<path class='grid' d='M{x.first_px},{y.px(tick):.1f}H{x.last_px}'/>"
         yield words(x.first_px - 6, y.px(tick) + 4, tick_text(tick, panel.percent), "end")
+    yield f"<path class='grid' d='M{x.first_px},{y.first_px:.1f}H{x.last_px}'/>"
     for tick in x.ticks(6) if panel.x_title else ():
         yield f"<path class='grid' d='M{x.px(tick):.1f},{y.first_px:.1f}v4'/>"
 

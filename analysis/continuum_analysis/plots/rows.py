@@ -46,7 +46,7 @@ def rows(panel: Panel, looks: Mapping[str, ArmStyle], top: float, width: float) 
         drawn, below = _row(panel, group, looks, x, at)
         parts.append(words(left - 8, (at + below) / 2 + 4, group, "end", "name") if beside else "")
         parts.append(drawn)
-        at = below + GAP
+        at = below + (2 * GAP if panel.dots else GAP)
     grid = "".join(f"<path class='grid' d='M{x.px(tick):.1f},{first:.1f}V{at:.1f}'/>" for tick in x.ticks(6))
     grid += f"<path class='level' d='M{x.px(1.0):.1f},{first:.1f}V{at:.1f}'/>" if panel.dots else ""
     head = heading(left, first - 7, panel.title, panel.y_title)
