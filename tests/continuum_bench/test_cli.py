@@ -55,6 +55,8 @@ def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.exit_code == 0, done.stderr
     assert "ratio to vllm" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr
+    assert "9 of 10 runs, about " in done.stderr  # and the time left
+    assert "10 of 10 runs" in done.stderr
     return out
 
 
