@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
@@ -365,3 +366,32 @@ def test_a_page_that_leaves_programs_out_says_so(
     said = status(browser)
     assert "programs 1 to 15 of 15" in said
     assert said.endswith("of the run's 45 programs one in 3 is in this page")
+
+
+SWEBENCH = {"name": "swebench", "synthetic": True, "programs": 1000, "jps": 0.1, "arrivals": "poisson"}
+H100 = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "tensor_parallel": 2, "pipeline_parallel": 1}
+
+
+@pytest.mark.parametrize(
+    ("manifests", "said"),
+    [
+        ([{}], ""),  # records without a manifest
+        ([{"workload": SWEBENCH, "hardware": {}}], "swebench (synthetic), 1,000 programs at 0.1/s"),
+        (
+            [{"workload": {"name": "w", "programs": 2, "arrivals": "concurrency:8"}, "hardware": {"model": "m"}}],
+            "w, 2 programs with arrivals concurrency:8, m",
+        ),
+        (
+            [{"workload": SWEBENCH | {"jps": jps, "programs": 3}, "hardware": H100 | {"gpu": gpu}}
+             for jps, gpu in ((0.1, "a100"), (0.2, "h100"), (0.1, "h100"))],
+            "swebench (synthetic), 3 programs at 0.1, 0.2/s, llama-3.1-8b on 2 x a100 or 2 x h100",
+        ),
+        (
+            [{"hardware": H100 | {"pipeline_parallel": 2}, "engine_options": {"replicas": 4, "router": "sticky"}}],
+            "llama-3.1-8b on 4 replicas (sticky) of 2 stages of 2 x h100-80gb",
+        ),
+        ([{"hardware": H100, "engine_options": {"profile": "a/p.json"}}], "llama-3.1-8b on the server of p.json"),
+    ],
+)  # fmt: skip
+def test_what_ran_on_what_in_one_line(manifests: list[dict[str, object]], said: str) -> None:
+    assert experiment_line(manifests) == said
