@@ -238,7 +238,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "jct_mean_s",
         "s",
-        "mean over finished programs of last turn's finish - first turn's arrival",
+        "mean over finished programs of last turn's finish - the instant its first turn was due, on the client's "
+        "clock; without `turns.jsonl`, on the scheduler's clock from the first arrival",
         _mean(_jcts),
     ),
     Metric(
@@ -284,7 +285,7 @@ METRICS: tuple[Metric, ...] = (
         "turns of any program that ended in an abort or an error",
         lambda f: sum(t.status in FAILED for p in f.everyone for t in p.turns),
     ),
-    Metric("wall_s", "s", "last event - first arrival, all programs", lambda f: f.wall_s),
+    Metric("wall_s", "s", "last event - first arrival, all programs, on the same clock", lambda f: f.wall_s),
     Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", _rate(lambda f: len(f.programs))),
     Metric("throughput_jobs_per_hour", "1/h", "the same by the hour", _rate(lambda f: len(f.programs), 3600.0)),
     Metric(
@@ -460,7 +461,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "send_lateness_p99_s",
         "s",
-        "99th percentile over turns of (sent - due): the load generator's own lateness, which all times include",
+        "99th percentile over turns of (sent - due): the load generator's own lateness, which all times include; null "
+        "in virtual time",
         lambda f: send_lateness_s(f, 99),
     ),
     Metric(

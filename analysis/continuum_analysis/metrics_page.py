@@ -48,7 +48,8 @@ client's `turn_id`, or, without a `turn_id`, the turn number, which the server g
 TAIL = """
 ## Per policy, in summary.json
 
-Each metric is the mean over seeds; `intervals` contains its 95% interval (Student's t), which is null with one seed.
+Each metric is the mean over the seeds that all policies ran; `intervals` contains its 95% interval (Student's t), which
+is null with fewer than three seeds.
 If the runs have different routers, each policy has one entry per router, such as `continuum@affinity`. `baseline`
 names the policy that the ratios are to: the one given by `--baseline`, else `vllm` or `stock`, else the first; where
 routers differ, behind the first router.
@@ -56,10 +57,9 @@ routers differ, behind the first router.
 | name | unit | what it is |
 |---|---|---|
 | `policy`, `router` | | policy and router separately; the router is null with one replica |
-| `ratio_to_vllm` | | the baseline's mean JCT / this policy's: seeds both ran, programs that finished under both |
-| `ratio_to_vllm_interval` | | 95% interval, paired by seed, symmetric in the logarithm; null with one seed |
-| `ratio_to_vllm_within_one_arrival_sequence` | | one seed only: 95%, programs resampled (paired bootstrap) |
-| `ratio_to_vllm_bootstrap_interval` | | several seeds: the same over seeds; too narrow for few |
+| `jct_mean_ratio` | | this policy's mean JCT / the baseline's, programs that finished under both; below 1 is faster |
+| `jct_mean_ratio_interval` | | 95% interval, paired by seed, symmetric in the logarithm; null below three seeds |
+| `jct_mean_ratio_within_one_arrival_sequence` | | one seed only: 95%, programs resampled (paired bootstrap) |
 | `difference_to_vllm_s` | s | the baseline's mean JCT - this policy's, the same programs |
 | `difference_to_vllm_interval_s` | s | 95% interval (t on per-seed differences) |
 | `effect_size_to_vllm` | | Hedges' g_z: mean paired difference / its deviation over n seeds * (1 - 3 / (4n - 5)) |
@@ -67,6 +67,7 @@ routers differ, behind the first router.
 | `sooner_than_vllm_interval` | | its 95% interval (t over seeds, cut at 0 and 1) |
 | `worst_slowdown_to_vllm` | | the largest ratio of one program's JCT to its JCT under the baseline, over all seeds |
 | `paired_programs` | | programs the ratio rests on (finished under both), programs that arrived |
+| `finished_programs` | | finished under this policy, under the baseline; who finished fewer is not ranked |
 | `pins_by_ending` | | pins by what ended them, summed over seeds |
 | `errors_by_kind` | | a live run's failed tries and programs stopped at a limit, by kind, summed over seeds |
 | `unfinished`, `failed` | | program ids left out of the times |

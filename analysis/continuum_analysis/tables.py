@@ -66,10 +66,10 @@ def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
 def _comparison_cells(arm: ArmSummary) -> dict[str, Any]:
     comparison = arm.comparison
     ratio, difference_s, sooner = (
-        (comparison.ratio, comparison.difference_s, comparison.sooner) if comparison else (None, None, None)
+        (comparison.jct_ratio, comparison.difference_s, comparison.sooner) if comparison else (None, None, None)
     )
     return (
-        _with_bounds("ratio_to_vllm", "ratio_to_vllm_interval", ratio)
+        _with_bounds("jct_mean_ratio", "jct_mean_ratio_interval", ratio)
         | _with_bounds("difference_to_vllm_s", "difference_to_vllm_interval_s", difference_s)
         | _with_bounds("sooner_than_vllm_share", "sooner_than_vllm_interval", sooner)
         | {"effect_size_to_vllm": comparison.effect if comparison else None}
@@ -108,7 +108,8 @@ def misses_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def programs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row for each program, finished or not; seconds are on the scheduler's clock."""
+    """Return one row for each program, finished or not; its instants are on the scheduler's clock, its JCT on the
+    client's."""
     return pd.DataFrame([{**_key(run), **_program(p)} for run in runs for p in run.metrics.facts.everyone])
 
 

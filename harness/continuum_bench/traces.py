@@ -6,12 +6,13 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
 from continuum_traces.jsonl import TraceError, validate, write_programs
-from continuum_traces.names import which
+from continuum_traces.names import counted, which
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
@@ -31,8 +32,9 @@ def import_traces(source: Path, target: Path, form: str | None, overwrite: bool)
     if not programs:
         raise BenchError(f"{source}: no program with token counts in it")
     written = write_programs(target, programs, source=source.name)
-    number = f"{written} of {written + left_out}" if left_out else str(written)
-    print_notice(f"{number} programs written to {target}")
+    number = (f"{written} of " if left_out else "") + counted(written + left_out, "program")
+    sources = shorten("; ".join(dict.fromkeys(program.source for program in programs)), 200)
+    print_notice(f"{number} written to {target}; source: {sources}")
     return 0
 
 
@@ -65,7 +67,7 @@ def synth_traces(options: SynthOptions) -> int:
     repeats = Repeats(options.runs_per_task, options.task_correlation)
     reading = cast(Reading, options.tokens_reading)
     programs = synthesize(profile, number, seed, reading, options.length_scale, repeats)
-    note = f"{number} programs, seed {seed}, {reading} reading, lengths x {options.length_scale:g}"
+    note = f"{counted(number, 'program')}, seed {seed}, {reading} reading, lengths x {options.length_scale:g}"
     if repeats.runs > 1:
         note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
     write_programs(options.target, programs, source=f"synthetic:{profile.name}", note=note, synthetic=True)
@@ -124,9 +126,8 @@ def show_stats(source: str, form: str | None, as_json: bool) -> int:
 
 def _overview(source: str, statistics: TraceStats, published: Published | None) -> Table:
     kind = "synthetic" if statistics.synthetic else "recorded"
-    table = Table(
-        title=f"{source}: {statistics.programs} programs, {statistics.turns_total} turns ({kind})", title_justify="left"
-    )
+    programs, turns = counted(statistics.programs, "program"), counted(statistics.turns_total, "turn")
+    table = Table(title=f"{source}: {programs}, {turns} ({kind})", title_justify="left")
     for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
         table.add_column(heading, justify="left" if heading.startswith("per") else "right")
 
@@ -140,6 +141,7 @@ def _overview(source: str, statistics: TraceStats, published: Published | None) 
     row("tokens, summed over turns", statistics.tokens_cumulative, published.tokens if published else None)
     row("generated tokens per turn", statistics.output_tokens, None)
     table.caption = f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns"
+    table.caption += f"\nsource: {shorten('; '.join(statistics.sources), 200)}"
     if statistics.sharing_a_prefix:
         tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
         table.caption += f"\n{statistics.sharing_a_prefix} programs share a prefix, {tokens}"

@@ -22,7 +22,7 @@ from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
-from continuum_server.record_file import check_folder
+from continuum_server.record_file import check_folder, check_replaced
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
 
@@ -36,7 +36,7 @@ class Server(BoundProcess):
 
     Raises:
         ServerError: the port is taken, or the log or the statistics cannot be written.
-        RunDirError: the record cannot be written, or another server writes it.
+        RunDirError: the record or the statistics cannot be written, or another server writes them.
         ServerError, PolicyError, StepTimesError, EmulatedError: see ``command_of``.
     """
 
@@ -157,7 +157,7 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
 
     Raises:
         ServerError: a folder cannot be created, or the statistics file exists and contains something else.
-        RunDirError: the record cannot be written, or another server writes it.
+        RunDirError: the record or the statistics cannot be written, or another server writes them.
     """
     for path in (log, config.statistics):
         if path is not None:
@@ -167,13 +167,15 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
                 raise ServerError(f"{path.parent}: cannot make that folder: {error.strerror}") from error
     if config.record is not None and config.policy != STOCK:
         check_folder(config.record)
+    if config.statistics is not None and config.policy != STOCK:
+        check_replaced(config.statistics)
     if config.statistics is not None and config.statistics.exists():
         try:
             merge_statistics([read_json(config.statistics)])
         except RunDirError as error:
             raise ServerError(str(error)) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"{config.statistics}: not a file of tool statistics: {error}") from error
+        except ValueError as error:
+            raise ServerError(f"{config.statistics}: {error}") from error
 
 
 def _opened(log: Path) -> IO[bytes]:

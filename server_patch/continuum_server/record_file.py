@@ -1,4 +1,5 @@
 """The file that holds a scheduler's record. One process at a time can write it, and it stays readable if a write fails.
+Statistics files are locked in the same way.
 
 Each write first removes an incomplete last line. If the file was deleted or moved away, a new file is begun.
 """
@@ -111,14 +112,33 @@ def check_folder(folder: Path) -> None:
     os.close(_open(folder, PATIENCE_S))
 
 
-def _open(folder: Path, patience_s: float = 0.0) -> int:
-    """Open the record, which is created if it does not exist, and lock it for this process.
+def check_replaced(path: Path) -> None:
+    """Check that no other server writes a file that is replaced at each write.
 
-    The lock is on the record itself, because a lock file would be one more file in every run directory.
+    Raises:
+        RunDirError: the file cannot be written, or another server still writes it after ``PATIENCE_S``.
     """
-    path = folder / EVENTS
+    os.close(lock_replaced(path, PATIENCE_S))
+
+
+def lock_replaced(path: Path, patience_s: float = 0.0) -> int:
+    """Lock a file that is replaced at each write, by a file ``NAME.lock`` beside it. Return the lock's descriptor."""
+    return _lock(path.with_name(f"{path.name}.lock"), patience_s)
+
+
+def _open(folder: Path, patience_s: float = 0.0) -> int:
+    """Open and lock the record itself, because a lock file would be one more file in every run directory."""
+    return _lock(folder / EVENTS, patience_s)
+
+
+def _lock(path: Path, patience_s: float) -> int:
+    """Open a file, which is created if it does not exist, and lock it for this process.
+
+    Raises:
+        RunDirError: the file cannot be written, or another process has locked it for more than ``patience_s``.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
@@ -129,7 +149,7 @@ def _open(folder: Path, patience_s: float = 0.0) -> int:
         except OSError as error:
             if patience_s <= 0:
                 os.close(fd)
-                raise RunDirError(f"{path}: another server writes this record") from error
+                raise RunDirError(f"{path}: another server writes this file; stop it or choose another") from error
         time.sleep(0.1)
         patience_s -= 0.1
 

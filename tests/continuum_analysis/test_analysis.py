@@ -42,7 +42,7 @@ EVENTS_BY_HAND = [
 # The client's clock reads 100 at the scheduler's 0: no metric may mix the two.
 TURNS_BY_HAND = [
     TurnRecord("a", 0, 100.0, 100.0, first_token_s=101.5, finish_s=103.0, output_tokens=20, gap_s=1.5),
-    TurnRecord("a", 1, 104.5, 104.5, is_last=True),
+    TurnRecord("a", 1, 104.5, 104.5, finish_s=106.0, is_last=True),
     TurnRecord(
         *("b", 0, 104.0, 104.2),  # sent late
         first_token_s=104.25,
@@ -64,15 +64,15 @@ EXPECTED = {
     "programs_unfinished": 1,
     "programs_failed": 0,
     "turns_failed": 0,
-    "wall_s": 9.0,  # to c's arrival
-    "throughput_jobs_per_s": 2 / 9,
-    "throughput_jobs_per_hour": 3600 * 2 / 9,
+    "wall_s": 8.0,  # the client's: it recorded nothing of c
+    "throughput_jobs_per_s": 2 / 8,
+    "throughput_jobs_per_hour": 3600 * 2 / 8,
     "throughput_jobs_per_hour_per_gpu": None,  # no manifest
-    "throughput_steps_per_min": 60 * 3 / 9,
-    "throughput_output_tokens_per_s": 60 / 9,
+    "throughput_steps_per_min": 60 * 3 / 8,
+    "throughput_output_tokens_per_s": 60 / 8,
     "throughput_output_tokens_per_s_per_gpu": None,
-    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 9,
-    "throughput_reused_tokens_per_s": 112 / 9,
+    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 8,
+    "throughput_reused_tokens_per_s": 112 / 8,
     "bubble_mean_s": (1.0 + 0.5) / 2,
     "bubble_per_turn_s": 1.0 / 3,
     "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
@@ -120,7 +120,7 @@ EXPECTED = {
 
 
 def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1.0, **manifest: object) -> Path:
-    """A run whose clock is stretched by a factor."""
+    """A run whose programs take as long as those by hand, times a factor."""
     path.mkdir(parents=True)
     fields: dict[str, object] = {
         "engine": "virtual",
@@ -132,9 +132,15 @@ def make_run(path: Path, policy: str = "vllm", seed: int = 0, stretch: float = 1
     write_manifest(path, Manifest(policy=policy, seed=seed, **fields))  # type: ignore[arg-type]
     finished = [event for event in EVENTS_BY_HAND if event.program_id != "c"]
     write_rows(path / EVENTS, [replace(event, t=event.t * stretch) for event in finished])
-    write_rows(path / TURNS, TURNS_BY_HAND)
+    write_rows(path / TURNS, [stretched(record, stretch) for record in TURNS_BY_HAND])
     write_json(path / "engine.json", {})
     return path
+
+
+def stretched(record: TurnRecord, stretch: float) -> TurnRecord:
+    begun_s = {"a": 100.0, "b": 104.0}[record.program_id]
+    assert record.finish_s is not None
+    return replace(record, finish_s=begun_s + (record.finish_s - begun_s) * stretch)
 
 
 def test_every_metric_by_hand(tmp_path: Path) -> None:
@@ -165,6 +171,7 @@ def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: 
     for engine, late in (("http://localhost:8000/v1", True), ("virtual", False)):
         folder = make_run(tmp_path / str(late), engine=engine)
         assert any("ms late" in text for text in summarize(folder).warnings) == late
+        assert (analyze_run(folder).values["send_lateness_p99_s"] is not None) == late
 
 
 def test_events_of_different_programs_may_interleave(tmp_path: Path) -> None:
@@ -208,15 +215,15 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     row = written["policies"]["continuum"]
     # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the logarithm's deviation is s / mean / sqrt(n).
     mean = (2.5 + 1.25 + 2.0) / 3
-    assert row["ratio_to_vllm"] == pytest.approx(5 / mean) == pytest.approx(5 / row["jct_mean_s"])
+    assert row["jct_mean_ratio"] == pytest.approx(mean / 5) == pytest.approx(row["jct_mean_s"] / 5)
     half = 4.302653 * 0.629153 / 3**0.5  # t(0.975, 2) * s / sqrt(n)
     factor = math.exp(half / mean)
-    assert row["ratio_to_vllm_interval"] == pytest.approx([5 / mean / factor, 5 / mean * factor], rel=1e-4)
+    assert row["jct_mean_ratio_interval"] == pytest.approx([mean / 5 / factor, mean / 5 * factor], rel=1e-4)
     assert row["difference_to_vllm_s"] == pytest.approx(5 - mean)
     assert row["difference_to_vllm_interval_s"] == pytest.approx([5 - mean - half, 5 - mean + half], rel=1e-4)
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
-    assert row["ratio_to_vllm_within_one_arrival_sequence"] is None
-    assert written["policies"]["vllm"]["ratio_to_vllm"] == 1.0
+    assert row["jct_mean_ratio_within_one_arrival_sequence"] is None
+    assert written["policies"]["vllm"]["jct_mean_ratio"] == 1.0
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(written))
     assert (tmp_path / "summary.csv").read_text().splitlines()[0].startswith("policy,jct_mean_s")
     by_seed = (tmp_path / "summary_by_seed.csv").read_text().splitlines()
@@ -225,7 +232,9 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
         ["continuum", "1", "1.25"],
         ["continuum", "2", "2"],
     ]
-    assert verdict(summary).startswith("continuum finished programs 2.61x faster than vllm (95% interval 1.15 to 5.90")
+    assert verdict(summary).startswith(
+        "continuum was faster than vllm: its programs took 0.38 times as long as under vllm (95% interval 0.17 to 0.87"
+    )
 
 
 def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
@@ -238,8 +247,10 @@ def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
 def test_one_seed_is_no_proof(tmp_path: Path) -> None:
     make_run(tmp_path / "vllm-seed0")
     make_run(tmp_path / "continuum-seed0", "continuum", stretch=0.5)
-    assert "one seed is no proof" in verdict(summarize(tmp_path))
+    assert "One seed proves nothing" in verdict(summarize(tmp_path))
     assert mean_interval([3.0]).low is None
+    assert mean_interval([3.0, 4.0]).low is None
+    assert mean_interval([3.0, 4.0, 5.0]).low is not None
 
 
 def test_unlike_runs_are_not_compared(tmp_path: Path) -> None:
@@ -287,7 +298,7 @@ def test_where_all_policies_take_the_same_time_none_is_named_as_the_winner(tmp_p
 
 def test_report_stands_alone(report: Path) -> None:
     html = report.read_text()
-    assert "2.00x vllm" in html
+    assert "took 0.50 times as long as under vllm" in html
     assert "<script src" not in html
     assert "<link" not in html
     assert "<img" not in html

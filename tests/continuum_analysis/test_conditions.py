@@ -61,8 +61,9 @@ def test_what_is_no_condition(tmp_path: Path, text: str, why: str) -> None:
         Condition(text).apply(runs)
 
 
-def test_one_seed_has_no_interval(tmp_path: Path) -> None:
-    one = pair(tmp_path, [2.0], [1.0])
-    with pytest.raises(AnalysisError, match=r"no interval for continuum .one seed.: give runs of --seeds 3 or more"):
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_few_seeds_have_no_interval(tmp_path: Path, seeds: int) -> None:
+    one = pair(tmp_path, [2.0, 2.1][:seeds], [1.0, 1.0][:seeds])
+    with pytest.raises(AnalysisError, match=r"no interval for continuum: give runs of --seeds 3 or more"):
         Condition("jct_mean_ratio > 1.05").apply(one)
     assert Condition("jct_mean_ratio > 1.05", only_estimates=True).apply(one).failed

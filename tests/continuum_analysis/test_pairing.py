@@ -11,7 +11,7 @@ import pytest
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval, resampled_ratio
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.words import columns, summary_rows, verdict
 from continuum_analysis.metrics_page import page
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
@@ -42,7 +42,7 @@ def write_one_turn_programs(path: Path, policy: str, seed: int, jcts_s: list[flo
 
 
 seconds = st.floats(1.0, 100.0)
-pairs = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=6)
+pairs = st.lists(st.tuples(seconds, seconds), min_size=3, max_size=6)
 
 
 @given(pairs)
@@ -93,13 +93,13 @@ def test_one_seed_speaks_of_its_own_arrivals_only(tmp_path: Path) -> None:
     summary = summarize(tmp_path)
     found = summary.arms["continuum"].comparison
     assert found is not None
-    assert found.ratio.mean == pytest.approx(70 / 35)
-    assert found.ratio.bounds is None
-    assert found.ratio_within is not None
-    assert found.ratio_within.bounds is not None
-    low, high = found.ratio_within.bounds
-    assert low < 2 < high
-    assert "within this one arrival sequence only; one seed is no proof" in verdict(summary)
+    assert found.jct_ratio.mean == pytest.approx(35 / 70)
+    assert found.jct_ratio.bounds is None
+    assert found.jct_ratio_within is not None
+    assert found.jct_ratio_within.bounds is not None
+    low, high = found.jct_ratio_within.bounds
+    assert low < 0.5 < high
+    assert "within this one arrival sequence only. One seed proves nothing" in verdict(summary)
 
 
 def test_a_better_policy_is_not_passed_over(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_better_policy_is_not_passed_over(tmp_path: Path) -> None:
             jcts = [factor * (t + extra) for t in (10.0, 20.0, 40.0)]
             write_one_turn_programs(tmp_path / f"{policy}-seed{seed}", policy, seed, jcts)
     said = verdict(summarize(tmp_path))
-    assert said.startswith("static-ttl was the fastest: it finished programs 2.50x faster than vllm")
+    assert said.startswith("static-ttl was the fastest: its programs took 0.40 times as long as under vllm")
     assert said.endswith(
-        "Its programs were 1.25x as fast as under the next best, continuum (1.25 to 1.25). "
+        "Its programs took 0.80 times as long as under the next best, continuum (0.80 to 0.80). "
         "No program finished later than under vllm."
     )
 
@@ -121,7 +121,7 @@ def test_the_winner_s_cost_is_named(tmp_path: Path) -> None:
         write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 20.0, 40.0 + extra])
         write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0, 10.0, 20.0 + extra])
     said = verdict(summarize(tmp_path))
-    assert said.endswith("33% of the programs finished later than under vllm, the worst-hit after 2.00x the time.")
+    assert said.endswith("33% of the programs finished later than under vllm, the worst-hit after 2.00 times the time.")
     assert summarize(tmp_path).to_json()["policies"]["continuum"]["worst_slowdown_to_vllm"] == pytest.approx(2.0)
 
 
@@ -130,7 +130,11 @@ def test_the_winner_s_cost_is_named(tmp_path: Path) -> None:
     [
         ([10.0, 20.0, 40.0005], "No program finished later than under vllm."),
         ([10.0, 20.0, 20.0], "No program finished later than under vllm."),
-        ([10.0, 10.0, 44.0], "33% of the programs finished later than under vllm, the worst-hit after 1.10x the time."),
+        (
+            [10.0, 10.0, 44.0],
+            "33% of the programs finished later than under vllm, the worst-hit after 1.10 times the time.",
+        ),
+        ([10.0, 10.0, 40.2], "33% of the programs finished later than under vllm, none by more than 1%."),
     ],
 )
 def test_a_program_that_finished_at_the_same_time_did_not_finish_later(
@@ -146,9 +150,8 @@ def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -
         write_one_turn_programs(tmp_path / policy, policy, 0, [factor * 10.0, factor * 20.0])
     runs = load_runs(tmp_path)
     assert summarize(tmp_path).baseline == "stock"
-    assert summarize_runs(None, runs, "static-ttl").to_json()["policies"]["stock"]["ratio_to_vllm"] == pytest.approx(
-        0.4
-    )
+    against = summarize_runs(None, runs, "static-ttl").to_json()["policies"]
+    assert against["stock"]["jct_mean_ratio"] == pytest.approx(2.5)
     assert summarize_runs(None, [run for run in runs if run.manifest.policy != "stock"]).baseline == "continuum"
     with pytest.raises(AnalysisError, match="--baseline vllm: no run of it; there are stock, continuum, static-ttl"):
         summarize_runs(None, runs, "vllm")
@@ -159,7 +162,7 @@ def test_a_slower_policy_is_called_slower(tmp_path: Path) -> None:
         write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0 + extra, 30.0])
         write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0 + 2 * extra, 60.0])
     assert verdict(summarize(tmp_path)).startswith(
-        "continuum finished programs 2.00x slower than vllm (95% interval 2.00"
+        "continuum was slower than vllm: its programs took 2.00 times as long as under vllm (95% interval 2.00"
     )
 
 
@@ -170,22 +173,50 @@ def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
     summary = summarize(tmp_path)
     arm = summary.arms["continuum"]
     assert arm.mean("jct_mean_s") == 10.0
-    assert arm.ratio is not None
-    assert arm.ratio.mean == 1.0  # not 40 / 10
+    assert arm.jct_ratio is None
+    assert arm.comparison is not None
+    assert (arm.comparison.jct_ratio.mean, arm.comparison.jct_means_s) == (1.0, (10.0, 10.0))  # not 10 / 40
     assert arm.unfinished == ("p2",)
     assert summary.warnings == (
         "continuum, seed 0: 1 of 3 programs did not finish; its times leave them out, the ratio uses programs that "
         "finished under both policies",
     )
+    assert verdict(summary).startswith("Programs that finished: vllm 3 of 3, continuum 2 of 3. Fewer finished under")
 
 
-def test_a_missing_seed_is_said(tmp_path: Path) -> None:
+def test_a_resumed_run_says_so(tmp_path: Path) -> None:
+    write_one_turn_programs(
+        tmp_path / "a", "stock", 0, [10.0], notes=("another note", "resumed 2026-01-01: 3 of 9 ...")
+    )
+    assert summarize(tmp_path).warnings == ("stock, seed 0: resumed 2026-01-01: 3 of 9 ...",)
+
+
+def test_who_finished_fewer_programs_is_not_the_fastest(tmp_path: Path) -> None:
+    for seed, extra in enumerate((0.0, 1.0, 2.0)):
+        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [20.0 + extra, 30.0])
+        write_one_turn_programs(tmp_path / f"s{seed}", "static-ttl", seed, [18.0 + extra, 27.0])
+        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [5.0 + extra, None])  # type: ignore[list-item]
+    summary = summarize(tmp_path)
+    assert summary.ranked == ["static-ttl", "vllm"]
+    said = verdict(summary)
+    assert said.startswith(
+        "Programs that finished: vllm 6 of 6, continuum 3 of 6, static-ttl 6 of 6. Fewer finished under"
+    )
+    assert "under continuum: not ranked. static-ttl was the fastest: its programs took 0.90 times" in said
+    assert "mean JCT 23 s against 26 s" in said
+    rows = {row[0]: row[1:] for row in summary_rows(summary, columns([summary]))}
+    assert (rows["continuum"][0], rows["continuum"][-1]) == ("50%", "-")
+
+
+def test_every_policy_of_a_table_has_the_same_seeds(tmp_path: Path) -> None:
     for seed in (0, 1):
-        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 12.0])
+        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 12.0 + 10 * seed])
     write_one_turn_programs(tmp_path / "c0", "continuum", 0, [5.0, 6.0])
     summary = summarize(tmp_path)
-    assert summary.warnings == ("continuum: no finished run of seed 1",)
-    assert summary.to_json()["policies"]["continuum"]["paired_seeds"] == [0]
+    assert summary.warnings == ("seed 1 is left out: no finished run of continuum",)
+    assert (summary.seeds, summary.arms["vllm"].seeds, summary.arms["vllm"].mean("jct_mean_s")) == ((0,), (0,), 11.0)
+    write_one_turn_programs(tmp_path / "s", "static-ttl", 7, [1.0, 1.0])
+    assert summarize(tmp_path).warnings[0].startswith("the policies have no seed in common")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +249,7 @@ def test_other_instants_are_refused_and_other_clocks_are_not(tmp_path: Path) -> 
     late = [TurnRecord("p0", 0, 500.0, 500.0, is_last=True), TurnRecord("p1", 0, 501.0, 501.0, is_last=True)]
     (other / TURNS).unlink()
     write_rows(other / TURNS, late)
-    assert summarize(tmp_path).arms["continuum"].ratio == Interval(1.0)
+    assert summarize(tmp_path).arms["continuum"].jct_ratio == Interval(1.0)
     (other / TURNS).unlink()
     write_rows(other / TURNS, [late[0], replace(late[1], due_s=503.0)])
     with pytest.raises(AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
-def arm(name: str, ratio: Interval | None) -> ArmSummary:
+def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0) -> ArmSummary:
     found = None
     if ratio is not None:
-        found = Comparison((0, 1, 2), ratio, Interval(1.0), None, None, None, Interval(0.5), 0.5, 1.0, (9, 9))
-    return ArmSummary(name, None, (0, 1, 2), {}, found)
+        found = Comparison(
+            (0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), None, None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9)
+        )
+    return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s)}, found)
 
 
 def sweep_of(*points: dict[str, Interval]) -> Sweep:
@@ -29,12 +32,13 @@ def sweep_of(*points: dict[str, Interval]) -> Sweep:
 
 def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
     sweep = sweep_of(
-        {"a": Interval(1.0, 0.999, 1.001), "b": Interval(1.1, 0.9, 1.3)},
-        {"a": Interval(2.0, 1.5, 2.5), "b": Interval(1.1, 1.05, 1.2)},
-        {"a": Interval(4.0, 3.0, 5.0), "b": Interval(0.5, 0.4, 0.6)},
+        {"a": Interval(1.0, 0.999, 1.001), "b": Interval(0.9, 0.7, 1.1)},
+        {"a": Interval(0.5, 0.4, 0.6), "b": Interval(0.9, 0.8, 0.95)},
+        {"a": Interval(0.25, 0.2, 0.3), "b": Interval(2.0, 1.6, 2.4)},
     )
     first, then = sweep_verdict(sweep)
-    assert first == ("a was the fastest on average: 2.00x vllm's speed over 3 points (geometric mean, 1.00x to 4.00x).")
+    facts = "mean JCT 0.50 times vllm's over 3 points (geometric mean, 0.25 to 1.00 by point)"
+    assert first == f"a was the fastest on average: {facts}."
     assert "faster at 2, slower at 0 and not told apart at 1 of them" in then
     assert "gained most at jps 0.3, least at jps 0.1" in then
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
@@ -43,11 +47,30 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ([{"a": Interval(0.8, 0.7, 0.9)}], "No policy was faster than vllm on average; the best, a, had 0.80x"),
-        ([{"a": Interval(1.5)}], "No point has several seeds, so that nothing is proved"),
+        ([{"a": Interval(1.2, 1.1, 1.3)}], "No policy was faster than vllm on average; the best was a: mean JCT 1.20"),
+        (
+            [{"a": Interval(0.9, 0.7, 1.1)}],
+            "No policy can be told apart from vllm; the best on average was a: mean JCT 0.90",
+        ),
+        ([{"a": Interval(0.7)}], "No point has enough seeds for an interval, so that nothing is proved"),
         ([{}], "No comparison: no point has two policies"),
-        ([{"a": Interval(9.0), "b": Interval(2.0)}, {"b": Interval(2.0)}], "b was the fastest on average: 2.00x"),
+        (
+            [{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}],
+            "b was the fastest on average: mean JCT 0.50",
+        ),
     ],
 )
 def test_what_is_not_shown_is_not_claimed(points: list[dict[str, Interval]], said: str) -> None:
     assert said in " ".join(sweep_verdict(sweep_of(*points)))
+
+
+def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None:
+    sweep = sweep_of({"a": Interval(0.9), "b": Interval(0.5)}, {"a": Interval(0.9), "b": Interval(0.5)})
+    arms = sweep.groups[1].policies
+    arms["a"] = arm("a", Interval(0.9), 2.0)  # type: ignore[index]
+    failing = arms["b"].comparison
+    assert failing is not None
+    arms["b"] = replace(arms["b"], comparison=replace(failing, finished=(4, 9)))  # type: ignore[index]
+    said, then = sweep_verdict(sweep)
+    assert then.endswith("Its TTFT P99 was higher than vllm's at 1 of 2 points.")
+    assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest on average")

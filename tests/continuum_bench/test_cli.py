@@ -53,7 +53,7 @@ def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "experiment"
     done = bench("replay", trace, "--jps", 2, "--kv-blocks", 1200, "--seeds", 2, "--out", out)
     assert done.exit_code == 0, done.stderr
-    assert "ratio to vllm" in done.stdout
+    assert "JCT to vllm" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr
     assert "9 of 10 runs, about " in done.stderr  # and the time left
     assert "10 of 10 runs" in done.stderr
@@ -68,7 +68,7 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
         assert all(row[name] is not None for name in wanted.split())
         assert row["programs_finished"] == 6
         assert "pin_hit_ratio" in row
-        assert "ratio_to_vllm" in row
+        assert "jct_mean_ratio" in row
     manifest = summary["manifest"]
     assert manifest["workload"]["sha256"]
     assert manifest["hardware"]["step_times"]["kind"] == "measured-table"
@@ -101,7 +101,7 @@ def test_reading_a_finished_experiment(experiment: Path) -> None:
     analysis = json.loads(bench("analyze", experiment, "--json").stdout)
     assert len(analysis) == 10
     compared = json.loads(bench("compare", experiment, "--json").stdout)
-    assert compared["policies"]["vllm"]["ratio_to_vllm"] == 1.0
+    assert compared["policies"]["vllm"]["jct_mean_ratio"] == 1.0
     assert bench("report", experiment).exit_code == 0
     assert "jct_mean_s" in bench("analyze", experiment / "vllm-seed0").stdout
 
@@ -114,7 +114,7 @@ def test_scheduler_timestamps_both_ways(experiment: Path, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.stderr
     theirs = json.loads(bench("analyze", tmp_path, "--json").stdout)[str(tmp_path)]
     ours = json.loads(bench("analyze", experiment / "vllm-seed0", "--json").stdout)[str(experiment / "vllm-seed0")]
-    for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio"):
+    for name in ("bubble_mean_s", "requeue_mean_s", "prefix_hit_ratio"):
         assert theirs[name] == pytest.approx(ours[name])
     assert bench("traces", "convert", preview, tmp_path / "native", "--to", "native").exit_code == 0
     assert (tmp_path / "native" / "scheduler_timestamps.jsonl").exists()

@@ -137,7 +137,7 @@ def test_the_three_commands_read_the_same_folders(tmp_path: Path) -> None:
         analyzed = json.loads(bench("analyze", folder, "--json").stdout)
         assert [Path(name).name for name in analyzed] == ["continuum", "vllm"]
         compared = json.loads(bench("compare", folder, "--json").stdout)["policies"]
-        assert compared["continuum"]["ratio_to_vllm"] == 2.0
+        assert compared["continuum"]["jct_mean_ratio"] == 0.5
         assert bench("report", folder).exit_code == 0
         assert (folder / "report.html").exists()
     nothing = bench("analyze", tmp_path / "nothing")

@@ -32,7 +32,7 @@ def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "vllm-seed0: done; 1 of 1 runs" in done.stderr
-    assert "small (recorded), 1 programs" in done.stdout  # the table says what ran
+    assert "small (recorded), 1 program at" in done.stdout  # the table says what ran
     first, second, third = (body["prompt"] for body in server.bodies)
     assert [len(first), len(second), len(third)] == [400, 520, 574]
     assert second[:420] == [*first, *range(1000, 1020)]
@@ -342,4 +342,4 @@ def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) 
             assert replay(trace, server.url, tmp_path / label, *words).exit_code == 0
     done = runner.invoke(app, ["compare", str(tmp_path / "vllm"), str(tmp_path / "other"), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["policies"]["other"]["ratio_to_vllm"] > 0
+    assert json.loads(done.stdout)["policies"]["other"]["jct_mean_ratio"] > 0

@@ -70,7 +70,7 @@ def test_routers_side_by_side(trace: Path, tmp_path: Path) -> None:
     assert min(elsewhere[2:]) > 0.2
     printed = runner.invoke(app, ["compare", *folders]).stdout
     assert all(arm in printed for arm in arms)
-    assert all(heading in printed for heading in ("elsewhere", "busiest", "ratio to vllm@sticky"))
+    assert all(heading in printed for heading in ("elsewhere", "busiest", "JCT to vllm@sticky"))
 
 
 def test_a_replica_that_dies(trace: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,22 @@ def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: 
     finally:
         theirs.close()
     assert done.exit_code == 2
-    assert done.stderr == f"error: {tmp_path}/scheduler_timestamps.jsonl: another server writes this record\n"
+    locked = f"{tmp_path}/scheduler_timestamps.jsonl: another server writes this file"
+    assert done.stderr == f"error: {locked}; stop it or choose another\n"
+
+
+def test_statistics_that_another_server_writes_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_file, "PATIENCE_S", 0.0)
+    lock = record_file.lock_replaced(tmp_path / "tools.json")
+    try:
+        done = runner.invoke(app, ["serve", "--port", "0", "--statistics", str(tmp_path / "tools.json")])
+    finally:
+        os.close(lock)
+    assert done.exit_code == 2
+    assert (
+        done.stderr
+        == f"error: {tmp_path}/tools.json.lock: another server writes this file; stop it or choose another\n"
+    )
 
 
 def test_folders_are_made(tmp_path: Path) -> None:
@@ -210,7 +226,9 @@ def test_the_longest_request_fits_the_kv_blocks(config: ServerConfig, longest: i
     assert ("--max-model-len" in command) == (longest is not None)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{nonsense", "not JSON: "), ("{}", "not a file of tool statistics: ")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{nonsense", "not JSON: "), ("{}", "not continuum-tool-statistics version 1: ")]
+)
 def test_a_file_that_is_no_statistics_is_not_replaced(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(text)
     said = refusal("--statistics", str(tmp_path / "mine.json"))

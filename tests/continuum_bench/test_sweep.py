@@ -177,7 +177,7 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
         assert row["programs_finished"] == 6
     summary = json.loads((swept / "summary.json").read_text())
     assert [group["axes"]["jps"] for group in summary["groups"]] == [0.5, 2.0]
-    assert summary["groups"][1]["policies"]["continuum"]["ratio_to_vllm"] > 0
+    assert summary["groups"][1]["policies"]["continuum"]["jct_mean_ratio"] > 0
     page = (swept / "report.html").read_text()
     assert "<svg class='plot'" in page
     assert "small (recorded), 6 programs at 0.5, 2/s, llama-3.1-8b on 1 x h100-80gb" in page
@@ -352,7 +352,7 @@ def test_goodput_is_paired_by_seed() -> None:
     assert vllm.jps.mean == pytest.approx(1.05)
     assert continuum.to_vllm is not None
     assert continuum.to_vllm.mean == pytest.approx(3.0)
-    assert continuum.to_vllm.low == pytest.approx(3.0)
+    assert continuum.to_vllm_by_seed == pytest.approx((3.0, 3.0))
     assert (static.jps, static.to_vllm) == (None, None)
 
 

@@ -14,7 +14,7 @@ from continuum_server.vllm_plugin import middleware as middleware_module
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
+from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY
 from continuum_traces.schema import SchedulerEvent
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
@@ -152,8 +152,8 @@ def ask(
 
 
 def received(answer: bytes) -> Any:
-    """The body that reached vLLM."""
-    return json.loads(answer.rpartition(b"|")[0])
+    """The members of the body that reached vLLM and are not null."""
+    return {name: value for name, value in json.loads(answer.rpartition(b"|")[0]).items() if value is not None}
 
 
 def digest(token: str) -> str:
@@ -162,18 +162,18 @@ def digest(token: str) -> str:
 
 def test_a_tagged_request_reaches_vllm_clean_and_with_its_length() -> None:
     core = EngineCore()
-    body = json.dumps({"job_id": "j", "vllm_xargs": {"odd": None}}).encode()
+    body = json.dumps({"job_id": "j", "vllm_xargs": {"kv_ttl_s": "x"}}).encode()
     status, answer = ask("POST", "/v1/chat/completions", body, {"Content-Length": str(len(body))}, core)
     received, _, length = answer.partition(b"|")
     assert status == 200
     assert json.loads(received) == {"job_id": "j", "vllm_xargs": {"program_id": "j"}}
     assert int(length) == len(received)
-    assert core.calls == [("reject", '{"count": 1, "names": ["odd"]}')]
+    assert core.calls == [("reject", '{"count": 1, "names": ["kv_ttl_s"]}')]
 
 
 def test_nothing_is_done_for_a_request_that_vllm_refuses() -> None:
     core = EngineCore()
-    body = b'{"job_id": 1.5, "vllm_xargs": {"odd": null}}'
+    body = b'{"job_id": 1.5, "vllm_xargs": {"kv_ttl_s": null}}'
     for headers in ({}, {"Authorization": "Bearer c"}, {"Authorization": "a"}):
         status, answer = ask("POST", "/v1/chat/completions", body, headers, core, ["a", "b"])
         assert (status, answer) == (200, body + b"|")  # the very bytes; vLLM's own part is behind this middleware
@@ -182,7 +182,7 @@ def test_nothing_is_done_for_a_request_that_vllm_refuses() -> None:
 
 def test_an_unguarded_route_takes_no_tags_from_a_stranger() -> None:
     core = EngineCore()
-    body = json.dumps({"session_id": "s", "vllm_xargs": {"program_id": "p", "odd": None, "other": 1}}).encode()
+    body = json.dumps({"session_id": "s", "vllm_xargs": {"program_id": "p", "kv_ttl_s": None, "other": 1}}).encode()
     answer = ask("POST", "/invocations", body, {"X-Session-ID": "p"}, core, ["a"])[1]
     assert received(answer) == {"vllm_xargs": {"other": 1}}
     assert answer.endswith(b"|" + str(len(answer.rpartition(b"|")[0])).encode())  # the session header is gone
@@ -230,22 +230,28 @@ def test_a_route_with_no_place_for_a_namespace_has_no_programs() -> None:
     assert ask("POST", "/cohere/v2/chat", b"{}", headers, api_key=["a"])[1] == b"{}|p"
 
 
-def test_what_is_told_of_malformed_tags_stays_small() -> None:
+def test_what_is_told_of_malformed_tags_are_names_of_tags() -> None:
     core = EngineCore()
-    xargs = {"\ud800" + "k" * 4_000_000: None, **{f"name{number}\n": None for number in range(200)}}
-    ask("POST", "/v1/chat/completions", json.dumps({"vllm_xargs": xargs}).encode(), core=core)
+    xargs = {"\ud800" + "k" * 40_000: None, **{f"name{number}\n": None for number in range(200)}, "kv_ttl_s": None}
+    body = {"vllm_xargs": xargs, **{name: [] for name in BODY_FIELDS}}
+    ask("POST", "/v1/chat/completions", json.dumps(body).encode(), core=core)
     [(operation, argument)] = core.calls
-    assert operation == "reject"
-    assert len(argument) < 10_000
     told = json.loads(argument)
-    assert told["count"] == 201
-    assert len(told["names"]) == 16
+    assert (operation, told["count"], set(told["names"])) == ("reject", 7, {*BODY_FIELDS, "kv_ttl_s"})
+
+
+@pytest.mark.parametrize("text", ['{"vllm_xargs": {"program_id": VALUE}}', '{"other": VALUE, "job_id": "j"}'])
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["deep", "huge"])
+def test_a_body_that_cannot_be_read_is_refused(text: str, value: str) -> None:
+    status, answer = ask("POST", "/v1/chat/completions", text.replace("VALUE", value).encode())
+    assert status == 400
+    assert "the body" in json.loads(answer)["error"]["message"]
 
 
 @pytest.mark.parametrize("core", [EngineCore(RuntimeError("engine is dead")), StoppedEngine()])
 def test_a_malformed_tag_does_not_need_the_engine(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware_module, "METRICS_LIMIT_S", 0.01)
-    body = b'{"vllm_xargs": {"odd": null}}'
+    body = b'{"vllm_xargs": {"kv_ttl_s": null}}'
     assert received(ask("POST", "/v1/chat/completions", body, core=core)[1]) == {}
 
 

@@ -72,6 +72,18 @@ def test_malformed_tags_are_counted_and_few_are_named(online: Online, scheduler:
     assert json.loads(online.call("state", ""))["tags_rejected"] == 200_000
 
 
+def test_the_state_shows_a_key_its_own_tools() -> None:
+    scheduler = build([], "continuum", {}, scheduler_type=ProgramScheduler)[0]
+    made, one, two = Online(scheduler, Settings("continuum")), "1" * 16, "2" * 16
+    for key, tool in ((one, "mine"), (two, "theirs"), (two, "more")):
+        scheduler.table.policy.tools.add(tool, 1.0, key=key)
+    state = made.call("state", json.dumps({"namespace": one}))
+    made.close()
+    assert json.loads(state)["tools"] == {"mine": 1}
+    assert two not in state
+    assert "theirs" not in state
+
+
 def test_an_event_of_another_version_is_counted() -> None:
     metrics = Metrics()
     for kind, facts in (("finish", {"status": "new"}), ("unpin", {"reason": "new"}), ("new", {})):

@@ -163,7 +163,7 @@ def test_a_preview_folder_that_cannot_be_made_costs_only_that_file(
 
 def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:
     recorder = EventRecorder(tmp_path)
-    with pytest.raises(RunDirError, match="another server writes this record"):
+    with pytest.raises(RunDirError, match="another server writes this file"):
         EventRecorder(tmp_path)
     recorder.write(event(0))
     recorder.close()

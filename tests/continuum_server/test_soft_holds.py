@@ -1,7 +1,7 @@
-"""Soft holds (``kv_ttl_s``) on vLLM's scheduler: KV that a client asks to keep, as long as nobody else wants the memory.
+"""Soft holds (``kv_ttl_s``) on vLLM's scheduler: KV that a client asks to keep, if nobody else wants the memory.
 
-Programs have two turns of 320 and 336 tokens with a tool of 50 s between them: 20 blocks are held. One-off requests fill
-and leave the rest of the pool several times in between, so that stock vLLM has evicted the KV when the program returns.
+Programs have two turns with a tool of 50 s between them; 20 blocks are held. One-off requests fill and leave the rest
+of the pool several times in between, so that stock vLLM has evicted the KV when the program returns.
 """
 
 from __future__ import annotations

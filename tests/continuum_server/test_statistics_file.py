@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from continuum_server import record_file
+from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.rules.continuum import Continuum
+from continuum_server.policy.tool_statistics import SCHEMA, VERSION
 from continuum_server.vllm_plugin import statistics_files
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
+from continuum_traces.run_dir import RunDirError
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-4, 0.0), 10_000)
 
@@ -119,9 +123,61 @@ def test_nothing_is_raised(tmp_path: Path, trouble: str, caplog: pytest.LogCaptu
     assert "statistics not saved" in caplog.text
 
 
-@pytest.mark.parametrize("found", ["{", "[]", "{}", '{"schema": "continuum-tool-statistics", "version": 1}', "\0"])
-def test_a_file_of_another_form_is_left_alone(tmp_path: Path, found: str, caplog: pytest.LogCaptureFixture) -> None:
+BAD_TIMES = '{"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": [1e300]}}'
+
+
+@pytest.mark.parametrize("found", ["{", "[]", "{}", '{"schema": "x", "version": 1}', BAD_TIMES, "\0"])
+def test_a_file_that_cannot_be_read_is_left_as_it_is(
+    tmp_path: Path, found: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "statistics.json"
     path.write_text(found)
-    StatisticsFile(path, Counted(MACHINE), Ticks()).load()
+    lived(path, Counted(MACHINE))
     assert "statistics not loaded" in caplog.text
+    assert path.read_text() == found
+
+
+class Notes(Policy):
+    """Somebody's policy, with a section of its own."""
+
+    name = "notes"
+
+    def export_statistics(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "version": VERSION, "notes": [1, 2]}
+
+
+def lived(path: Path, made: Policy) -> Policy:
+    """A server's life, with five calls of a tool."""
+    file = StatisticsFile(path, made, Ticks())
+    file.load()
+    if isinstance(made, Continuum):
+        for _ in range(5):
+            made.tools.add("ls", 3.0)
+    file.close()
+    return made
+
+
+def test_what_another_policy_learned_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "statistics.json"
+    tools = lived(path, Counted(MACHINE)).export_statistics()["tools"]
+    lived(path, Notes(MACHINE))
+    lived(path, Policy(MACHINE))
+    assert (saved(path)["tools"], saved(path)["notes"]) == (tools, [1, 2])
+    assert lived(path, Counted(MACHINE)).state()["tools"] == {"ls": 10}
+    assert saved(path)["notes"] == [1, 2]
+
+
+def test_two_servers_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "statistics.json"
+    first = StatisticsFile(path, Counted(MACHINE), Ticks())
+    first.load()
+    lived(path, Counted(MACHINE))
+    assert "another server writes this file" in caplog.text
+    assert not path.exists()
+    with pytest.raises(RunDirError, match="another server"):
+        record_file.lock_replaced(path)
+    first.close()
+    first.close()
+    assert saved(path)["all"]["count"] == 0
+    lived(path, Counted(MACHINE))
+    assert saved(path)["all"]["count"] == 5

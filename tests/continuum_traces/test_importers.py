@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,7 @@ def test_a_numeric_tool_without_a_name_is_unknown(tmp_path: Path) -> None:
         ("openhands", {"instance_id": "a"}, "1: history: missing"),
         ("weka", {"requests": [{"in": "x", "out": 1}]}, "1: in: expected"),
         ("mooncake", {"input_length": 5}, "1: output_length: missing"),
+        ("mooncake", {"input_length": 5, "output_length": 5, "hash_ids": ["a"]}, "1: hash_ids: expected a list"),
         ("agentic-mooncake", {"session_id": "s", "input_length": 5, "output_length": 5}, "1: request_id: missing"),
         ("mlperf-agentic", {"conversation_id": "c"}, "1: role: missing"),
         ("mini-swe-agent", {"info": {}}, "messages: missing"),
@@ -305,18 +307,73 @@ def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
         list(read_any(tmp_path / "absent", form))
 
 
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(TraceError, match="the file is empty"):
+        list(read_any(tmp_path / "empty.jsonl"))
+
+
 # -------------------------------------------------------------------------------------------- exporters
 
 
 @pytest.mark.parametrize("form", ["mooncake", "agentic-mooncake"])
-def test_export_and_import_keep_lengths_and_gaps(tmp_path: Path, form: str) -> None:
+def test_a_round_trip_keeps_lengths_gaps_and_shared_blocks(tmp_path: Path, form: str) -> None:
     programs = synthesize(load_profile("swebench"), 8, 1)
+    rewritten = (Turn(3000, 100), Turn(900, 50), Turn(400, 20, kept_tokens=1200), Turn(600, 10))
+    programs.append(Program("rewritten", rewritten, shared_prefix_id="other", shared_prefix_tokens=2000))
+    programs.append(replace(programs[-1], program_id="again"))
     export(tmp_path / "x.jsonl", programs, form)
     back = list(read_any(tmp_path / "x.jsonl"))
     assert [p.program_id for p in back] == [p.program_id for p in programs]
     for ours, theirs in zip(programs, back, strict=True):
         assert theirs.prompt_tokens() == ours.prompt_tokens()
         assert [t.gap_s for t in theirs.turns] == pytest.approx([t.gap_s for t in ours.turns], abs=1e-5)
+    assert [turn.kept_tokens for turn in back[-1].turns] == [None, None, 1024, None]
+    export(tmp_path / "y.jsonl", back, form)
+    ids = [[json.loads(line)["hash_ids"] for line in (tmp_path / name).open()] for name in ("x.jsonl", "y.jsonl")]
+    assert ids[0] == ids[1]
+
+
+def moon(length: int, ids: list[int], **more: Any) -> dict[str, Any]:
+    return {"input_length": length, "output_length": 5, "hash_ids": ids, **more}
+
+
+def test_equal_block_ids_are_a_shared_prefix(tmp_path: Path) -> None:
+    one = [moon(8192, [*range(15), 1000 + n]) for n in range(3)]
+    other = [moon(1100, [500, 501, 600 + n]) for n in range(2)]
+    programs = list(read_any(lines(tmp_path / "m.jsonl", *one, *other, moon(100, [900]))))
+    assert [p.shared_prefix_tokens for p in programs] == [7680] * 3 + [1024] * 2 + [0]
+    assert len({p.shared_prefix_id for p in programs}) == 3
+    assert {p.source for p in programs} == {"mooncake"}
+
+
+def test_prefixes_that_branch_twice_say_what_is_lost(tmp_path: Path) -> None:
+    """Two groups of three share six blocks each, and all six share one: one level is kept, 24 of 25 blocks."""
+    rows = [
+        moon(4096, [0, *(10 * g + n for n in range(1, 5)), 90 + g, 100 + 10 * g + k]) for g in (1, 2) for k in range(3)
+    ]
+    programs = list(read_any(lines(tmp_path / "m.jsonl", *rows)))
+    assert len({p.shared_prefix_id for p in programs}) == 2
+    assert {p.source for p in programs} == {"mooncake, 96% of shared blocks kept"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "prompts", "source"),
+    [
+        ([{}, {}, {}], [300, 455, 610], "each row added to its session"),
+        ([{"context_mode": "deltas_without_responses"}] * 3, [300, 455, 610], "each row added to its session"),
+        ([{"context_mode": "message_array_with_responses"}] * 3, [300, 150, 150], "each row a whole prompt"),
+        ([{"hash_ids": [7]}, {"hash_ids": [7]}, {}], [300, 150, 150], "each row a whole prompt"),
+        ([{"hash_ids": [7]}, {"hash_ids": [8]}, {}], [300, 455, 610], "each row added to its session"),
+    ],
+)
+def test_rows_of_a_session_are_read_as_the_format_says(
+    tmp_path: Path, rows: list[dict[str, Any]], prompts: list[int], source: str
+) -> None:
+    lengths = [{"session_id": "s", "input_length": tokens, "output_length": 5} for tokens in (300, 150, 150)]
+    session = [length | row for length, row in zip(lengths, rows, strict=True)]
+    (program,) = read_any(lines(tmp_path / "m.jsonl", *session))
+    assert (program.prompt_tokens(), program.source) == (prompts, f"mooncake, {source}")
 
 
 def test_hashes_show_exactly_the_shared_prefix() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.conversation import open_turn
+from continuum_traces.importers.serving import WHOLE
 from continuum_traces.jsonl import TraceError, replacing
 from continuum_traces.names import which
 from continuum_traces.schema import Program, Turn
@@ -103,13 +104,13 @@ def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK
 
 
 def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """One row per request, with a session id. A first turn has a timestamp (ms), a later turn the ``delay`` (ms) since
-    the turn before it finished."""
+    """One row per request, with its whole prompt and a session id. A first turn has a timestamp (ms), a later turn the
+    ``delay`` (ms) since the turn before it finished."""
     ids: PrefixIds = {}
     for program in programs:
         after = {"timestamp": _arrival_ms(program)}
         for turn, row in _request_rows(program, ids, block_tokens):
-            yield {**row, **after}
+            yield {**row, "context_mode": WHOLE, **after}
             after = {"delay": round(turn.gap_s * 1e3, 3)}
 
 

@@ -1,4 +1,4 @@
-"""Suggestions for a misspelled name, for error messages. Standard library only."""
+"""Words for messages: suggestions for a misspelled name, and counts. Standard library only."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def near(name: object, known: Iterable[str], most: int = 1) -> str:
         known_by_plain.setdefault(_plain(known_name), known_name)
     similar = get_close_matches(_plain(str(name)), known_by_plain, n=most, cutoff=0.6)
     return f"did you mean {' or '.join(known_by_plain[plain] for plain in similar)}? " if similar else ""
+
+
+def counted(number: int, thing: str) -> str:
+    """Return ``1 run`` or ``3 runs``."""
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _plain(name: str) -> str:

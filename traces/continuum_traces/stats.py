@@ -38,6 +38,8 @@ class TraceStats:
     programs: int
     turns_total: int
     synthetic: bool
+    sources: tuple[str, ...]
+    """Where the programs come from, and how they were read."""
     turns: MeanStd
     gap_ms: MeanStd
     """Time between two turns: tools and overhead."""
@@ -93,6 +95,7 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
         programs=len(kept),
         turns_total=sum(len(p.turns) for p in kept),
         synthetic=any(p.synthetic for p in kept),
+        sources=tuple(dict.fromkeys(p.source for p in kept)),
         turns=_mean_std([len(p.turns) for p in kept]),
         gap_ms=_mean_std(gaps),
         tokens_context=_mean_std([p.final_context_tokens for p in kept]),

@@ -16,6 +16,8 @@ from continuum_traces.schema import MAX_PROGRAM_ID_CHARS, MAX_TURN_ID_CHARS, Tag
 Scalar = str | int | float
 
 MAX_TOOL_CHARS = 128
+MAX_CHARS = 4096
+"""Longest text that is read as the value of a tag."""
 MAX_HINT_S = 86_400.0
 
 PROGRAM_ID_ALIASES = ("program_id", "job_id", "session_id")
@@ -88,7 +90,8 @@ def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> 
     rejected: list[str] = []
     for name, read in _READERS.items():
         if name in xargs:
-            values[name] = read(xargs[name])
+            raw = xargs[name]
+            values[name] = None if isinstance(raw, str) and len(raw) > MAX_CHARS else read(raw)
             if values[name] is None:
                 rejected.append(name)
     candidates = [(name, xargs[name]) for name in PROGRAM_ID_ALIASES if name in xargs]

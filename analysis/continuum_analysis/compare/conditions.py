@@ -125,7 +125,7 @@ class Condition:
                 raise self._error(term, _no_value(term.id, pair))
             if interval.bounds is None and not self._only_estimates:
                 raise self._error(
-                    term, f"no interval for {pair.name} (one seed): give runs of --seeds 3 or more, or --point-estimate"
+                    term, f"no interval for {pair.name}: give runs of --seeds 3 or more, or --point-estimate"
                 )
             return Interval(interval.mean) if self._only_estimates else interval
         return self._reduced(term, pair)
@@ -181,7 +181,12 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
     """Return this arm's metric / the baseline's. The ratio of mean JCTs uses the programs that finished under both."""
     if _metric(name, pair.runs) == JCT_MEAN:
         comparison = compare_to(pair.base, pair.runs)
-        return None if comparison is None else comparison.ratio.inverse()
+        if comparison is not None and comparison.finished[0] < comparison.finished[1]:
+            finished = "{} programs, the other side {}".format(*comparison.finished)
+            raise AnalysisError(
+                f"--fail-if {name}{RATIO}: {pair.name} finished {finished}: no ratio of their times is fair"
+            )
+        return None if comparison is None else comparison.jct_ratio
     ours, theirs = _by_seed(name, pair.runs), _by_seed(name, pair.base)
     seeds = [seed for seed in ours if seed in theirs]
     over, under = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]

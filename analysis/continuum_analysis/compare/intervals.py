@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 4000
 SAME_INSTANT_S = 1e-3
 ENOUGH_SEEDS = 3
-"""With fewer seeds, tables show the value of each seed instead of a 95% interval, which would be very wide."""
+"""With fewer seeds there is no 95% interval, which would be very wide; sweeps' tables show the value of each seed."""
 NO_VALUE = "-"
 
 
@@ -37,20 +37,15 @@ class Interval:
             return self
         return Interval(self.mean, max(least, self.low), min(most, self.high))
 
-    def inverse(self) -> Interval:
-        """The same comparison the other way round: 1 / the estimate, with the reciprocal bounds."""
-        low, high = self.bounds or (None, None)
-        return Interval(1 / self.mean, 1 / high if high else None, 1 / low if low else None)
-
     def text(self, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
         """Write ``1.5 (1.2 to 1.8)``, or only the estimate if there is no interval or it has no width.
 
         Args:
             form: the function that writes a number, such as ``"{:.1f}".format``.
-            seeds: the value of each seed; the values of two seeds replace the interval, ``1.5 [1.4, 1.6]``.
+            seeds: the value of each seed; the values of two seeds replace the interval, ``1.5 (seeds 1.4, 1.6)``.
         """
         if len(seeds) in range(2, ENOUGH_SEEDS):
-            return f"{form(self.mean)} [{', '.join(map(form, seeds))}]"
+            return f"{form(self.mean)} (seeds {', '.join(map(form, seeds))})"
         if self.bounds is None or self.bounds[1] - self.bounds[0] < 1e-12:
             return form(self.mean)
         return f"{form(self.mean)} ({self.bounds_text(form)})"
@@ -75,14 +70,14 @@ class Comparison:
     """A policy compared with the baseline, over the seeds that both ran."""
 
     seeds: tuple[int, ...]
-    ratio: Interval
-    """The baseline's mean JCT / this policy's, over seeds."""
+    jct_ratio: Interval
+    """This policy's mean JCT / the baseline's, over seeds; below 1, this policy is faster."""
+    jct_means_s: tuple[float, float]
+    """This policy's mean JCT and the baseline's, of the programs that finished under both."""
     difference_s: Interval
     """The baseline's mean JCT - this policy's."""
-    ratio_within: Interval | None
+    jct_ratio_within: Interval | None
     """With one seed: the ratio with an interval from resampled programs, valid for this arrival sequence only."""
-    ratio_resampled: Interval | None
-    """With several seeds: the ratio with an interval from resampled seeds."""
     effect: float | None
     """Hedges' g_z over seeds; positive if this policy is faster."""
     sooner: Interval
@@ -93,13 +88,15 @@ class Comparison:
     """The largest ratio of one program's JCT under this policy to its JCT under the baseline."""
     programs: tuple[int, int]
     """Programs that finished under both policies, and all that arrived, summed over the seeds."""
+    finished: tuple[int, int]
+    """Programs that finished under this policy, and under the baseline, summed over the seeds."""
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Compute the mean of one value per seed, with an interval by Student's t."""
+    """Compute the mean of one value per seed, with an interval by Student's t if there are ``ENOUGH_SEEDS``."""
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
-    if len(array) < 2:
+    if len(array) < ENOUGH_SEEDS:
         return Interval(mean)
     half = _t(len(array)) * float(array.std(ddof=1)) / len(array) ** 0.5
     return Interval(mean, mean - half, mean + half)
@@ -114,7 +111,7 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     a, b = float(top.mean()), float(bottom.mean())
-    if len(top) < 2:
+    if len(top) < ENOUGH_SEEDS:
         return Interval(a / b)
     deviation = float((top / a - bottom / b).std(ddof=1)) / len(top) ** 0.5
     factor = float(np.exp(_t(len(top)) * deviation))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, read_manifest, runs_below
+from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, TURNS, read_manifest, runs_below
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.metrics import RunMetrics, analyze_run
@@ -173,6 +173,12 @@ def check_comparable(runs: Sequence[Run]) -> None:
 def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
     """Check that two runs have the same workload and machine; ``leave_out`` names workload keys that may differ."""
     where = f"{first.path} and {run.path} cannot be compared"
+    clocks = [each.metrics.facts.clock for each in (first, run)]
+    if clocks[0] != clocks[1]:
+        raise AnalysisError(
+            f"{where}: the times of one are the {clocks[0]}'s, of the other the {clocks[1]}'s; only runs that all have "
+            f"their {TURNS} count retries and lateness alike"
+        )
     ours_work, theirs_work = (
         {key: value for key, value in each.manifest.workload.items() if key not in leave_out} for each in (first, run)
     )

@@ -40,6 +40,8 @@ from continuum_analysis.metrics import METRICS, Value, is_share
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
+RESUMED = "resumed "
+"""The beginning of the note in the manifest of a live run that was resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,11 @@ class ArmSummary:
         return None if value is None else value.mean
 
     @property
-    def ratio(self) -> Interval | None:
-        """The baseline's mean JCT / this arm's mean JCT."""
-        return None if self.comparison is None else self.comparison.ratio
+    def jct_ratio(self) -> Interval | None:
+        """This arm's mean JCT / the baseline's; None if it finished fewer: it is never called faster."""
+        if self.comparison is None or self.comparison.finished[0] < self.comparison.finished[1]:
+            return None
+        return self.comparison.jct_ratio
 
     def to_json(self) -> dict[str, Any]:
         """Return the arm's entry in summary.json."""
@@ -108,6 +112,15 @@ class Summary:
     ends: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
     """The summaries of the same arms with the other step times, by band."""
 
+    @property
+    def ranked(self) -> list[str]:
+        """The arms by their ratio to the baseline, fastest first, without those that finished fewer programs than
+        another arm."""
+        known = {name: arm.comparison for name, arm in self.arms.items() if arm.comparison is not None}
+        shares = {name: comparison.finished[0] / comparison.programs[1] for name, comparison in known.items()}
+        whole = [name for name, share in shares.items() if share == max(shares.values())]
+        return sorted(whole, key=lambda name: known[name].jct_ratio.mean)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json."""
         ends = {band: end.to_json()["policies"] for band, end in self.ends.items()}
@@ -129,10 +142,9 @@ def _bounds(interval: Interval | None) -> list[float] | None:
 
 def _comparison_json(comparison: Comparison | None) -> dict[str, Any]:
     return {
-        "ratio_to_vllm": comparison.ratio.mean if comparison else None,
-        "ratio_to_vllm_interval": _bounds(comparison.ratio) if comparison else None,
-        "ratio_to_vllm_within_one_arrival_sequence": _bounds(comparison.ratio_within) if comparison else None,
-        "ratio_to_vllm_bootstrap_interval": _bounds(comparison.ratio_resampled) if comparison else None,
+        "jct_mean_ratio": comparison.jct_ratio.mean if comparison else None,
+        "jct_mean_ratio_interval": _bounds(comparison.jct_ratio) if comparison else None,
+        "jct_mean_ratio_within_one_arrival_sequence": _bounds(comparison.jct_ratio_within) if comparison else None,
         "difference_to_vllm_s": comparison.difference_s.mean if comparison else None,
         "difference_to_vllm_interval_s": _bounds(comparison.difference_s) if comparison else None,
         "effect_size_to_vllm": comparison.effect if comparison else None,
@@ -141,6 +153,7 @@ def _comparison_json(comparison: Comparison | None) -> dict[str, Any]:
         "sooner_than_vllm_interval": _bounds(comparison.sooner) if comparison else None,
         "paired_seeds": list(comparison.seeds) if comparison else [],
         "paired_programs": list(comparison.programs) if comparison else [],
+        "finished_programs": list(comparison.finished) if comparison else [],
     }
 
 
@@ -181,20 +194,35 @@ def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None
     for run in sorted(runs, key=_order(path, runs)):
         by_arm.setdefault(run.arm, []).append(run)
     base = baseline_of(by_arm, baseline)
+    left_out = _leave_out_seeds(by_arm)
     file = path / MANIFEST if path is not None else None
-    return Summary(
-        seeds=tuple(sorted({run.manifest.seed for run in runs})),
+    summary = Summary(
+        seeds=tuple(sorted({run.manifest.seed for group in by_arm.values() for run in group})),
         baseline=base,
         arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
-        runner_up=_runner_up(by_arm),
-        warnings=tuple(_warnings(by_arm)),
+        runner_up=None,
+        warnings=(*left_out, *_warnings(by_arm)),
         manifest=read_json(file) if file is not None and file.exists() else dataclasses.asdict(runs[0].manifest),
     )
+    return dataclasses.replace(summary, runner_up=_runner_up(by_arm, summary.ranked))
 
 
-def _runner_up(by_arm: Mapping[str, Sequence[Run]]) -> tuple[str, Comparison] | None:
-    times = {arm: [t for run in group if (t := run.metrics.values["jct_mean_s"])] for arm, group in by_arm.items()}
-    ranked = sorted((arm for arm in times if times[arm]), key=lambda arm: float(np.mean(times[arm])))
+def _leave_out_seeds(by_arm: dict[str, list[Run]]) -> list[str]:
+    """Drop the runs of seeds that some arm lacks, and return warnings that name these. If no seed is common to all,
+    all runs stay."""
+    seeds = {arm: {run.manifest.seed for run in group} for arm, group in by_arm.items()}
+    common, every = set.intersection(*seeds.values()), set.union(*seeds.values())
+    if not common:
+        return ["the policies have no seed in common, so that nothing here compares all of them"]
+    for arm, group in by_arm.items():
+        by_arm[arm] = [run for run in group if run.manifest.seed in common]
+    return [
+        f"seed {seed} is left out: no finished run of {', '.join(arm for arm in seeds if seed not in seeds[arm])}"
+        for seed in sorted(every - common)
+    ]
+
+
+def _runner_up(by_arm: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> tuple[str, Comparison] | None:
     if len(ranked) < 2:
         return None
     best, second = ranked[:2]
@@ -236,18 +264,22 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     if not times or not all(over for over, _ in times):
         return None
     over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
-    several = len(times) > 1
+    theirs, mine = times[0]
     return Comparison(
         seeds=tuple(base.manifest.seed for base, _ in pairs),
-        ratio=ratio_interval(over, under),
+        jct_ratio=ratio_interval(under, over),
+        jct_means_s=(float(np.mean(under)), float(np.mean(over))),
         difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
-        ratio_within=None if several else resampled_ratio(*times[0]),
-        ratio_resampled=resampled_ratio(over, under) if several else None,
+        jct_ratio_within=resampled_ratio(mine, theirs) if len(times) == 1 else None,
         effect=standardized_difference(over, under),
         sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
         later=float(np.mean([share_later(a, b) for a, b in times])),
         worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True)),
         programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
+        finished=(
+            sum(len(run.metrics.facts.programs) for _, run in pairs),
+            sum(len(base.metrics.facts.programs) for base, _ in pairs),
+        ),
     )
 
 
@@ -282,13 +314,9 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: missing seeds, unfinished programs, a late load generator."""
+    """Return warnings about the means: unfinished programs, a run that was resumed, a late load generator."""
     warnings = []
-    all_seeds = {run.manifest.seed for group in by_arm.values() for run in group}
     for policy, group in by_arm.items():
-        missing = sorted(all_seeds - {run.manifest.seed for run in group})
-        if missing:
-            warnings.append(f"{policy}: no finished run of seed {', '.join(map(str, missing))}")
         for run in group:
             facts = run.metrics.facts
             left_out = len(facts.unfinished) + len(facts.failed)
@@ -297,9 +325,11 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
                     f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
                 )
+            where = f"{policy}, seed {run.manifest.seed}"
+            warnings += [f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED)]
             late = lateness_warning(facts)
-            if late is not None and run.manifest.engine != "virtual":  # a virtual turn is late if a step must end first
-                warnings.append(f"{policy}, seed {run.manifest.seed}: {late}")
+            if late is not None:
+                warnings.append(f"{where}: {late}")
     return warnings
 
 
@@ -318,7 +348,7 @@ def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = Non
     write_json(path / SUMMARY, summary.to_json())
     names = [metric.name for metric in METRICS]
     rows = [[name, *map(_cell, _csv_values(arm))] for name, arm in summary.arms.items()]
-    ratio = ["ratio_to_vllm", "ratio_to_vllm_low", "ratio_to_vllm_high"]
+    ratio = ["jct_mean_ratio", "jct_mean_ratio_low", "jct_mean_ratio_high"]
     _write_csv(path / "summary.csv", ["policy", *names, *ratio], rows)
     if len(summary.seeds) > 1:
         order = list(summary.arms)
@@ -331,7 +361,7 @@ def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = Non
 
 
 def _csv_values(arm: ArmSummary) -> list[Value]:
-    ratio = [] if arm.ratio is None else [arm.ratio.mean, arm.ratio.low, arm.ratio.high]
+    ratio = [] if arm.jct_ratio is None else [arm.jct_ratio.mean, arm.jct_ratio.low, arm.jct_ratio.high]
     return [*map(arm.mean, arm.metrics), *(ratio or [None] * 3)]
 
 

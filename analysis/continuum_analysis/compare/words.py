@@ -65,7 +65,9 @@ REPLICA_COLUMNS = (
     _metric("replica_busiest", "busiest", "{:.2f}"),
 )
 """Columns that are shown if there are several replicas."""
-RATIO = Column("ratio", "{:.2f}".format, lambda arm: arm.ratio, is_main=True)
+FINISHED = _metric("programs_finished_share", "finished", "{:.0%}")
+"""Shown if some program did not finish."""
+JCT_RATIO = Column("JCT to", "{:.2f}".format, lambda arm: arm.jct_ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
@@ -73,8 +75,9 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
     seen = list(summaries)
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
+    finished = [FINISHED] if any((arm.mean("programs_finished_share") or 0.0) < 1 for arm in arms) else []
     baselines = dict.fromkeys(summary.baseline for summary in seen)
-    return (*COLUMNS, *replicas, replace(RATIO, heading=f"ratio to {' or '.join(baselines)}"))
+    return (*finished, *COLUMNS, *replicas, replace(JCT_RATIO, heading=f"JCT to {' or '.join(baselines)}"))
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
@@ -102,26 +105,39 @@ def verdict(summary: Summary) -> str:
 
 
 def fastest(summary: Summary) -> str | None:
-    """Return the arm with the best ratio to the baseline; None if no arm can be compared with it."""
-    ratios = {name: arm.ratio.mean for name, arm in summary.arms.items() if name != summary.baseline and arm.ratio}
-    return max(ratios, key=lambda name: ratios[name], default=None)
+    """Return the arm, baseline excluded, with the lowest ratio to the baseline; None if no other arm can be compared
+    with it, or all others finished fewer programs."""
+    return next((name for name in summary.ranked if name != summary.baseline), None)
 
 
 def verdict_parts(summary: Summary) -> tuple[str, str]:
-    """Return the verdict in two parts: the fastest policy compared with the baseline, then the next best policy and the
-    programs that became slower. With several step times, the second part says whether all of them give this verdict."""
-    leader = _leader(summary)
+    """Return the verdict in two parts: how many programs finished if not all did, and the fastest policy compared with
+    the baseline; then the next best policy, the programs that became slower and the tail of the TTFT. With several step
+    times, the second part says whether all of them give this verdict."""
+    counted, leader = _finished(summary), _leader(summary)
     if leader is None:
-        return "No comparison: there are no two policies on the same arrivals.", ""
+        compared = any(arm.comparison for name, arm in summary.arms.items() if name != summary.baseline)
+        none = "" if compared else "No comparison: there are no two policies on the same arrivals."
+        return f"{counted}{none}".strip(), ""
     best, comparison = leader
-    ratios = [arm.ratio for arm in summary.arms.values() if arm.ratio]
+    ratios = [arm.jct_ratio for arm in summary.arms.values() if arm.jct_ratio]
     if len(ratios) > 2 and all(ratio.bounds is None and abs(ratio.mean - 1) < SAME_TO_THE_EYE for ratio in ratios):
-        same = f"mean JCT {_mean_jct(summary, summary.baseline)} on {_no_interval(comparison)}"
-        return f"All policies are equal to within 1% here: {same}.", ""
-    rest = f"{_next_best(summary, best)}{_cost(summary, comparison)}"
+        same = f"mean JCT {_seconds(comparison.jct_means_s[1])}, on {_no_interval(comparison)}"
+        return f"{counted}All policies are equal to within 1% here: {same}.", ""
+    rest = f"{_next_best(summary, best)}{_cost(summary, comparison)}{_tail(summary, best)}"
     if summary.ends:
         rest = f"{rest} {_at_other_step_times(summary, best, comparison)}"
-    return _against_baseline(summary, best, comparison), rest
+    return counted + _against_baseline(summary, best, comparison), rest
+
+
+def _finished(summary: Summary) -> str:
+    """Say how many programs finished under each policy, and who is not ranked for that; empty if all finished."""
+    known = {name: arm.comparison for name, arm in summary.arms.items() if arm.comparison is not None}
+    if all(comparison.finished[0] == comparison.programs[1] for comparison in known.values()):
+        return ""
+    counts = ", ".join(f"{name} {each.finished[0]} of {each.programs[1]}" for name, each in known.items())
+    fewer = " and ".join(name for name in known if name not in summary.ranked)
+    return f"Programs that finished: {counts}. " + (f"Fewer finished under {fewer}: not ranked. " if fewer else "")
 
 
 def _leader(summary: Summary) -> tuple[str, Comparison] | None:
@@ -138,8 +154,8 @@ def _at_other_step_times(summary: Summary, best: str, comparison: Comparison) ->
     if failing:
         told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
         return f"This does not hold at all step times: {' '.join(told)}"
-    ratios = {band: arm.ratio for band in leaders if (arm := summary.ends[band].arms.get(best))}
-    said = ", ".join(f"{ratio.mean:.2f}x at {band}" for band, ratio in ratios.items() if ratio)
+    ratios = {band: arm.jct_ratio for band in leaders if (arm := summary.ends[band].arms.get(best))}
+    said = ", ".join(f"{ratio.mean:.2f} at {band}" for band, ratio in ratios.items() if ratio)
     if {str(summary.band), *leaders} >= {"low", "high"}:
         return f"This holds at both ends of the step-time band ({said})."
     return f"This holds at other step times too ({said}); the other end of the band was not played."
@@ -149,16 +165,21 @@ def _holds(end: Summary, best: str, comparison: Comparison) -> bool:
     """Return whether the comparison with the baseline has the same outcome with other step times, and no other policy
     is faster there."""
     arm, leader = end.arms.get(best), _leader(end)
-    if arm is None or arm.ratio is None or leader is None or outcome(arm.ratio) != outcome(comparison.ratio):
+    if (
+        arm is None
+        or arm.jct_ratio is None
+        or leader is None
+        or outcome(arm.jct_ratio) != outcome(comparison.jct_ratio)
+    ):
         return False
     if leader[0] == best:
         return True
     second = end.runner_up
-    return second is not None and second[0] == best and outcome(second[1].ratio) in ("equal", "open")
+    return second is not None and second[0] == best and outcome(second[1].jct_ratio) in ("equal", "open")
 
 
 def outcome(ratio: Interval) -> Literal["equal", "open", "faster", "slower"]:
-    """Judge a ratio of the baseline's mean JCT to a policy's by its interval, or by the estimate if it has none.
+    """Judge a ratio of a policy's mean JCT to the baseline's by its interval, or by the estimate if it has none.
 
     ``equal``: the interval lies within 1% of 1. ``open``: it contains 1, so that the two cannot be told apart.
     """
@@ -167,27 +188,24 @@ def outcome(ratio: Interval) -> Literal["equal", "open", "faster", "slower"]:
         return "equal"
     if low <= 1.0 <= high:
         return "open"
-    return "faster" if ratio.mean > 1 else "slower"
+    return "faster" if ratio.mean < 1 else "slower"
 
 
 def _against_baseline(summary: Summary, name: str, comparison: Comparison) -> str:
-    baseline, several = summary.baseline, len(summary.arms) > 2
-    facts = f"mean JCT {_mean_jct(summary, name)} against {_mean_jct(summary, baseline)}"
-    if comparison.ratio.bounds is None:
-        return f"{name}: {comparison.ratio.mean:.2f}x {baseline}'s speed ({facts}) on {_no_interval(comparison)}."
-    result = outcome(comparison.ratio)
-    ratio = comparison.ratio.inverse() if result == "slower" else comparison.ratio
+    baseline, ratio, several = summary.baseline, comparison.jct_ratio, len(summary.arms) > 2
+    facts = "mean JCT {} against {}".format(*map(_seconds, comparison.jct_means_s))
+    took = f"its programs took {ratio.mean:.2f} times as long as under {baseline}"
+    if ratio.bounds is None:
+        return f"{name}: {took} ({facts}), on {_no_interval(comparison)}."
     interval = ratio.bounds_text("{:.2f}".format)
-    said = f"(95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
-    if result == "equal":
-        return f"{name} and {baseline} are equal to within 1% here: {ratio.mean:.2f}x {said}."
-    if result == "open":
-        return f"{name} and {baseline} cannot be told apart: {ratio.mean:.2f}x {said}."
-    if result == "faster":
-        first = "was the fastest: it " if several else ""
-        return f"{name} {first}finished programs {ratio.mean:.2f}x faster than {baseline} {said}."
-    first = f"No policy was faster than {baseline}: " if several else ""
-    return f"{first}{name} finished programs {ratio.mean:.2f}x slower than {baseline} {said}."
+    said = f"{took} (95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
+    first = {
+        "equal": f"{name} and {baseline} are equal to within 1% here",
+        "open": f"{name} and {baseline} cannot be told apart",
+        "faster": f"{name} was the fastest" if several else f"{name} was faster than {baseline}",
+        "slower": f"No policy was faster than {baseline}; {name}" if several else f"{name} was slower than {baseline}",
+    }[outcome(ratio)]
+    return f"{first}: {said}."
 
 
 def _next_best(summary: Summary, best: str) -> str:
@@ -195,13 +213,13 @@ def _next_best(summary: Summary, best: str) -> str:
     if summary.runner_up is None or summary.runner_up[0] in (best, summary.baseline):
         return ""
     second, comparison = summary.runner_up
-    if comparison.ratio.bounds is None:
-        return f"The next best was {second} ({_mean_jct(summary, second)}). "
-    if outcome(comparison.ratio) in ("equal", "open"):
-        how = "it cannot be told apart from the next best"
+    if comparison.jct_ratio.bounds is None:
+        return f"The next best was {second} ({_seconds(comparison.jct_means_s[1])}). "
+    if outcome(comparison.jct_ratio) in ("equal", "open"):
+        how = "It cannot be told apart from the next best"
     else:
-        how = f"its programs were {comparison.ratio.mean:.2f}x as fast as under the next best"
-    return f"{how[0].upper()}{how[1:]}, {second} ({comparison.ratio.bounds_text('{:.2f}'.format)}). "
+        how = f"Its programs took {comparison.jct_ratio.mean:.2f} times as long as under the next best"
+    return f"{how}, {second} ({comparison.jct_ratio.bounds_text('{:.2f}'.format)}). "
 
 
 def _cost(summary: Summary, comparison: Comparison) -> str:
@@ -209,20 +227,29 @@ def _cost(summary: Summary, comparison: Comparison) -> str:
     if comparison.later == 0:
         return f"No program finished later than under {summary.baseline}."
     share = f"{comparison.later:.0%}" if comparison.later >= SAME_TO_THE_EYE / 2 else "Fewer than 1%"
-    worst = f"the worst-hit after {comparison.worst:.2f}x the time"
+    worst = f"the worst-hit after {comparison.worst:.2f} times the time"
+    if comparison.worst < 1 + SAME_TO_THE_EYE:
+        worst = "none by more than 1%"
     return f"{share} of the programs finished later than under {summary.baseline}, {worst}."
+
+
+def _tail(summary: Summary, best: str) -> str:
+    """Compare the slowest first tokens with the baseline's."""
+    ours, theirs = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, summary.baseline))
+    if ours is None or theirs is None:
+        return ""
+    return f" TTFT P99: {_seconds(ours.mean)} against {summary.baseline}'s {_seconds(theirs.mean)}."
 
 
 def _no_interval(comparison: Comparison) -> str:
     if len(comparison.seeds) > 1:
-        return f"{len(comparison.seeds)} seeds that differ too much for an interval; use more seeds"
-    within = comparison.ratio_within
+        return f"{len(comparison.seeds)} seeds, too few for an interval; run with --seeds 5"
+    within = comparison.jct_ratio_within
     spread = ""
     if within is not None and within.bounds is not None and within.bounds != (1.0, 1.0):
         spread = f", {within.bounds_text('{:.2f}'.format)} within this one arrival sequence only"
-    return f"one arrival sequence{spread}; one seed is no proof, use --seeds 5 for an interval"
+    return f"one arrival sequence{spread}. One seed proves nothing; run with --seeds 5"
 
 
-def _mean_jct(summary: Summary, name: str) -> str:
-    value = summary.arms[name].mean("jct_mean_s") or 0.0
+def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"

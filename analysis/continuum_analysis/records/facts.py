@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from continuum_traces.schema import Manifest
 
@@ -39,6 +40,8 @@ class RunFacts:
     block_tokens: int
     gpus: int | None
     """GPUs of all replicas; None where no manifest names them."""
+    virtual: bool = False
+    """The run was played in virtual time, in which no load generator is late."""
     replicas: int = 1
     """The larger of the numbers of replicas in the manifest and in the records."""
     scheduler_time: RecordedSchedulerTime | None = None
@@ -46,8 +49,16 @@ class RunFacts:
     """Gaps between the tokens of finished programs; None if the gaps of some turn were not recorded."""
 
     @property
+    def clock(self) -> Literal["client", "scheduler"]:
+        """The clock of completion times and of the wall time: the client's if it recorded any turn."""
+        return "client" if any(turn.client for p in self.everyone for turn in p.turns) else "scheduler"
+
+    @property
     def wall_s(self) -> float:
         """Seconds from the first arrival to the last event of all programs, unfinished ones included."""
+        records = [turn.client for p in self.everyone for turn in p.turns if turn.client is not None]
+        if records:
+            return max(r.sent_s if r.finish_s is None else r.finish_s for r in records) - min(r.due_s for r in records)
         seen = [p for p in self.everyone if p.turns]
         return max(p.finish_s for p in seen) - min(p.arrive_s for p in seen) if seen else 0.0
 
@@ -79,6 +90,7 @@ def facts_of(
         returns=tuple(returned for returned in explain(programs, limits) if returned.program_id in counted),
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),
+        virtual=manifest is not None and manifest.engine == "virtual",
         replicas=max(_replicas(manifest), _replicas_seen(programs)),
         scheduler_time=scheduler_time,
         token_gaps=pooled_gaps([turn for p in done for turn in p.turns]),

@@ -30,8 +30,8 @@ def errors_by_kind(facts: RunFacts) -> dict[str, int]:
 
 
 def send_lateness_s(facts: RunFacts, percentile: float) -> float | None:
-    """Return a percentile of (sent - due) over all turns; None without a client's records."""
-    late = [record.sent_s - record.due_s for record in client_records(facts)]
+    """Return a percentile of (sent - due) over all turns; None without a client's records, and in virtual time."""
+    late = [] if facts.virtual else [record.sent_s - record.due_s for record in client_records(facts)]
     return float(np.percentile(late, percentile)) if late else None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import (
@@ -177,8 +178,10 @@ def _name_endings(program: ProgramTimes) -> None:
 def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecord]) -> list[ProgramTimes]:
     """Add the client's records to the turns of the programs. A failure that only the client recorded counts too.
 
-    A record belongs to the turn with the same turn id if both have one, else to the turn with the same number.
+    A record belongs to the turn with the same turn id if both have one, else to the turn with the same number. A failed
+    turn that never reached the scheduler is added.
     """
+    unseen = []
     by_number = {(p.program_id, t.index): t for p in programs for t in p.turns}
     by_id = {(p.program_id, t.turn_id): t for p in programs for t in p.turns}
     for record in records:
@@ -186,14 +189,28 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
         if turn is None:
             turn = by_number.get((record.program_id, record.turn))
             if turn is not None and None not in (turn.turn_id, record.turn_id):
-                continue  # the record belongs to another turn
+                turn = None  # the record belongs to another turn
         if turn is not None:
             turn.client = record
             if record.error is not None:
                 turn.status = "error"
             if turn.start_s is None:
                 turn.hit_tokens = record.cached_tokens
-    return programs
+        elif record.error is not None:
+            unseen.append(record)
+    return _with_unseen(programs, unseen) if unseen else programs
+
+
+def _with_unseen(programs: list[ProgramTimes], unseen: Sequence[TurnRecord]) -> list[ProgramTimes]:
+    """Add turns that failed before they reached the scheduler, on its clock as far as other turns tell the offset."""
+    by_id = {program.program_id: program for program in programs}
+    offsets = [t.arrive_s - t.client.sent_s for p in programs for t in p.turns if t.client is not None]
+    offset_s = median(offsets) if offsets else 0.0
+    for record in unseen:
+        turn = TurnTimes(record.turn, record.sent_s + offset_s, status="error", client=record, turn_id=record.turn_id)
+        turn.finish_s = None if record.finish_s is None else record.finish_s + offset_s
+        by_id.setdefault(record.program_id, ProgramTimes(record.program_id)).turns.append(turn)
+    return sorted(by_id.values(), key=lambda p: (p.arrive_s, p.program_id))
 
 
 def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]) -> list[ProgramTimes]:

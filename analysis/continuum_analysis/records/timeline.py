@@ -68,6 +68,11 @@ class TurnTimes:
         return self.arrive_s if self.again_s is None else self.again_s
 
     @property
+    def ended(self) -> bool:
+        """Whether the client's record or the scheduler's has the end of the turn."""
+        return self.finish_s is not None or (self.client is not None and self.client.finish_s is not None)
+
+    @property
     def ended_well(self) -> bool:
         return self.finish_s is not None and self.status not in FAILED
 
@@ -184,7 +189,7 @@ class ProgramTimes:
     def state(self) -> State:
         """Finished: every turn ended, and the client was to send no other. Failed: the last turn ended in an abort
         or an error."""
-        if not self.turns or any(turn.finish_s is None for turn in self.turns) or self._cut_short():
+        if not self.turns or not all(turn.ended for turn in self.turns) or self._cut_short():
             return "unfinished"
         return "failed" if self.turns[-1].status in FAILED else "finished"
 
@@ -208,7 +213,12 @@ class ProgramTimes:
 
     @property
     def jct_s(self) -> float:
-        return self.finish_s - self.arrive_s
+        """On the client's clock, from the instant the first turn was due to the last answer: retries and a late load
+        generator count. Without the client's record, on the scheduler's clock, from the first arrival."""
+        first, last = self.turns[0].client, self.turns[-1].client
+        if first is None or last is None or last.finish_s is None:
+            return self.finish_s - self.arrive_s
+        return max(t.client.finish_s for t in self.turns if t.client and t.client.finish_s is not None) - first.due_s
 
     @property
     def bubble_s(self) -> float | None:

@@ -26,12 +26,14 @@ def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
     """
     works, hardware = ([manifest.get(name) or {} for manifest in manifests] for name in ("workload", "hardware"))
     engines = [manifest.get("engine_options") or {} for manifest in manifests]
-    number = _each(f"{work['programs']:,}" for work in works if "programs" in work)
+    number = _each(
+        f"{work['programs']:,} program{'s' * (work['programs'] != 1)}" for work in works if "programs" in work
+    )
     rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
     pace = f"at {rates}/s" if rates else _each(f"with arrivals {w['arrivals']}" for w in works if "arrivals" in w)
     machines = _each(filter(None, map(_machines, hardware, engines)))
     model = _each(each["model"] for each in hardware if each.get("model"))
-    programs = " ".join(filter(None, (number, "programs", pace))) if number or pace else None
+    programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
     where = " on ".join(filter(None, (model, machines))) or None
     return _join([_each(filter(None, map(_workload, works))) or None, programs, where])
 

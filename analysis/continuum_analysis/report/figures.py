@@ -66,7 +66,7 @@ def _spread(seeds: int) -> str:
             "Whiskers and brackets: 95% intervals over seeds. All policies have the same arrivals, so that their "
             "ratios are known more precisely than these intervals suggest."
         )
-    return "Whiskers and square brackets: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
+    return "Whiskers: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
 
 
 def _head_bar(

@@ -82,7 +82,11 @@ def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: 
         summaries = {jps: write_summary_of(home, runs, baseline) for jps in loads}
     else:
         summaries = {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()}
-    return Page(name, {jps: main_band(group) for jps, group in loads.items()}, summaries)
+    shown = {
+        jps: [run for run in main_band(group) if run.manifest.seed in summaries[jps].seeds]
+        for jps, group in loads.items()
+    }
+    return Page(name, shown, summaries)
 
 
 def write_report(path: Path, baseline: str | None = None) -> Path:
@@ -221,13 +225,11 @@ def _comparisons(page: Page) -> TextTable:
 
 
 def _comparison(comparison: Comparison, programs: str) -> tuple[str, ...]:
-    kind = "over seeds" if comparison.ratio.bounds else "one arrival sequence only"
-    known = [
-        each for each in (comparison.ratio, comparison.ratio_resampled, comparison.ratio_within) if each and each.bounds
-    ]
+    kind = "over seeds" if comparison.jct_ratio.bounds else "one arrival sequence only"
+    known = [each for each in (comparison.jct_ratio, comparison.jct_ratio_within) if each and each.bounds]
     used, all_programs = comparison.programs
     return (
-        f"{comparison.ratio.mean:.2f}",
+        f"{comparison.jct_ratio.mean:.2f}",
         f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
         comparison.difference_s.text("{:.1f}".format),
         programs,

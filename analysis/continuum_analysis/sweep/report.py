@@ -17,8 +17,8 @@ from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 READING = (
-    "Bars and round brackets: 95% intervals over seeds (Student's t). Of fewer than three seeds: the seeds themselves, "
-    "in square brackets. Ratio: vllm's mean JCT over this policy's, on the same arrivals; above 1 is faster."
+    "Bars and brackets: 95% intervals over seeds (Student's t); of two seeds, the value of each. JCT to vllm: this "
+    "policy's mean JCT over vllm's, on the same arrivals; below 1 is faster."
 )
 
 

@@ -49,15 +49,16 @@ class GroupSummary:
         return self.summary.arms if self.summary else {}
 
     def by_seed(self, policy: str, metric: str) -> dict[int, float]:
-        """Return the metric of each complete run of a policy, by seed."""
+        """Return the metric of each run of a policy that the summary covers, by seed."""
+        seeds = self.policies[policy].seeds if policy in self.policies else ()
         mine = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
-        return {seed: value for seed, value in mine if value is not None}
+        return {seed: value for seed, value in mine if seed in seeds and value is not None}
 
     def ratios(self, policy: str) -> list[float]:
-        """Return the baseline's mean JCT / this policy's for each seed."""
+        """Return this policy's mean JCT / the baseline's for each seed."""
         baseline = self.summary.baseline if self.summary else ""
         base, mine = self.by_seed(baseline, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
-        return [base[seed] / mine[seed] for seed in mine if seed in base]
+        return [mine[seed] / base[seed] for seed in mine if seed in base]
 
 
 MODELLED = {
@@ -109,7 +110,7 @@ class Sweep:
             "P95, s",
             "jobs/s",
             "prefix hit",
-            f"ratio to {self.baseline}",
+            f"JCT to {self.baseline}",
             *drawn,
         ]
         rows = [
@@ -192,7 +193,7 @@ def _cells(group: GroupSummary, policy: str, drawn: Sequence[str]) -> list[str]:
         number_text(arm.mean("jct_p95_s"), "{:.1f}"),
         number_text(arm.mean("throughput_jobs_per_s"), "{:.4f}"),
         number_text(arm.mean("prefix_hit_ratio"), "{:.1%}"),
-        interval_text(arm.ratio, "{:.2f}".format, group.ratios(policy)),
+        interval_text(arm.jct_ratio, "{:.2f}".format, group.ratios(policy)),
         *(number_text(arm.mean(name), "{:.1f}") for name in drawn),
     ]
 

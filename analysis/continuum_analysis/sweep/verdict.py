@@ -3,10 +3,13 @@ the intervals show that it was faster than the baseline."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Literal
+
+from continuum_traces.names import counted
 
 from continuum_analysis.compare.intervals import Interval
 from continuum_analysis.compare.words import SAME_TO_THE_EYE, outcome
@@ -19,7 +22,11 @@ class Record:
 
     policy: str
     points: Sequence[tuple[str, Interval]]
-    """The point in words, and the baseline's mean JCT / this policy's at that point."""
+    """The point in words, and this policy's mean JCT / the baseline's at that point."""
+    finished_fewer: int
+    """Number of points at which fewer programs finished than under another policy. Such a policy is not ranked."""
+    longer_tails: int
+    """Number of points at which the TTFT P99 was higher than the baseline's."""
 
     @property
     def mean(self) -> float:
@@ -35,11 +42,16 @@ def records_of(sweep: Sweep) -> list[Record]:
     """Return the record of every policy, baselines excluded, that has a ratio at some point."""
     axes = sweep.varying() or ["jps"]
     ratios: dict[str, list[tuple[str, Interval]]] = {}
+    fewer: Counter[str] = Counter()
+    tails: Counter[str] = Counter()
     for group in sweep.groups:
         for name, arm in group.policies.items():
-            if group.summary is not None and name != group.summary.baseline and arm.ratio is not None:
-                ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.ratio))
-    return [Record(policy, points) for policy, points in ratios.items()]
+            if group.summary is not None and name != group.summary.baseline and arm.comparison is not None:
+                ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.comparison.jct_ratio))
+                fewer[name] += name not in group.summary.ranked
+                ours, theirs = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
+                tails[name] += ours is not None and theirs is not None and ours.mean > theirs.mean
+    return [Record(policy, points, fewer[policy], tails[policy]) for policy, points in ratios.items()]
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
@@ -48,22 +60,39 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     records = records_of(sweep)
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""
-    most = max(len(record.points) for record in records)
-    best = max((record for record in records if len(record.points) == most), key=lambda record: record.mean)
+    said = "".join(
+        f"{each.policy} is not ranked: it finished fewer programs at {counted(each.finished_fewer, 'point')}. "
+        for each in records
+        if each.finished_fewer
+    )
+    ranked = [record for record in records if not record.finished_fewer]
+    if not ranked:
+        return said.strip(), ""
+    most = max(len(record.points) for record in ranked)
+    best = min((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
     ratios = [ratio.mean for _, ratio in best.points]
-    spread = f", {min(ratios):.2f}x to {max(ratios):.2f}x" if most > 1 else ""
-    facts = f"{best.mean:.2f}x {sweep.baseline}'s speed over {most} {_plural('point', most)} (geometric mean{spread})"
-    if best.mean >= 1 + SAME_TO_THE_EYE:
-        first = f"{best.policy} was the fastest on average: {facts}."
-    else:
-        first = f"No policy was faster than {sweep.baseline} on average; the best, {best.policy}, had {facts}."
-    return first, f"{_how_sure(best)} {_where(best)}".strip()
+    spread = f", {min(ratios):.2f} to {max(ratios):.2f} by point" if most > 1 else ""
+    over = f"over {counted(most, 'point')} (geometric mean{spread})"
+    facts = f"mean JCT {best.mean:.2f} times {sweep.baseline}'s {over}"
+    tail = ""
+    if best.longer_tails:
+        tail = f" Its TTFT P99 was higher than {sweep.baseline}'s at {best.longer_tails} of {counted(most, 'point')}."
+    return f"{said}{_headline(best, sweep.baseline)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
+
+
+def _headline(best: Record, baseline: str) -> str:
+    """Name the best policy, and claim no more than its intervals show."""
+    if best.mean > 1 - SAME_TO_THE_EYE:
+        return f"No policy was faster than {baseline} on average; the best was {best.policy}"
+    if any(ratio.bounds for _, ratio in best.points) and not best.sure("faster"):
+        return f"No policy can be told apart from {baseline}; the best on average was {best.policy}"
+    return f"{best.policy} was the fastest on average"
 
 
 def _how_sure(record: Record) -> str:
     known = sum(ratio.bounds is not None for _, ratio in record.points)
     if known == 0:
-        return "No point has several seeds, so that nothing is proved; use --seeds 5."
+        return "No point has enough seeds for an interval, so that nothing is proved; run with --seeds 5."
     faster, slower = record.sure("faster"), record.sure("slower")
     rest = known - faster - slower
     said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
@@ -74,16 +103,12 @@ def _where(record: Record) -> str:
     if len(record.points) < 2:
         return ""
     ranked = sorted(record.points, key=lambda point: point[1].mean)
-    return f"It gained most at {ranked[-1][0]}, least at {ranked[0][0]}."
+    return f"It gained most at {ranked[0][0]}, least at {ranked[-1][0]}."
 
 
 def sweep_trust(sweep: Sweep) -> str:
     """Return one line with the number of seeds and what is modelled."""
     seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
-    number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
-    said = f"{number} {_plural('seed', seeds[-1] if seeds else 0)} at each point; engine {sweep.engine}"
+    least = f"{seeds[0]} to " if len(seeds) > 1 else ""
+    said = f"{least}{counted(seeds[-1] if seeds else 0, 'seed')} at each point; engine {sweep.engine}"
     return f"{said}: {MODELLED[sweep.engine]}." if sweep.engine in MODELLED else f"{said}."
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"

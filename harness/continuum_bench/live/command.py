@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from continuum_traces.names import which
+from continuum_analysis.compare.summary import RESUMED
+from continuum_traces.names import counted, which
 from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
 from continuum_traces.schema import Manifest
@@ -92,7 +93,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         facts = run.workload.facts
         if not options.quiet:
             print_notice(run.endpoint.describe(run.load.model))
-            print_notice(f"{facts['programs']} programs {pace(facts['arrivals'], options.jps)} {where}")
+            print_notice(f"{counted(facts['programs'], 'program')} {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
         with RunsDisplay({_folder(run, seed).name: 1.0 for seed in run.plans}, 0, run.quiet) as display:
             for number, seed in enumerate(run.plans):
@@ -252,7 +253,7 @@ def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tupl
     shift_s = elapsed_s - min((play.arrival_s for play in left), default=0.0)
     plays = [replace(play, arrival_s=play.arrival_s + shift_s, again=True) for play in left]
     note = (
-        f"resumed {now.isoformat(timespec='seconds')}: {len(done)} of {len(plan.plays)} programs had finished and are "
+        f"{RESUMED}{now.isoformat(timespec='seconds')}: {len(done)} of {len(plan.plays)} programs had finished and are "
         f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"
     )
     manifest = replace(before, notes=(*before.notes, note))

@@ -12,6 +12,7 @@ from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_traces.names import counted
 
 from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
@@ -58,10 +59,10 @@ def run_policies(name: str, options: RunOptions) -> int:
 
 def _announcement(experiment: Experiment, left: Experiment) -> str:
     runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
-    programs = f"{experiment.setup.workload.facts['programs']} programs"
+    programs = counted(experiment.setup.workload.facts["programs"], "program")
     before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
     where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
-    return f"{before}{runs} runs of {programs}, {where}"
+    return f"{before}{counted(runs, 'run')} of {programs}, {where}"
 
 
 def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:

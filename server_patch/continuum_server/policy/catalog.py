@@ -19,7 +19,7 @@ from typing import Any
 from continuum_server.policy import rules
 from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import Machine
-from continuum_server.policy.limits import LimitError, check, hints_of, is_optional, is_plain, plain_type
+from continuum_server.policy.limits import check, hints_of, is_optional, is_plain
 
 ENTRY_POINTS = "continuum.policies"
 """Entry points of this group are policies of installed packages: ``NAME = "my_package.module:Class"``."""
@@ -185,24 +185,6 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
 
 def _read_option(name: str, value: Any, hint: Any) -> Any:
     """Convert a value to the option's type. The text ``none`` is None, if the option may be None."""
-    kind = plain_type(hint)
     if isinstance(value, str) and value.lower() == "none" and is_optional(hint):
         return None
-    read = _from_text(value, kind) if isinstance(value, str) else value
-    try:
-        check(name, read, hint)
-    except LimitError as error:
-        raise LimitError(name, value, error.allowed) from error
-    return float(read) if kind is float and read is not None else read
-
-
-def _from_text(text: str, kind: Any) -> Any:
-    """Convert a text to a number or boolean if ``kind`` is one and the text has its form."""
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if kind not in (int, float):
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        return text
+    return check(name, value, hint, as_text=isinstance(value, str))

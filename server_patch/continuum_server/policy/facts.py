@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Annotated
+
+from continuum_server.policy.limits import Range
 
 
 @dataclass(slots=True, eq=False)
@@ -211,13 +214,17 @@ class Orders:
 NO_ORDERS = Orders()
 
 
+Fitted = Annotated[float, Range(-1e12, 1e12)]
+"""A number that comes from a fit, and may be negative."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillCurve:
     """Seconds to compute the KV of ``n`` tokens: ``a*n^2 + b*n + c``, from an offline profile."""
 
-    a: float
-    b: float
-    c: float
+    a: Fitted
+    b: Fitted
+    c: Fitted
     source: str = "unknown"
 
     def seconds(self, tokens: int) -> float:
@@ -232,8 +239,8 @@ class PrefillCurve:
 class DecodeLine:
     """Seconds of a decode step: ``fixed_s + token_s * tokens``, where ``tokens`` is the context of the whole batch."""
 
-    fixed_s: float
-    token_s: float
+    fixed_s: Fitted
+    token_s: Fitted
 
     def memory_worth(self, kv_tokens: int) -> float:
         """Return the relative gain in decoding speed per relative gain in memory while the pool is full: 0 to 1."""

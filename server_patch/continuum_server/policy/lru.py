@@ -36,9 +36,5 @@ class Lru(Generic[K, T]):
         """Return the key's value, and do not mark the key as used."""
         return self._values.get(key)
 
-    def has_room(self, key: K) -> bool:
-        """Whether ``of(key)`` removes no other key."""
-        return key in self._values or len(self._values) < self._limit
-
     def items(self) -> Iterable[tuple[K, T]]:
         return self._values.items()

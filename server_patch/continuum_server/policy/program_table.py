@@ -168,7 +168,7 @@ class ProgramTable:
         """Note how much of the last prompt the turn repeats. The program keeps this share of its seniority."""
         program = turn.program
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
-        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.block_size
+        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(known, program.prompt_tokens)
         turn.kept_share = kept.share
         program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
@@ -244,7 +244,7 @@ class ProgramTable:
             self._forget(program)
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
-            tool = told(turn.tool_hint, program)
+            tool = told(turn.tool_hint)
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         allowed = self._allow(hold, blocks, turn.client)

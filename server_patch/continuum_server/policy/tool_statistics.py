@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from continuum_server.policy.estimate import Memoryfulness, Moments
-from continuum_server.policy.facts import ProgramState, TurnState
-from continuum_server.policy.lru import Lru
+from continuum_server.policy.facts import TurnState
+from continuum_server.policy.programs import name_of
 from continuum_server.policy.tool_times import ToolTimes
 
 SCHEMA, VERSION = "continuum-tool-statistics", 1
@@ -24,41 +26,76 @@ Samples = TypeVar("Samples", Moments, ToolTimes)
 class ToolSamples(Generic[Samples]):
     """Tool times, which are the times from a turn's finish to the arrival of its program's next turn.
 
+    The samples of a tool are kept apart for each API key, if the server has several.
+
     Args:
         make: returns samples without a value, of all tools together and of each tool.
-        max_tools: number of tools remembered. The tool that was not called for longest is forgotten first.
+        max_tools: number of tools remembered. If there are more, the key with the most tools loses the tool that it did
+            not call for longest, so that no key's tools can keep another key's from being learned.
     """
 
     def __init__(self, make: Callable[[], Samples], max_tools: int = MAX_TOOLS) -> None:
         self.all: Samples = make()
-        self.by_tool: Lru[str, Samples] = Lru(make, max_tools)
+        self._make: Callable[[], Samples] = make
+        self._max_tools = max(1, max_tools)
+        self._keys: dict[str | None, OrderedDict[str, Samples]] = {}
 
-    def add(self, tool: str, seconds: float, own_s: float | None = None) -> None:
+    def get(self, tool: str, key: str | None = None) -> Samples | None:
+        return self._keys[key].get(tool) if key in self._keys else None
+
+    def of(self, tool: str, key: str | None = None) -> Samples:
+        """Return the tool's samples, and mark the tool as called. A new tool is added."""
+        own = self._keys.setdefault(key, OrderedDict())
+        if tool not in own:
+            own[tool] = self._make()
+            if self._number > self._max_tools:
+                most = max(self._keys, key=lambda each: (len(self._keys[each]), each != key))
+                self._keys[most].popitem(last=False)
+                self._keys = {each: tools for each, tools in self._keys.items() if tools}
+        own.move_to_end(tool)
+        return own[tool]
+
+    @property
+    def _number(self) -> int:
+        return sum(map(len, self._keys.values()))
+
+    def _has_room(self, tool: str, key: str | None) -> bool:
+        """Whether ``of`` removes no tool of the same key."""
+        own = self._keys.get(key, ())
+        return tool in own or self._number < self._max_tools or max(map(len, self._keys.values())) > len(own) + 1
+
+    def add(self, tool: str, seconds: float, own_s: float | None = None, key: str | None = None) -> None:
         """Add a tool time. ``own_s``: the time in this tool's own samples; None: ``seconds``."""
         self.all.add(seconds)
-        self.by_tool.of(tool).add(seconds if own_s is None else own_s)
+        self.of(tool, key).add(seconds if own_s is None else own_s)
 
     def note_return(self, turn: TurnState, now_s: float) -> None:
         """Record the tool time that the arrival of ``turn`` ends, if there is one.
 
         The tool is the one that the output called. If the output called no tool, the client's ``ran`` and ``ran_s`` are
-        recorded under a key of their own (``told``).
+        recorded under a name of their own (``told``).
         """
-        program = turn.program
+        program, key = turn.program, turn.program.namespace
         if program.last_finish_s is None:
             return
         away_s = now_s - program.last_finish_s
         if program.last_tool is not None or turn.ran is None:
-            self.add(program.last_tool or UNKNOWN_TOOL, away_s)
+            self.add(program.last_tool or UNKNOWN_TOOL, away_s, key=key)
             return
-        name = told(turn.ran, program)
+        name = told(turn.ran)
         ran_s = away_s if turn.ran_s is None else min(turn.ran_s, away_s)
-        self.add(name if self.by_tool.has_room(name) else UNKNOWN_TOOL, away_s, ran_s)
+        self.add(name if self._has_room(name, key) else UNKNOWN_TOOL, away_s, ran_s, key)
+
+    def items(self) -> Iterator[tuple[str | None, str, Samples]]:
+        """Yield API key, tool and samples. Of a key's tools, the one that was called last comes last."""
+        for key, tools in self._keys.items():
+            for tool, samples in tools.items():
+                yield key, tool, samples
 
 
-def told(tool: str, program: ProgramState) -> str:
-    """Return the key of a tool that only the client named. It differs from other API keys' and from keys of outputs."""
-    return f"{tool} (told)" if program.namespace is None else f"{tool} (told by {program.namespace})"
+def told(tool: str) -> str:
+    """Return the name of a tool that only the client named. It differs from the names in outputs."""
+    return f"{tool} (told)"
 
 
 class ToolStatistics(ToolSamples[ToolTimes]):
@@ -67,7 +104,7 @@ class ToolStatistics(ToolSamples[ToolTimes]):
     Args:
         cold_samples: K.
         window: number of most recent times kept of each tool, and of all tools together.
-        max_tools: number of tools remembered. The tool that was not called for longest is forgotten first.
+        max_tools: see ``ToolSamples``.
     """
 
     def __init__(self, cold_samples: int, window: int, max_tools: int = MAX_TOOLS) -> None:
@@ -79,64 +116,83 @@ class ToolStatistics(ToolSamples[ToolTimes]):
         """|S| <= K: too few samples to estimate anything from."""
         return self.all.count <= self._cold
 
-    def times_for(self, tool: str) -> ToolTimes:
+    def times_for(self, tool: str, key: str | None = None) -> ToolTimes:
         """Return S[f] if it has more than K samples, otherwise S."""
-        own = self.by_tool.get(tool)
+        own = self.get(tool, key)
         return self.all if own is None or own.count <= self._cold else own
 
     def counts(self) -> dict[str, int]:
-        return {tool: times.count for tool, times in self.by_tool.items()}
+        return {name_of(tool, key): times.count for key, tool, times in self.items()}
 
     def to_json(self) -> dict[str, Any]:
-        tools = {tool: _times_to_json(times) for tool, times in self.by_tool.items()}
-        return {"all": _times_to_json(self.all), "tools": tools}
+        return _to_json(_saved(self.all), ((key, tool, _saved(times)) for key, tool, times in self.items()))
 
-    def from_json(self, data: Mapping[str, Any]) -> None:
-        """Append samples to the recorded ones.
-
-        Raises:
-            ValueError: ``data`` does not have the form that ``to_json`` writes.
-        """
-        _check(data)
-        _read_times(self.all, data["all"])
-        for tool, times in data["tools"].items():
-            _read_times(self.by_tool.of(tool), times)
+    def load(self, saved: Statistics) -> None:
+        """Append samples to the recorded ones."""
+        _load(self.all, saved.all)
+        for key, tool, times in saved.items():
+            _load(self.of(tool, key), times)
 
 
-def _times_to_json(times: ToolTimes) -> dict[str, Any]:
+def _saved(times: ToolTimes) -> dict[str, Any]:
     return {"count": times.count, "recent_s": times.recent()}
 
 
-def _read_times(times: ToolTimes, data: Mapping[str, Any]) -> None:
-    samples = [float(seconds) for seconds in data["recent_s"]]
-    times.count += int(data["count"]) - len(samples)
-    for seconds in samples:
+def _load(times: ToolTimes, saved: Times) -> None:
+    times.count += saved.count - len(saved.recent_s)
+    for seconds in saved.recent_s:
         times.add(seconds)
-
-
-def _check(data: Any) -> None:
-    tools = data.get("tools") if isinstance(data, Mapping) else None
-    if not isinstance(tools, Mapping):
-        raise ValueError("tool statistics: tools: missing")
-    for name, times in [("all", data.get("all")), *tools.items()]:
-        samples = times.get("recent_s") if isinstance(times, Mapping) else None
-        if not isinstance(samples, list) or not all(_is_seconds(value) for value in samples):
-            raise ValueError(f"tool statistics: {name}: recent_s: expected a list of seconds")
-        count = times.get("count")
-        if not isinstance(count, int) or count < len(samples):
-            raise ValueError(f"tool statistics: {name}: count: expected a number of at least the samples")
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 # ------------------------------------------------------------------------------------------------ files of a run
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+
+class Times(msgspec.Struct):
+    """Tool times in a file: how many there were, and the most recent ones."""
+
+    count: Whole = 0
+    recent_s: list[Seconds] = []
+
+    def __post_init__(self) -> None:
+        if self.count < len(self.recent_s):
+            raise ValueError("count is less than the number of times in recent_s")
+
+
+class Statistics(msgspec.Struct):
+    """The JSON form of what policies learn. A policy reads the sections that it knows."""
+
+    schema: Literal["continuum-tool-statistics"]
+    version: Literal[1]
+    all: Times = msgspec.field(default_factory=Times)
+    tools: dict[str, Times] = {}
+    keys: dict[str, dict[str, Times]] = {}
+    """The tools of each API key, if the server has several."""
+    program_lengths: dict[str, Whole] = {}
+
+    def items(self) -> Iterator[tuple[str | None, str, Times]]:
+        for key, tools in ((None, self.tools), *self.keys.items()):
+            for tool, times in tools.items():
+                yield key, tool, times
+
+
+def _read(data: Any) -> Statistics:
+    """Check statistics from a file.
+
+    Raises:
+        ValueError: ``data`` has another form or version.
+    """
+    try:
+        return msgspec.convert(data, Statistics)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"not {SCHEMA} version {VERSION}: {error}") from None
+
 
 def export_statistics(tools: ToolStatistics, memory: Memoryfulness) -> dict[str, Any]:
     """Return what a policy has learned as JSON."""
-    return {"schema": SCHEMA, "version": VERSION, **tools.to_json(), "program_lengths": memory.to_json()}
+    return {**tools.to_json(), "program_lengths": memory.to_json()}
 
 
 def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Memoryfulness) -> None:
@@ -145,9 +201,9 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
     Raises:
         ValueError: ``data`` has another form or version.
     """
-    _check_version(data)
-    tools.from_json(data)
-    memory.from_json(data.get("program_lengths", {}))
+    saved = _read(data)
+    tools.load(saved)
+    memory.from_json(saved.program_lengths)
 
 
 def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -156,31 +212,26 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: an element has another form or version.
     """
-    for run in runs:
-        _check_version(run)
-        _check(run)
-    names = dict.fromkeys(name for run in runs for name in run["tools"])
-    tools = {name: _merge_times(run["tools"][name] for run in runs if name in run["tools"]) for name in names}
+    read = [_read(run) for run in runs]
+    parts: dict[tuple[str | None, str], list[Times]] = {}
+    for run in read:
+        for key, tool, times in run.items():
+            parts.setdefault((key, tool), []).append(times)
     lengths = Memoryfulness()
-    for run in runs:
-        lengths.from_json(run.get("program_lengths", {}))
-    merged = _merge_times(run["all"] for run in runs)
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "all": merged,
-        "tools": tools,
-        "program_lengths": lengths.to_json(),
-    }
+    for run in read:
+        lengths.from_json(run.program_lengths)
+    merged = _to_json(_merge([run.all for run in read]), ((*name, _merge(times)) for name, times in parts.items()))
+    return {**merged, "program_lengths": lengths.to_json()}
 
 
-def _merge_times(runs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = list(runs)
-    newest_first = zip_longest(*(reversed(part["recent_s"]) for part in parts))
+def _to_json(all_times: Any, tools: Iterable[tuple[str | None, str, Any]]) -> dict[str, Any]:
+    sections: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "all": all_times, "tools": {}, "keys": {}}
+    for key, tool, times in tools:
+        (sections["tools"] if key is None else sections["keys"].setdefault(key, {}))[tool] = times
+    return sections
+
+
+def _merge(parts: Sequence[Times]) -> dict[str, Any]:
+    newest_first = zip_longest(*(reversed(part.recent_s) for part in parts))
     recent = [seconds for row in newest_first for seconds in row if seconds is not None]
-    return {"count": sum(part["count"] for part in parts), "recent_s": recent[::-1]}
-
-
-def _check_version(data: Mapping[str, Any]) -> None:
-    if not isinstance(data, Mapping) or (data.get("schema"), data.get("version")) != (SCHEMA, VERSION):
-        raise ValueError(f"not {SCHEMA} version {VERSION}")
+    return {"count": sum(part.count for part in parts), "recent_s": recent[::-1]}

@@ -25,7 +25,7 @@ from continuum_server.defaults import SERVER_NAME
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
-from continuum_server.vllm_plugin.request_tags import Caller, normalize_tags
+from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 
 Scope = MutableMapping[str, Any]
@@ -42,8 +42,6 @@ METRICS_LIMIT_S = 1.0
 """How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
 """How long ``/continuum/`` waits for the engine's answer."""
-NAMES, NAME_CHARS = 16, 64
-"""Largest number of names of malformed tags that are reported per request, and of characters per name."""
 
 
 class NoAnswer(Exception):
@@ -168,15 +166,19 @@ class ContinuumMiddleware:
                 body, content_type, rejected = form
                 scope = _with(scope, b"content-type", content_type.encode())
         else:
-            tagged = normalize_tags(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
+            try:
+                tagged = normalize_tags(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
+            except UnreadableBody as error:
+                await _reply(send, 400, {"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
+                return
             body, rejected = tagged.body, tagged.rejected
         if rejected:
             await self._report(rejected, scope)
         await self._app(_with(scope, b"content-length", str(len(body)).encode()), _replay(body, receive), send)
 
     async def _report(self, rejected: tuple[str, ...], scope: Scope) -> None:
-        """Report malformed tags to the engine, which counts them. The size of the report is limited."""
-        names = list(dict.fromkeys(name[:NAME_CHARS] for name in rejected[:NAMES]))
+        """Report malformed tags to the engine, which counts them. The names are those of tags, not a client's."""
+        names = list(dict.fromkeys(rejected))
         with suppress(NoAnswer):
             await self._ask(scope, "reject", {"count": len(rejected), "names": names}, METRICS_LIMIT_S)
 

@@ -120,12 +120,13 @@ class Online:
         """Return pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
 
         Args:
-            namespace: only pins of this API key are listed. The numbers always cover all programs.
+            namespace: only pins and tools of this API key are listed. The numbers always cover all programs.
         """
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
         believed = table.policy.state()
+        own = name_of("", namespace)
         return {
             "policy": table.policy.name,
             "policy_options": self._settings.policy_options,
@@ -143,7 +144,11 @@ class Online:
             "running": len(scheduler.running),
             "delay_s": believed.get("delay_estimate_seconds"),
             "eta": believed.get("eta"),
-            "tools": believed.get("tools", {}),
+            "tools": {
+                tool.removeprefix(own): count
+                for tool, count in believed.get("tools", {}).items()
+                if tool.startswith(own)
+            },
             "programs_inside": believed.get("programs_inside"),
             "programs_outside": believed.get("programs_outside"),
             "gauges": {

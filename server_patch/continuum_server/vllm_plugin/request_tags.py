@@ -2,16 +2,16 @@
 
 A tag can be in ``vllm_xargs``, in a field of the body (``job_id`` and similar fields come from the authors' preview,
 ``program_id`` from ThunderAgent) or in a header. The first of these three that has the tag counts. A malformed tag is
-dropped, and its name is reported.
+dropped, and its name is reported. Members that are no tags are vLLM's to accept or refuse.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from continuum_traces.wire import (
@@ -23,25 +23,28 @@ from continuum_traces.wire import (
     tags_to_xargs,
 )
 
-from continuum_server.vllm_plugin import loose_json
-from continuum_server.vllm_plugin.loose_json import Raw
-
 CLIENT_KEY = "continuum_client"
 """xarg with the digest of the request's API key. Only the HTTP side can set it, and not a client."""
 NAMESPACE_KEY = "continuum_namespace"
 """xarg with the digest of the API key to which the request's program ids belong. A client cannot set it."""
 
 BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
-_CARRIERS = ("vllm_xargs", "kv_hints", "sampling_params")
 _OURS = frozenset((*TAG_NAMES, *PROGRAM_ID_ALIASES, CLIENT_KEY, NAMESPACE_KEY))
 _DIGEST = re.compile("[0-9a-f]{16}")
 
 Json = dict[str, Any]
 
 MOST_XARGS = 256
-"""Largest number of xargs. If a request has more, none is read."""
-LOOSE_BYTES = 1 << 20
-"""Longest body that is searched for tags although Python's JSON parser refuses it. vLLM refuses longer ones."""
+"""Largest number of xargs. If a request has more, none is read or passed on."""
+LONGEST_XARGS = 1 << 16
+"""Largest number of characters and list items in all xargs together. If a request has more, none is read or passed
+on."""
+MOST_HINTS = 64
+"""Largest number of ``kv_hints`` actions, and of directives in them. If a request has more, none is read."""
+
+
+class UnreadableBody(ValueError):
+    """A body is JSON, but Python's parser cannot read it, so that its tags are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,147 +84,105 @@ def normalize_tags(
 ) -> Tagged:
     """Move all tags of a request to ``vllm_xargs`` in its body. If nothing changes, the same bytes are returned.
 
+    Members that change are appended to the object: of equal names the last counts, for vLLM's parser too, which is also
+    ``json``. So the rest of the body is not written again.
+
     Args:
-        body: JSON as received. Any other body is returned unchanged, and vLLM refuses it.
+        body: as received. What is no JSON object is returned unchanged, and vLLM refuses it.
         headers: the headers by lower-case name.
         caller: the sender; None: the sender has no valid key, and all tags are removed.
         nested: on this route the tags are in ``sampling_params.extra_args``.
+
+    Raises:
+        UnreadableBody: the body is nested too deep, or contains an integer with too many digits. It must not reach
+            vLLM, because the depth at which its parser fails depends on the call stack.
     """
     try:
-        return _tag(body, _loads, _compact, headers, caller, nested)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return Tagged(body)
-    except (RecursionError, ValueError):  # a value is nested too deep, or a number is too long
-        if len(body) > LOOSE_BYTES:
+        text = _utf8(body)
+        data = json.loads(text)
+        if not isinstance(data, dict):
             return Tagged(body)
-    try:
-        return _tag(body, loose_json.loads, loose_json.dumps, headers, caller, nested)
+        changed, rejected = gather(data, headers, caller, nested)
+        members = json.dumps(changed, separators=(",", ":"))
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
-
-
-def _tag(
-    body: bytes,
-    loads: Callable[[bytes], Any],
-    dumps: Callable[[Any], str],
-    headers: Mapping[str, str],
-    caller: Caller | None,
-    nested: bool,
-) -> Tagged:
-    data = loads(body)
-    if not isinstance(data, dict):
-        return Tagged(body)
-    _bound(data)
-    before = _tags_as_text(data)
-    rejected = gather(data, headers, caller, nested)
-    if loads is _loads and _tags_as_text(data) == before:
+    except RecursionError as error:
+        raise UnreadableBody("the body is nested too deep") from error
+    except ValueError as error:
+        raise UnreadableBody(f"the body cannot be read: {error}") from error
+    if not changed:
         return Tagged(body, rejected)
-    return Tagged(dumps(data).encode("utf-8", "surrogatepass"), rejected)
+    end = text.rindex(b"}")  # the object's, because only white space can follow it
+    return Tagged(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected)
 
 
-def _bound(data: Json) -> None:
-    """Drop xargs if there are too many, because reading them would delay all other requests."""
-    inner = data.get("sampling_params")
-    for owner, carrier in ((data, "vllm_xargs"), (inner, "extra_args")):
-        if isinstance(owner, dict) and isinstance(xargs := owner.get(carrier), dict) and len(xargs) > MOST_XARGS:
-            owner[carrier] = []
+def _utf8(body: bytes) -> bytes:
+    encoding = json.detect_encoding(body)
+    if encoding.startswith("utf-8"):
+        return body
+    return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
 
 
-def _loads(body: bytes, frames: int = 100) -> Any:
-    """Call ``json.loads`` from deeper in the stack than vLLM does, because the limit of nesting depends on the stack.
-
-    So vLLM can parse every body that we can parse.
-    """
-    return _loads(body, frames - 1) if frames else json.loads(body)
-
-
-def _compact(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"))
-
-
-def _tags_as_text(data: Json) -> str:
-    """Return the part of the body that ``gather`` may change, as text, because in Python False equals 0."""
-    members = {name: data[name] for name in (*_CARRIERS, *BODY_FIELDS) if name in data}
-    return json.dumps(members, sort_keys=True, default=lambda raw: raw.text)
-
-
-def gather(data: Json, headers: Mapping[str, str], caller: Caller | None, nested: bool = False) -> tuple[str, ...]:
-    """Move all tags of this body to where the engine reads them. Return the names of malformed ones."""
-    from_headers = tags_from_headers(headers)
-    others, tags, rejected = _clean("vllm_xargs", data.pop("vllm_xargs", None), _is_flat)
-    home = data.get("sampling_params") if nested else None
-    if isinstance(home, dict):
-        more, inner, odd = _clean("extra_args", home.pop("extra_args", None), lambda name, value: True)
-        others, tags, rejected = {**more, **others}, {**inner, **tags}, (*rejected, *odd)
-    hints = data.pop("kv_hints", None)
-    hints = hints.parsed() if isinstance(hints, Raw) else hints
-    from_body, odd = _body_tags(data)
-    rejected = (*from_headers.rejected, *rejected, *odd, *(("kv_hints",) if None in _retain_s(hints) else ()))
+def gather(
+    data: Mapping[str, Any], headers: Mapping[str, str], caller: Caller | None, nested: bool = False
+) -> tuple[Json, tuple[str, ...]]:
+    """Return the members of this body that change so that all tags are where the engine reads them. None stands for a
+    member that is removed. Also return the names of malformed tags."""
+    sent, home = data.get("vllm_xargs"), data.get("sampling_params") if nested else None
+    inner = home.get("extra_args") if isinstance(home, dict) else None
+    read, more = _opened(sent), _opened(inner)
+    xargs = {**(more or {}), **(read or {})}
+    others = {name: value for name, value in xargs.items() if name not in _OURS}
+    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller)
+    merged = {**others, **tags}
+    changed: Json = {}
+    if isinstance(home, dict) and not _same(merged, inner):
+        changed["sampling_params"] = {**home, "extra_args": merged or None}
+    if not _same({} if nested else merged, sent):
+        changed["vllm_xargs"] = None if nested else merged or None
+    session_id = None if caller is None else read_program_id(data.get("session_id"))
+    if data.get("session_id") != session_id:  # a field of vLLM's, for text only
+        changed["session_id"] = session_id
     if caller is None:
-        data.pop("session_id", None)
-        merged, rejected = others, ()
-    else:
-        ours = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
-        known = {key: value for key, value in ours.items() if value is not None}
-        merged = {**hints_to_xargs(hints), **tags_to_xargs(from_headers.tags), **from_body, **others, **tags, **known}
-    if merged and isinstance(home, dict):
-        home["extra_args"] = merged
-    elif merged and not nested:
-        data["vllm_xargs"] = merged
-    return rejected
+        return changed | ({"kv_hints": None} if "kv_hints" in data else {}), ()
+    unread = [name for name, xargs in (("vllm_xargs", read), ("extra_args", more)) if xargs is None]
+    return changed, (*unread, *rejected)
 
 
-def _clean(carrier: str, sent: Any, fits: Callable[[str, Any], bool]) -> tuple[Json, Json, tuple[str, ...]]:
-    """Split ``vllm_xargs`` into other members and tags. Also return the names of dropped members."""
-    if sent is None:
-        return {}, {}, ()
-    if not isinstance(sent, Mapping):
-        return {}, {}, (carrier,)
-    read = tags_from_xargs(sent)
-    others = {name: value for name, value in sent.items() if name not in _OURS and fits(name, value)}
-    read_by_now = {*others, *TAG_NAMES, *PROGRAM_ID_ALIASES}
-    return others, tags_to_xargs(read.tags), (*read.rejected, *(name for name in sent if name not in read_by_now))
+def _opened(xargs: Any) -> Json | None:
+    """Return the xargs; None: they are no object, or more than anybody sends."""
+    if xargs is None:
+        return {}
+    if not isinstance(xargs, dict) or len(xargs) > MOST_XARGS:
+        return None
+    lengths = (len(value) for value in chain(xargs, xargs.values()) if isinstance(value, str | list))
+    return xargs if sum(lengths) <= LONGEST_XARGS else None
 
 
-def _is_flat(name: str, value: Any) -> bool:
-    """Whether vLLM's schema accepts this member of ``vllm_xargs``."""
-    return _is_text(name) and all(_is_scalar(item) for item in (value if isinstance(value, list) else [value]))
+def _tags(
+    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller
+) -> tuple[Json, tuple[str, ...]]:
+    """Return the tags of a request as xargs, and the names of malformed ones."""
+    fields = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
+    hints = data.get("kv_hints")
+    reads = [tags_from_headers(headers), tags_from_xargs(fields), tags_from_xargs(xargs)]
+    tags = hints_to_xargs(hints)
+    for read in reads:
+        tags.update(tags_to_xargs(read.tags))
+    ours = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+    tags.update({key: value for key, value in ours.items() if value is not None})
+    rejected = [name for read in reads for name in read.rejected] + [key for key in ours if key in xargs]
+    return tags, (*rejected, *(("kv_hints",) if None in _retain_s(hints) else ()))
 
 
-def _is_scalar(value: Any) -> bool:
-    if isinstance(value, str):
-        return _is_text(value)
-    if isinstance(value, int):
-        return not isinstance(value, bool) and -(2**63) <= value < 2**64
-    return isinstance(value, float) and math.isfinite(value)  # /render cannot write others as JSON
-
-
-def _is_text(value: str) -> bool:
-    """Whether the text can be encoded as UTF-8, which half of a surrogate pair cannot."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _body_tags(data: Json) -> tuple[Json, tuple[str, ...]]:
-    """Return the tags among the body's own fields. Remove fields that vLLM would refuse, and return their names.
-
-    ``session_id`` stays in the body, because vLLM reads it too. vLLM only accepts text there.
-    """
-    sent = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
-    harmful = [name for name, value in sent.items() if isinstance(value, dict | list | Raw)]
-    session_id = sent.get("session_id")
-    if session_id is not None and not (isinstance(session_id, str) and _is_text(session_id)):
-        named = read_program_id(session_id)
-        if named is not None:
-            data["session_id"] = named
-        elif "session_id" not in harmful:
-            harmful.append("session_id")
-    for name in harmful:
-        del data[name]
-    return tags_to_xargs(tags_from_xargs(sent).tags), tuple(harmful)
+def _same(merged: Json, sent: Any) -> bool:
+    """Whether these xargs are exactly the sent ones. In Python, False equals 0 and 1 equals 1.0."""
+    if not isinstance(sent, dict):
+        return sent is None and not merged
+    pairs = ((value, sent.get(name)) for name, value in merged.items())
+    return merged.keys() == sent.keys() and all(
+        one is other or (type(one) is type(other) and one == other) for one, other in pairs
+    )
 
 
 def hints_to_xargs(envelope: Any) -> Json:
@@ -235,19 +196,21 @@ def hints_to_xargs(envelope: Any) -> Json:
 
 
 def _retain_s(envelope: Any) -> list[float | None]:
-    """Return all durations in the envelope. None stands for a malformed duration."""
-    actions = envelope.get("actions") if isinstance(envelope, Mapping) else None
-    wishes = [wish for action in actions for wish in _wishes(action)] if isinstance(actions, list) else []
+    """Return all durations in the envelope. None stands for a malformed duration, or for too many of them."""
+    actions = _list(envelope, "actions")
+    if len(actions) > MOST_HINTS:
+        return [None]
+    retains = [each for each in actions if isinstance(each, Mapping) and each.get("action_type") == "kv.retain"]
+    payloads = [payload for each in retains if isinstance(payload := each.get("payload"), Mapping)]
+    if sum(len(_list(payload, "directives")) for payload in payloads) > MOST_HINTS:
+        return [None]
+    wishes = [payload.get(name) for payload in payloads for name in ("ttl_s", "ttl_seconds")]
+    for each in chain.from_iterable(_list(payload, "directives") for payload in payloads):
+        if isinstance(each, Mapping):
+            wishes.append(0 if each.get("priority") == 0 else each.get("duration"))
     return [tags_from_xargs({"kv_ttl_s": wish}).tags.kv_ttl_s for wish in wishes if wish is not None]
 
 
-def _wishes(action: Any) -> list[Any]:
-    payload = action.get("payload") if isinstance(action, Mapping) else None
-    if not isinstance(payload, Mapping) or action.get("action_type") != "kv.retain":
-        return []
-    directives = payload.get("directives")
-    durations = [payload.get("ttl_s"), payload.get("ttl_seconds")]
-    for directive in directives if isinstance(directives, list) else []:
-        if isinstance(directive, Mapping):
-            durations.append(0 if directive.get("priority") == 0 else directive.get("duration"))
-    return durations
+def _list(owner: Any, name: str) -> list[Any]:
+    value = owner.get(name) if isinstance(owner, Mapping) else None
+    return value if isinstance(value, list) else []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from types import NoneType
+from typing import Any, TypeVar, get_origin
 
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
-from continuum_server.policy.limits import Range, check_fields, hints_of
+from continuum_server.policy.limits import check_fields, hints_of, members
 from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
@@ -64,17 +64,13 @@ def read_section(additional_config: Any, section: str, kind: type[T], refused: t
     """
     values = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
     try:
-        settings: T = _read(kind, values, section, Range())
+        settings: T = _read(kind, values, section)
         return settings
     except ValueError as error:
         raise refused(f"additional-config {error}") from error
 
 
-_ANY = Range(-1e12, 1e12)
-"""Range of numbers in nested objects. They come from fits, and may be negative."""
-
-
-def _read(kind: Any, data: Any, where: str, default: Range, or_none: str = "") -> Any:
+def _read(kind: Any, data: Any, where: str, or_none: str = "") -> Any:
     """Build a dataclass, and the dataclasses in its fields, from a JSON object."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} = {data!r}: must be an object{or_none}")
@@ -90,8 +86,7 @@ def _read(kind: Any, data: Any, where: str, default: Range, or_none: str = "") -
     values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in data.items()}
     try:
         made = kind(**values)
-        if not hasattr(kind, "__post_init__"):  # otherwise the class checks itself
-            check_fields(made, default)
+        check_fields(made)
     except ValueError as error:
         raise ValueError(f"{where}.{error}") from error
     return made
@@ -99,8 +94,8 @@ def _read(kind: Any, data: Any, where: str, default: Range, or_none: str = "") -
 
 def _member(hint: Any, value: Any, where: str) -> Any:
     """Read the value of a field. If its type is a dataclass or a dictionary, the value must be an object."""
-    kinds = [get_origin(member) or member for member in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+    kinds = [get_origin(member) or member for member in members(hint)]
     kind = next((member for member in kinds if member is dict or is_dataclass(member)), None)
     if kind is None or (value is None and NoneType in kinds):
         return value
-    return _read(kind, value, where, _ANY, ", or none" if NoneType in kinds else "")
+    return _read(kind, value, where, ", or none" if NoneType in kinds else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from continuum_traces.run_dir import RunDirError, read_json, write_json
 
 from continuum_server.policy.base import Policy
 from continuum_server.policy.tool_statistics import merge_statistics
+from continuum_server.record_file import lock_replaced
 from continuum_server.vllm_plugin.versions import PluginError
 
 logger = logging.getLogger("continuum")
@@ -68,6 +70,9 @@ CLOSE_S = 10.0
 class StatisticsFile:
     """A file with the statistics that a server's policy has learned. Never raises an exception.
 
+    The file is locked, so that only one server writes it. A file that cannot be read or locked is left as it is.
+    Sections that the policy does not write, because another policy learned them, are kept.
+
     The scheduler's thread copies the statistics: at most ``sample_window`` times of each of ``max_tools`` tools, which
     takes 1 ms for ten tools and 30 ms at the limits' defaults (``policy_cost.py --table statistics``). Another thread
     writes the copy.
@@ -80,20 +85,27 @@ class StatisticsFile:
 
     def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
         self._path = path
-        self._policy = policy
+        self.policy = policy
         self._clock = clock
         self._due_s = clock() + SAVE_EVERY_S
         self._writer: threading.Thread | None = None
+        self._kept: dict[str, Any] = {}
+        """The file's sections that the policy does not write."""
+        self._lock: int | None = None
 
     def load(self) -> None:
-        """Load the statistics of an earlier server."""
-        if self._path is None or not self._path.exists():
+        """Lock the file, and load the statistics of an earlier server."""
+        if self._path is None:
             return
         try:
-            self._policy.import_statistics(read_json(self._path))
-            logger.info("continuum: statistics from %s", self._path)
+            self._lock = lock_replaced(self._path) if self._lock is None else self._lock
+            if self._path.exists():
+                self._kept = read_json(self._path)
+                self.policy.import_statistics(self._kept)
+                logger.info("continuum: statistics from %s", self._path)
         except Exception as error:  # noqa: BLE001 - a file that cannot be used must not keep a server from starting
-            logger.warning("continuum: statistics not loaded: %s", error)
+            logger.warning("continuum: statistics not loaded, and none are saved to %s: %s", self._path, error)
+            self._path = None
 
     def save_when_due(self, now_s: float) -> None:
         """Save if the next save is due and the last one is complete. Only the scheduler's thread may call this."""
@@ -109,6 +121,10 @@ class StatisticsFile:
             if not self._is_writing:
                 self._save(self._path)
                 self.wait(patience_s)
+        self._path = None
+        if self._lock is not None and not self._is_writing:
+            os.close(self._lock)
+            self._lock = None
 
     def wait(self, patience_s: float = CLOSE_S) -> None:
         """Wait until the last save is complete."""
@@ -121,11 +137,11 @@ class StatisticsFile:
 
     def _save(self, path: Path) -> None:
         try:
-            statistics = self._policy.export_statistics()
+            statistics = self.policy.export_statistics()
             if statistics:
-                writer = threading.Thread(
-                    target=_write, args=(path, statistics), name="continuum-statistics", daemon=True
-                )
+                self._kept = {name: section for name, section in self._kept.items() if name not in statistics}
+                whole = {**statistics, **self._kept}
+                writer = threading.Thread(target=_write, args=(path, whole), name="continuum-statistics", daemon=True)
                 writer.start()
                 self._writer = writer
         except Exception as error:  # noqa: BLE001 - a user's policy must not end the engine

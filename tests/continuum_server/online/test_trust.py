@@ -20,7 +20,7 @@ import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
 from live_server import Live, live, tokens
-from request_fuzz import KEYS, Pair, Sent, pairs
+from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
 
 Status = Callable[[Sent], Awaitable[int]]
 
@@ -53,6 +53,23 @@ def test_no_tag_makes_vllm_s_http_side_refuse_a_request(app: Any) -> None:
     unequal, statuses = asyncio.run(_in_process(pairs(1, 1000), app))
     assert unequal == []
     assert {401, 400, 501} <= statuses.keys()
+
+
+UNREAD = (
+    '{"vllm_xargs": {"continuum_client": "0123456789abcdef"}',
+    "{'vllm_xargs': {}}",
+    '{"vllm_xargs": {},}',
+    "[]",
+    "",
+)
+
+
+def test_vllm_itself_refuses_what_is_passed_on_unread(app: Any) -> None:
+    bodies = [text.encode(encoding) for text in UNREAD for encoding in ("utf-8", "utf-16")] + [b'{"a": "\xff"}']
+    heads = (("Content-Type", "application/json"), ("Authorization", AUTHORIZATIONS[0]))
+    requests = [Sent(path, heads, body) for path in ROUTES for body in bodies]
+    statuses = asyncio.run(_in_process([Pair(request, request) for request in requests], app))[1]
+    assert statuses.keys() <= {400, 422}
 
 
 @pytest.fixture(scope="module")

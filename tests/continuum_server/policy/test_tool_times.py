@@ -9,13 +9,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
-from continuum_server.policy.lru import Lru
+from continuum_server.policy.facts import TurnState
 from continuum_server.policy.rules.continuum import Continuum
-from continuum_server.policy.tool_statistics import ToolStatistics, merge_statistics
+from continuum_server.policy.tool_statistics import Statistics, ToolStatistics, merge_statistics
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from continuum_traces.importers.registry import read_any
@@ -136,7 +137,7 @@ def learned(seed: int, samples: int = 300) -> Driver:
     rng = np.random.default_rng(seed)
     driver = Driver("continuum", cold_samples=5)
     for _ in range(samples // 10):
-        driver.gaps(str(rng.choice(["ls", "pytest", "pip"])), *rng.exponential(2.0, int(rng.integers(5, 15))))
+        driver.gaps(str(rng.choice(["ls", "pytest", "pip"])), *rng.exponential(2.0, int(rng.integers(5, 15))).tolist())
     return driver
 
 
@@ -175,7 +176,7 @@ def test_merging_counts_everybody_and_keeps_some_of_each() -> None:
     assert merged["program_lengths"] == together.to_json()
     assert merge_statistics(runs[:1]) == {**runs[0], "tools": merged_alone(runs[0])}
     small = ToolStatistics(5, window=6)
-    small.from_json(merged)
+    small.load(msgspec.convert(merged, Statistics))
     assert len(small.times_for("never seen")) == 6
     assert small.counts() == {tool: given["count"] for tool, given in merged["tools"].items()}
 
@@ -187,7 +188,13 @@ def merged_alone(run: dict[str, Any]) -> dict[str, Any]:
 BROKEN: list[Any] = [
     {},
     {"schema": "continuum-tool-statistics", "version": 2},
-    {"schema": "continuum-tool-statistics", "version": 1, "all": {}, "tools": {}},
+    {"schema": "continuum-tool-statistics", "version": 1, "all": 5},
+    {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": [1e308]}},
+    {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 10**30, "recent_s": [1.0]}},
+    {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": [True]}},
+    {"schema": "continuum-tool-statistics", "version": 1, "keys": {"a": {"ls": []}}},
+    {"schema": "continuum-tool-statistics", "version": 1, "program_lengths": {"pairs": 10**400}},
+    [],
     {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": [-1.0]}, "tools": {}},
     {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 0, "recent_s": [1.0]}, "tools": {}},
     {"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": ["x"]}, "tools": {}},
@@ -220,20 +227,71 @@ def test_an_engine_starts_from_files(tmp_path: Path) -> None:
         build([], "continuum", {"statistics": str(tmp_path / "3.json")})
 
 
-def test_memory_is_bounded() -> None:
-    """However many tools a client makes up."""
+def test_memory_is_bounded_and_the_tool_not_called_for_longest_goes() -> None:
     tools = ToolStatistics(cold_samples=2, window=4, max_tools=10)
     for number in range(1_000):
         tools.add(f"tool-{number % 300}", 1.0)
-    assert len(tools.counts()) == 10
+        tools.add("ls", 1.0)
+    assert list(tools.counts()) == [*(f"tool-{number}" for number in range(91, 100)), "ls"]
     assert len(tools.times_for("nobody")) == 4
-    by_tool = Lru[str, list[int]](list, limit=2)
-    by_tool.of("a").append(1)
-    by_tool.of("b")
-    by_tool.of("a")
-    by_tool.of("c")
-    assert [tool for tool, _ in by_tool.items()] == ["a", "c"]  # the one not heard of for longest went
-    assert by_tool.get("b") is None
+
+
+def test_each_key_has_its_share_of_the_tools() -> None:
+    tools = ToolStatistics(cold_samples=0, window=4, max_tools=10)
+    for number in range(400):
+        tools.add(f"tool-{number}", 9.0, key="them")
+    for number in range(8):
+        tools.add(f"mine-{number}", 1.0, key="me")
+    assert [name for name in tools.counts() if name.startswith("me:")] == [f"me:mine-{n}" for n in range(3, 8)]
+    assert len(tools.counts()) == 10
+    for number in range(400):
+        tools.add(f"tool-{number}", 9.0, key="them")
+    assert tools.get("mine-7", "me") is not None
+    tools.add("mine-7", 5.0, key="them")
+    assert tools.times_for("mine-7", "me").recent() == [1.0]
+    assert tools.times_for("mine-7", "them").recent() == [5.0]
+
+
+def test_another_key_s_tools_cannot_keep_yours_from_being_learned() -> None:
+    driver = Driver("continuum", cold_samples=0)
+    for number in range(400):
+        away(driver, "them", f"p{number}", f"tool-{number}", 1)
+    away(driver, "me", "p", "build", 8)
+    assert driver.table.policy.state()["tools"]["me:build (told)"] == 8
+    again = make_policy("continuum", {}, MACHINE)
+    again.import_statistics(json.loads(json.dumps(driver.table.policy.export_statistics())))
+    assert again.state()["tools"] == driver.table.policy.state()["tools"]
+
+
+def away(driver: Driver, key: str, program_id: str, tool: str, turns: int) -> None:
+    """Turns that call no tool. Each but the first says which tool ran before it."""
+    table = driver.table
+    for number in range(1 + turns):
+        program = table.program_for(program_id, driver.now_s, namespace=key)
+        request_id, sequence = f"{key}/{program_id}/{number}", table.next_sequence()
+        turn = TurnState(program, 0, request_id, driver.now_s, 100, sequence, ran=tool if number else None, ran_s=1.0)
+        table.arrive(turn, driver.now_s)
+        driver.finish(driver.start(turn), None)
+        driver.now_s += 1.0
+
+
+# A file may be edited, or written by somebody else. What passes as statistics makes no policy fail.
+POISONED: list[Any] = [
+    {"all": {"count": 3, "recent_s": [1e9] * 3}, "tools": {"ls": {"count": 2**62, "recent_s": [1e9] * 200}}},
+    {"program_lengths": {"pairs": 2**62, "k": 0, "kk": 2**62, "rest": 0, "rest2": 2**62, "k_rest": 2**62}},
+    {"program_lengths": {"pairs": 3, "k": 2**62, "unknown": 1}},
+    {"keys": {"": {"": {"count": 0, "recent_s": []}}, "x": {}}, "somebody's": [{}]},
+]
+
+
+@pytest.mark.parametrize("data", POISONED, ids=range(len(POISONED)))
+@pytest.mark.parametrize("policy", ["continuum", "working-set"])
+def test_what_passes_as_statistics_makes_no_policy_fail(policy: str, data: Any) -> None:
+    driver = Driver(policy, **({"cold_samples": 0} if policy == "continuum" else {}))
+    driver.table.policy.import_statistics({"schema": "continuum-tool-statistics", "version": 1, **data})
+    driver.gaps("ls", *[1.0] * 5)
+    for each in (driver.table.policy.state(), driver.table.policy.export_statistics()):
+        json.dumps(each, allow_nan=False)
 
 
 def test_real_tool_times(real_traces: Path) -> None:

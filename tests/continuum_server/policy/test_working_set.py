@@ -451,7 +451,7 @@ def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> No
     gate.finish(first)
     first.program.marks = marks_of(blocks, 0)
     waiting = gate.arrive("d")
-    for number in range(20):
+    for _ in range(20):
         gate.table.next_sequence()
     program = gate.table.program_for("a", gate.now_s, None, Prompt(300, [*blocks[:160], *"xyz"]))
     number = gate.table.next_sequence()

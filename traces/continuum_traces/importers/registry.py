@@ -133,6 +133,8 @@ def detect(path: Path) -> str:
     if path.is_file() and _is_archive(path):
         return "mini-swe-agent"
     name = _by_fields(_first_object(path))
+    if name is None and path.is_file() and not path.stat().st_size:
+        raise TraceError(f"{path}: the file is empty")
     if name is None:
         raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
     return name

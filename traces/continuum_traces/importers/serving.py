@@ -13,6 +13,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.block_ids import Identified, programs_of
 from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import (
     ESTIMATED,
@@ -23,60 +24,93 @@ from continuum_traces.importers.usage import (
     number,
     turns_from_usage,
 )
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
-Row = dict[str, Any]
+Row = tuple[str, dict[str, Any]]
+"""A row, behind its place."""
+
+
+WHOLE = "message_array_with_responses"
+"""aiperf's ``context_mode`` of sessions whose rows are whole prompts."""
 
 
 def read_mooncake(path: Path) -> Iterator[Program]:
-    """One request per line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``delay`` (ms, before the
-    request). Rows with the same ``session_id`` are the turns of a program; a row without it is a whole program."""
-    for name, rows in _grouped(path, "session_id", "input_length", "output_length"):
-        yield _from_lengths(name, rows, "mooncake", tool_times=False)
+    """One request per line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``, ``delay`` (ms,
+    before the request). Rows with the same ``session_id`` are the turns of a program; a row without it is a whole
+    program.
+
+    As in aiperf, a later row of a session holds what its turn adds to the conversation. It is a whole prompt if
+    ``context_mode`` says so, or without one if some row's ``hash_ids`` begin like those of the row before.
+    """
+    sessions = list(_grouped(path, "session_id", "input_length", "output_length"))
+    repeating = any(_repeats(rows) for _, rows in sessions)
+    yield from programs_of([_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions])
+
+
+def _repeats(rows: list[Row]) -> bool:
+    ids = [_hash_ids(where, row) for where, row in rows]
+    return any(before and after and before[0] == after[0] for before, after in pairwise(ids))
 
 
 def read_agentic_mooncake(path: Path) -> Iterator[Program]:
-    """One request per line, in the order of each session. ``tool_wait_ms`` is the time of the tools, ``delay`` (ms) is
-    other time."""
-    for name, rows in _grouped(path, "session_id", "request_id", "input_length", "output_length"):
-        yield _from_lengths(name, rows, "agentic_mooncake", tool_times=True)
+    """One request per line, with its whole prompt, in the order of each session. ``tool_wait_ms`` is the time of the
+    tools, ``delay`` (ms) is other time."""
+    sessions = list(_grouped(path, "session_id", "request_id", "input_length", "output_length"))
+    yield from programs_of([_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions])
 
 
-def _from_lengths(name: str, rows: list[tuple[str, Row]], source: str, tool_times: bool) -> Program:
+def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Identified:
+    agentic = source == "agentic_mooncake"
+    mode = rows[0][1].get("context_mode")
+    whole = whole if mode is None or agentic else mode == WHOLE
     delays_s = [number(where, row, "delay", 0) / 1e3 for where, row in rows[1:]]
-    tools_s = [number(where, row, "tool_wait_ms", 0) / 1e3 if tool_times else 0.0 for where, row in rows[1:]]
-    requests = [
-        RequestUsage(
-            int(number(where, row, "input_length")),
-            int(number(where, row, "output_length")),
-            tool_calls=(ToolCall(UNKNOWN, tool_s),) if tool_s else (),
-            gap_overhead_s=delay_s,
-        )
-        for (where, row), delay_s, tool_s in zip(rows, [*delays_s, 0.0], [*tools_s, 0.0], strict=True)
-    ]
+    tools_s = [number(where, row, "tool_wait_ms", 0) / 1e3 if agentic else 0.0 for where, row in rows[1:]]
+    requests, context = [], 0
+    for (where, row), delay_s, tool_s in zip(rows, [*delays_s, 0.0], [*tools_s, 0.0], strict=True):
+        prompt = context + int(number(where, row, "input_length"))
+        calls = (ToolCall(UNKNOWN, tool_s),) if tool_s else ()
+        output = int(number(where, row, "output_length"))
+        requests.append(RequestUsage(prompt, output, tool_calls=calls, gap_overhead_s=delay_s))
+        context = 0 if whole else prompt + output
     start = rows[0][1].get("timestamp")
     arrival_s = float(start) / 1e3 if isinstance(start, int | float) else None
-    return Program(name, tuple(turns_from_usage(requests)), source, arrival_s=arrival_s)
+    ids = [_hash_ids(where, row) if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
+    if len(rows) > 1 and not agentic:
+        source = f"{source}, {'each row a whole prompt' if whole else 'each row added to its session'}"
+    return Identified(Program(name, (), source, arrival_s=arrival_s), requests, ids)
+
+
+def _hash_ids(where: str, row: dict[str, Any]) -> list[int]:
+    ids = row.get("hash_ids") or []
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        raise TraceError(f"{where}: hash_ids: expected a list of whole numbers")
+    return ids
 
 
 def read_weka(path: Path) -> Iterator[Program]:
-    """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request)."""
-    for line_number, row in json_lines(path, "requests"):
-        where = f"{path}:{line_number}"
-        requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
-        thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
-        usage = [
-            RequestUsage(
-                int(number(where, request, "in")),
-                int(number(where, request, "out")),
-                gap_overhead_s=gap,
-                llm_s=request.get("api_time"),
-            )
-            for request, gap in zip(requests, thinking, strict=True)
-        ]
-        name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line_number}")
-        model = requests[0].get("model") if requests else None
-        yield Program(name, tuple(turns_from_usage(usage)), "weka", model)
+    """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request), and
+    ``hash_ids``."""
+    yield from programs_of([_weka(f"{path}:{line}", line, row) for line, row in json_lines(path, "requests")])
+
+
+def _weka(where: str, line: int, row: dict[str, Any]) -> Identified:
+    if not isinstance(row["requests"], list):
+        raise TraceError(f"{where}: requests: expected a list")
+    requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
+    thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
+    usage = [
+        RequestUsage(
+            int(number(where, request, "in")),
+            int(number(where, request, "out")),
+            gap_overhead_s=gap,
+            llm_s=request.get("api_time"),
+        )
+        for request, gap in zip(requests, thinking, strict=True)
+    ]
+    name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line}")
+    model = requests[0].get("model") if requests else None
+    return Identified(Program(name, (), "weka", model), usage, [_hash_ids(where, request) for request in requests])
 
 
 def read_mlperf_agentic(path: Path) -> Iterator[Program]:
@@ -104,7 +138,7 @@ def _mlperf_opened(path: Path) -> Iterator[Opened]:
         yield Opened(Program(name, turns, f"mlperf-agentic ({ESTIMATED})"), tuple(map(_message_text, asked)))
 
 
-def _message_text(message: Row) -> str:
+def _message_text(message: dict[str, Any]) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
     return text + (json.dumps(calls) if calls else "")
@@ -115,9 +149,9 @@ def _called(call: Any) -> str:
     return str(function.get("name") or UNKNOWN) if isinstance(function, dict) else UNKNOWN
 
 
-def _grouped(path: Path, key: str, *required: str) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
+def _grouped(path: Path, key: str, *required: str) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows with the same ``key``, each with its place; a row without ``key`` is a group of its own."""
-    groups: dict[str, list[tuple[str, Row]]] = {}
+    groups: dict[str, list[Row]] = {}
     for line_number, row in json_lines(path, *required):
         name = str(row[key]) if key in row else f"request-{line_number}"
         groups.setdefault(name, []).append((f"{path}:{line_number}", row))

@@ -29,6 +29,8 @@ class RequestUsage:
     """Tokens of the output that the next prompt does not repeat."""
     new_tokens_hint: int | None = None
     """New prompt tokens that the source reports; used if the history was rewritten."""
+    kept_tokens: int | None = None
+    """Leading tokens of the prompt before with which this one begins, if the source says that it keeps no more."""
     tool_calls: tuple[ToolCall, ...] = ()
     gap_overhead_s: float = 0.0
     cached_tokens: int | None = None
@@ -45,8 +47,9 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
     for request in requests:
         if request.prompt_tokens < 1:
             continue
-        new, kept = request.prompt_tokens - context, None
-        if new < 1 and context:
+        kept = request.kept_tokens if context else None
+        new = request.prompt_tokens - (context if kept is None else kept)
+        if kept is None and new < 1 and context:
             new = min(max(1, request.new_tokens_hint or 1), request.prompt_tokens)
             kept = request.prompt_tokens - new
         output = max(1, request.output_tokens)

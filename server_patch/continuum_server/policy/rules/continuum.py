@@ -29,7 +29,7 @@ class ContinuumOptions(Options):
     sample_window: Window = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
     max_tools: Annotated[int, Range(1, 1_000_000)] = 256
-    """Tools remembered; the tool that was not called for longest is forgotten first."""
+    """Tools remembered; the API key with the most tools loses the tool that it did not call for longest."""
     statistics: str | None = None
     """Files of tool statistics from earlier runs to start from, separated by commas."""
 
@@ -71,7 +71,8 @@ class Continuum(ProgramFcfs):
         else:
             eta = self.memory.eta
             gain_s = delay_s * eta + rebuild_s
-            ttl_s = self.tools.times_for(finish.tool or UNKNOWN_TOOL).best_ttl(gain_s)
+            times = self.tools.times_for(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
+            ttl_s = times.best_ttl(gain_s)
         return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), delay_s, eta)
 
     def program_finished(self, program: ProgramState) -> None:

@@ -49,15 +49,15 @@ class ContinuumV1(ProgramFcfs):
         self.tools.note_return(turn, now_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        options, bound_s = self.options, self.bound_s(finish.tool or UNKNOWN_TOOL)
+        options, bound_s = self.options, self.bound_s(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
         if bound_s <= 0.0:
             return Hold(math.inf)
         scale = 1.0 + options.turn_weight * self.turns_of_programs.mean
         return Hold(options.default_ttl_s**2 / bound_s * scale)
 
-    def bound_s(self, tool: str) -> float:
+    def bound_s(self, tool: str, key: str | None = None) -> float:
         """Return B(r, f). With probability 1 - delta the mean time of ``tool`` is not above it."""
-        options, own = self.options, self.tools.by_tool.get(tool)
+        options, own = self.options, self.tools.get(tool, key)
         if self.tools.all.count < options.min_samples:
             return options.default_ttl_s
         if own is not None and own.count >= max(1, options.min_samples):

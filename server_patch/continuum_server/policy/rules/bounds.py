@@ -1,0 +1,98 @@
+"""Bounds: policies that know the future. They show what a decision could gain at most, and run in replays only."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, cast
+
+from continuum_server.policy.base import Rank
+from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
+from continuum_server.policy.rules.continuum import Continuum
+from continuum_server.policy.rules.infercept import InferCept
+from continuum_server.policy.rules.working_set import WorkingSet
+
+
+class InferCeptOracle(InferCept):
+    """The paper's oracle arm: ``infercept`` with the length of each interception known, so that one decision at its
+    beginning suffices."""
+
+    name: ClassVar[str] = "infercept-oracle"
+    label: ClassVar[Literal["policy", "bound"]] = "bound"
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        tool_s = self.future.tool_s(finish.turn.request_id)
+        return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens, finish.stored) else 0.0)
+
+
+class OracleTtl(Continuum):
+    """``continuum`` with every tool time known: a turn is held until its program returns, or not at all. A bound on any
+    choice of TTL."""
+
+    name: ClassVar[str] = "oracle-ttl"
+    label: ClassVar[Literal["policy", "bound"]] = "bound"
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        delay_s, eta = self.delay.mean_s, self.memory.eta
+        gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
+        tool_s = self.future.tool_s(finish.turn.request_id)
+        return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
+
+
+class OracleSrpt(OracleTtl):
+    """The program with the least model time left runs first; KV is held as under ``oracle-ttl``. A bound on any order
+    of programs (shortest remaining processing time)."""
+
+    name: ClassVar[str] = "oracle-srpt"
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        super().turn_arrived(turn, now_s)
+        turn.program.policy_state = self.future.remaining_s(turn.request_id)
+
+    def rank(self, turn: TurnState) -> Rank:
+        return (self.future.remaining_s(turn.request_id), turn.sequence)
+
+    def victim_rank(self, program: ProgramState) -> Rank:
+        return (-cast(float, program.policy_state or 0.0), -program.sequence)
+
+
+class OracleHold(WorkingSet):
+    """``working-set`` with every tool time known: a turn is held until its program returns, or not at all."""
+
+    name: ClassVar[str] = "oracle-hold"
+    label: ClassVar[Literal["policy", "bound"]] = "bound"
+
+    def hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
+        tool_s = self.future.tool_s(finish.turn.request_id)
+        return tool_s if tool_s <= even_s else 0.0
+
+
+class OracleWorkingSet(OracleHold):
+    """``working-set`` with the future known: the program with the least remaining work is admitted and runs first. A
+    bound on any order and admission of programs."""
+
+    name: ClassVar[str] = "oracle-working-set"
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._left_s: dict[str, float] = {}
+        """Each program's remaining engine seconds when its last turn arrived."""
+
+    def place(self, program: ProgramState) -> Rank:
+        return (self._left_s.get(program.program_id, 0.0), program.sequence)
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        self._left_s[turn.program.program_id] = self.future.work_s(turn.request_id)
+        super().turn_arrived(turn, now_s)
+
+    def turn_finished(self, finish: TurnFinish) -> Hold:
+        """End the program's place at once if a program outside has less work left, including a rebuild of this one."""
+        hold = super().turn_finished(finish)
+        program = finish.turn.program
+        if not self._line:
+            return hold
+        first, left_s = self._line[0], self.future.work_after_s(finish.turn.request_id)
+        sooner = self._left_s[first.program_id] + self.machine.prefill.marginal_prefill_s(finish.context_tokens)
+        if sooner >= left_s or (first.turn is not None and self._fits(first.turn, finish.now_s)):
+            return hold
+        self._inside.drop(program.program_id)
+        program.policy_state = None
+        return NO_HOLD
