@@ -26,7 +26,8 @@ def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
     """
     works, hardware = ([manifest.get(name) or {} for manifest in manifests] for name in ("workload", "hardware"))
     engines = [manifest.get("engine_options") or {} for manifest in manifests]
-    number = _each(
+    counts = [work["programs"] for work in works if "programs" in work]
+    number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
         f"{work['programs']:,} program{'s' * (work['programs'] != 1)}" for work in works if "programs" in work
     )
     rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
