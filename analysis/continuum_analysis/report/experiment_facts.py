@@ -28,8 +28,6 @@ def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
     engines = [manifest.get("engine_options") or {} for manifest in manifests]
     counts = [work["programs"] for work in works if "programs" in work]
     number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
-        f"{work['programs']:,} program{'s' * (work['programs'] != 1)}" for work in works if "programs" in work
-    )
     rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
     pace = f"at {rates}/s" if rates else _each(f"with arrivals {w['arrivals']}" for w in works if "arrivals" in w)
     machines = _each(filter(None, map(_machines, hardware, engines)))
