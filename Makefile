@@ -16,7 +16,7 @@ PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup agents frameworks bench test check lock golden docs clean
+.PHONY: help setup agents frameworks bench test fuzz check lock golden docs clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -67,6 +67,14 @@ bench: setup ## The main job: five policies on the bundled SWE-bench workload, t
 
 test: setup ## The tests (with CI set also the slow ones).
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
+
+# How long `make fuzz` looks.
+MINUTES ?= 30
+
+fuzz: setup ## Random examples until one fails, at most MINUTES=30.
+	@end=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
+	  PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) -q -m hypothesis --hypothesis-profile fuzz --maxfail 1 $(ARGS) || exit 1; \
+	done
 
 check: setup ## Lint, types, import arrows.
 	$(PY) -m ruff check .

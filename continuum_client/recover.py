@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.lines import encoded, end_line, program_line, turn_line
-from continuum_traces.run_dir import TURNS, read_turns
+from continuum_traces.run_dir import TURNS, RunDirError, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 
 from continuum_client.appender import Presence, SharedLines
@@ -44,16 +44,22 @@ def add_missing_turns(directory: Path) -> int:
         The number of turns that were added.
 
     Raises:
-        OSError, RunDirError: a file cannot be read or written.
+        OSError: a file cannot be read or written.
+        RunDirError: a file has a fault; the message names its line.
     """
     trace = directory / TRACE
     if not (directory / TURNS).exists() or not trace.exists():
         return 0
     shared = SharedLines(trace)  # cuts off an incomplete last line
     known: dict[str, _Known] = {}
-    with trace.open(encoding="utf-8") as written:
-        for line in written:
-            _learn(known, json.loads(line))
+    with trace.open("rb") as written:
+        for number, line in enumerate(written, 1):
+            try:
+                _learn(known, json.loads(line))
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                raise RunDirError(
+                    f"{trace}:{number}: no line of a trace ({error}); take the file from a copy"
+                ) from error
     added = 0
     lines: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -108,7 +114,7 @@ def _missing(program: _Known, record: TurnRecord) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command. Exit status: 0, the trace is complete; 2, wrong arguments, or another process is writing."""
+    """Run the command. Exit status: 0, the trace is complete; 2, it cannot be completed, for a reason that is told."""
     if len(arguments) != 1 or not (Path(arguments[0]) / TURNS).exists():
         sys.stderr.write("usage: python -m continuum_client.recover DIR   (DIR contains turns.jsonl)\n")
         return 2
@@ -117,7 +123,11 @@ def main(arguments: list[str]) -> int:
     if not presence.alone:
         sys.stderr.write(f"error: {directory}: another process is still writing to it\n")
         return 2
-    sys.stdout.write(f"{directory}: {add_missing_turns(directory)} turns added\n")
+    try:
+        sys.stdout.write(f"{directory}: {add_missing_turns(directory)} turns added\n")
+    except (OSError, RunDirError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
     return 0
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +18,17 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["COLUMNS"] = "160"  # several test processes have 80, one has none
 
 gc.disable()  # until all tests are collected: a fifth of that time is spent on imports that leave no garbage
+
+EXPECTED_SKIPS = (
+    "beside this checkout",  # recorded traces that cannot be published
+    "not in the repository",  # measurements that cannot be published
+    "runs in an environment of its own",  # test_in_its_own_environment runs it there
+    "may not make namespaces here",  # a sandbox around CI may forbid bubblewrap its own
+    "and none was found",  # an agent framework that needs another Python
+)
+"""Parts of the reasons for which CI may skip a test. A test that is skipped for another reason fails there."""
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 REAL_TRACES = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
 
@@ -37,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For several processes: tests that share a server or another costly fixture run in one, slow tests run first."""
     for item in items:
         group = _shared_by(item)
-        if group is not None:
+        if group is not None and item.config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
@@ -58,10 +72,43 @@ def _shared_by(item: pytest.Item) -> str | None:
     return min(homes, key=len) if homes else None
 
 
-settings.register_profile(
-    "shared",
-    max_examples=100 if os.environ.get("CI") else 25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _without_surprise((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _without_surprise((yield))
+
+
+def _without_surprise(report: Report) -> Report:
+    """In CI, turn a skip whose reason is not among ``EXPECTED_SKIPS`` into a failure."""
+    if os.environ.get("CI") and report.skipped and not any(part in _reason(report) for part in EXPECTED_SKIPS):
+        report.outcome, report.longrepr = "failed", f"CI expects no skip for this reason: {_reason(report)}"
+    return report
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else report.longreprtext
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", ()))
+    if reasons:
+        terminalreporter.section(f"{reasons.total()} skipped, because")
+    for reason, number in reasons.most_common():
+        terminalreporter.line(f"{number:5}  {reason}")
+
+
+settings.register_profile(  # machines are slow at times: no test depends on how fast it runs
+    "fuzz", max_examples=500, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("shared")  # machines are slow at times: no test depends on how fast it runs
+settings.register_profile(
+    "same every time",
+    settings.get_profile("fuzz"),
+    max_examples=100 if os.environ.get("CI") else 25,
+    derandomize=True,
+    database=None,
+)
+settings.load_profile("same every time")

@@ -10,7 +10,7 @@ if (location.protocol === "file:")
         frame.onload = () => {
           const scope = frame.contentWindow
           scope.postMessage = scope.self.postMessage = (data) => {
-            const event = new MessageEvent("message", { data })
+            const event = new MessageEvent("message", { data: structuredClone(data) })
             this.dispatchEvent(event)
             if (this.onmessage) this.onmessage(event)
           }
@@ -23,7 +23,7 @@ if (location.protocol === "file:")
     }
     postMessage(data) {
       this.ready.then((scope) => {
-        const event = new MessageEvent("message", { data })
+        const event = new MessageEvent("message", { data: structuredClone(data) })
         scope.dispatchEvent(event)
       })
     }

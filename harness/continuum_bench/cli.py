@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from continuum_bench.agents.cli import agent_app
-from continuum_bench.commands import add_command
+from continuum_bench.commands import HelpfulGroup, add_command
 from continuum_bench.options.reports import (
     AnalyzeOptions,
     CompareOptions,
@@ -27,17 +27,21 @@ from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOpt
 from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
+    cls=HelpfulGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Hold the KV cache of LLM agents between their turns: run policies on a workload, compare them, explain the "
     "results. GPU time is modelled unless a server with a GPU is used.",
 )
 traces_app = typer.Typer(
-    no_args_is_help=True, help="Trace files: import, synthesize, fit a profile, show statistics, validate, convert."
+    cls=HelpfulGroup,
+    no_args_is_help=True,
+    help="Trace files: import, synthesize, fit a profile, show statistics, validate, convert.",
 )
 app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
-step_times_app = typer.Typer(no_args_is_help=True, help="Step times of GPUs: tables of your own.")
+step_times_app = typer.Typer(cls=HelpfulGroup, no_args_is_help=True, help="Step times of GPUs: tables of your own.")
 app.add_typer(step_times_app, name="step-times")
 
 

@@ -10,9 +10,11 @@ from copy import copy
 from dataclasses import MISSING, is_dataclass
 from functools import cache, wraps
 from itertools import pairwise
+from textwrap import TextWrapper
 from typing import Annotated, Any, cast, get_type_hints
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
 from continuum_bench.options.declare import Option, declared
@@ -31,10 +33,42 @@ def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> C
     """
 
     def register(function: Command) -> Command:
-        app.command(name or function.__name__, **settings)(with_flat_signature(function))
+        app.command(name or function.__name__, cls=HelpfulCommand, **settings)(with_flat_signature(function))
         return function
 
     return register
+
+
+class HelpfulCommand(TyperCommand):
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(_help(self, ctx, formatter.width, {}))
+
+
+class HelpfulGroup(TyperGroup):
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        commands = [(name, command.help or "") for name, command in self.commands.items()]
+        formatter.write(_help(self, ctx, formatter.width, {"Commands": commands}))
+
+
+def _help(command: Any, ctx: Any, width: int, more: dict[str, list[tuple[str, str]]]) -> str:
+    """Write the text of ``--help``: options by panel, each above its sentence. No name is cut at any screen width."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        panel = "Arguments" if isinstance(parameter, TyperArgument) else parameter.rich_help_panel
+        if record := parameter.get_help_record(ctx):
+            panels.setdefault(panel or "Options", []).append(record)
+    usage = " ".join(["Usage:", ctx.command_path, *command.collect_usage_pieces(ctx)])
+    lines = [_wrapped(usage, width, ""), "", _wrapped(command.help, width, "  ")]
+    for title, records in {**panels, **more}.items():
+        lines += ["", f"{title}:"]
+        for name, text in records:
+            lines += [f"  {name}", _wrapped(text, width, " " * 6)]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str, width: int, space: str) -> str:
+    whole = TextWrapper(width, space, space, break_long_words=False, break_on_hyphens=False)
+    return whole.fill(" ".join(text.split()))
 
 
 def with_flat_signature(function: Command) -> Callable[..., None]:

@@ -98,8 +98,8 @@ def _models_table(pairs: Sequence[Provenance]) -> Table:
 
 
 def _python() -> Check:
-    good = sys.version_info[:2] == (3, 11)
-    return Check("Python", good, platform.python_version(), "" if good else "the virtual engine is tested on 3.11")
+    good = (3, 11) <= sys.version_info < (3, 14)
+    return Check("Python", good, platform.python_version(), "" if good else "the engines need Python 3.11 to 3.13")
 
 
 def _vllm() -> Check:

@@ -45,10 +45,16 @@ def apply_conditions(
     Directories that are versions of one experiment are compared with the first of them, other runs with the baseline.
 
     Raises:
-        AnalysisError: a condition is about an arm or a metric that these runs do not have.
+        AnalysisError: a condition is about an arm or a metric that these runs do not have, or a policy raised.
     """
     if not conditions:
         return ()
+    raised = [run for runs in directories.values() for run in runs if run.plugin_errors]
+    if raised:
+        raise AnalysisError(
+            f"{raised[0].path}: the policy raised {raised[0].plugin_errors} exceptions during this run, which is "
+            "therefore no result of the policy; mend the policy (the server's log names its fault) and run again"
+        )
     pairs = list(_versions(directories) if side_by_side(directories) else _arms(directories, baseline))
     return [outcome for condition in conditions for outcome in _applied(condition, pairs)]
 

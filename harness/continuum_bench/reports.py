@@ -14,6 +14,7 @@ from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.latency import caption as latency_caption
 from continuum_analysis.compare.latency import latency_table
 from continuum_analysis.compare.runs import (
+    SWEEP,
     Run,
     by_load,
     load_runs,
@@ -34,7 +35,7 @@ from continuum_analysis.report.images import write_report_images
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.report import write_sweep_report
-from continuum_analysis.sweep.tables import SWEEP, read_sweep, write_tables
+from continuum_analysis.sweep.tables import read_sweep, write_tables
 from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
 
@@ -154,6 +155,9 @@ def write_reports(options: ReportOptions) -> int:
         print_notice(f"report: {page}")
     if options.images:
         for group, folder in [(paths, out.parent)] if out is not None else [([path], path) for path in paths]:
+            if out is None and (folder / SWEEP).exists():
+                print_notice(f"images: sweep.svg in {folder}")
+                continue
             print_notice(f"images: {len(write_report_images(group, folder / 'images'))} files in {folder / 'images'}")
     return 0
 
@@ -161,7 +165,7 @@ def write_reports(options: ReportOptions) -> int:
 def _report_of(path: Path, baseline: str | None) -> Path:
     """Write the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
-        sweep = read_sweep(path)
+        sweep = read_sweep(path, baseline)
         write_tables(sweep)
         return write_sweep_report(sweep)
     return write_report(path, baseline)

@@ -23,7 +23,7 @@ from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.record_file import check_folder, check_replaced
-from continuum_server.server_command import command_of
+from continuum_server.server_command import command_of, model_name, needs_key
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
 
 
@@ -147,9 +147,10 @@ class Server(BoundProcess):
         self.stop()
 
 
-def client_line(server_url: str, model: str) -> str:
-    """Return Python code that connects a client to the server."""
-    return f'OpenAI(base_url="{server_url}/v1", api_key="EMPTY")  # model="{model}"'
+def client_line(server_url: str, config: ServerConfig) -> str:
+    """Return Python code that connects a client to the server. An API key is not printed."""
+    key = "YOUR KEY" if needs_key(config) else "EMPTY"
+    return f'OpenAI(base_url="{server_url}/v1", api_key="{key}")  # model="{model_name(config)}"'
 
 
 def _check_outputs(config: ServerConfig, log: Path | None) -> None:

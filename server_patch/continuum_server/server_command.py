@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
     if _has_flag("shutdown_timeout"):
         command += ["--shutdown-timeout", str(config.drain_s)]
+    if _has_flag("disable_access_log_for_endpoints"):  # a router and load balancers ask for it every second
+        command += ["--disable-access-log-for-endpoints", "/health"]
     if config.engine != "gpu":
         command += ["--load-format", "dummy", "--enforce-eager"]
     if config.engine == "emulated":
@@ -92,7 +95,12 @@ def longest_request(config: ServerConfig) -> int | str | None:
 
 def model_name(config: ServerConfig) -> str:
     """Return the model name that clients send."""
-    return _model(config)[1] or str(config.model)
+    return _passed_value("served-model-name", config.vllm_arguments) or _model(config)[1] or str(config.model)
+
+
+def needs_key(config: ServerConfig) -> bool:
+    """Whether clients must send an API key."""
+    return _passed_on("api-key", config.vllm_arguments) is not None or bool(os.environ.get("VLLM_API_KEY"))
 
 
 # ------------------------------------------------------------------------------------------------------ checks
@@ -143,6 +151,13 @@ def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:
     """Return this option as the user wrote it among the arguments for vLLM; None: the user did not give it."""
     names = (word.split("=")[0] for word in vllm_arguments if word.replace("_", "-").startswith(f"--{option}"))
     return next(names, None)
+
+
+def _passed_value(option: str, vllm_arguments: Sequence[str]) -> str | None:
+    """Return the first value of this option among the arguments for vLLM; None: the user did not give it."""
+    name = _passed_on(option, vllm_arguments)
+    words = [part for word in vllm_arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return next((value for word, value in pairwise(words) if word == name), None)
 
 
 # ------------------------------------------------------------------------------------------------- model and KV
@@ -235,8 +250,9 @@ def _flag(flag: str, value: object | None) -> list[str]:
 
 def _has_flag(name: str) -> bool:
     """Whether the installed vLLM has a command-line flag. Reads vLLM's source, because importing vLLM takes seconds."""
-    source = Path(str(vllm_distribution().locate_file("vllm/engine/arg_utils.py")))
-    try:
-        return name in source.read_text(encoding="utf-8")
-    except OSError:
-        return False
+    sources = [Path(str(vllm_distribution().locate_file(f"vllm/{file}"))) for file in _ARGUMENTS]
+    return any(name in source.read_text(encoding="utf-8") for source in sources if source.is_file())
+
+
+_ARGUMENTS = ("engine/arg_utils.py", "entrypoints/launchers/cli_args.py", "entrypoints/openai/cli_args.py")
+"""The files of vLLM that define command-line flags; the last two are the same file in different versions."""

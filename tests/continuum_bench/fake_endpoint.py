@@ -48,6 +48,7 @@ class FakeEndpoint:
         self.released: list[str] = []
         self.most_at_once = 0
         self._at_once = 0
+        self.plugin_errors = 7
         self._handler = handler
         self._kind = kind
         self.url = ""
@@ -60,7 +61,8 @@ class FakeEndpoint:
         return web.json_response({"version": "0.0"}, status=200 if self._kind in ("vllm", "plugin") else 404)
 
     async def state(self, request: web.Request) -> web.Response:
-        return web.json_response({"engines": [{"policy": "fake"}] if self._kind == "plugin" else []})
+        state = {"policy": "fake", "plugin_errors": self.plugin_errors}
+        return web.json_response({"engines": [state] if self._kind == "plugin" else []})
 
     async def engine(self, request: web.Request) -> web.Response:
         return web.json_response({"emulated": None, "server": "0a1b2c3d" if self._kind == "plugin" else None})

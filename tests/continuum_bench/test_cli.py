@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_bench.doctor import _python
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from ctrl_c import interrupted
+from typer.main import get_command
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -348,15 +351,33 @@ def test_a_pool_too_small_for_a_program_fails_that_run_and_says_so(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_and_help() -> None:
+def test_doctor() -> None:
     found = json.loads(bench("doctor", "--json").stdout)
     assert {check["name"] for check in found["checks"]} >= {"Python", "vLLM", "step times"}
-    text = bench("--help").stdout
-    for name in ("swebench", "bfcl", "openhands", "replay", "analyze", "report", "compare", "doctor", "traces"):
-        assert name in text
-    options = bench("swebench", "--help").stdout
-    for name in ("--jps", "--policy", "--gpu", "--seeds", "--skip-invalid"):
-        assert name in options
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "200"])
+def test_help_cuts_no_name(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+
+    def check(command: Any, *path: str) -> None:
+        lines = bench(*path, "--help").stdout.splitlines()
+        for parameter in command.params:
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                assert not name.startswith("-") or any(name in line.replace(",", " ").split() for line in lines)
+            for word in (parameter.help or "").split():
+                assert any(word in line for line in lines), (path, word)
+        for name, inner in getattr(command, "commands", {}).items():
+            assert f"  {name}" in lines
+            check(inner, *path, name)
+
+    check(get_command(app))
+
+
+@pytest.mark.parametrize(("version", "ok"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)])
+def test_doctor_knows_the_pythons(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], ok: bool) -> None:
+    monkeypatch.setattr(sys, "version_info", (*version, 0))
+    assert _python().ok is ok
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_traces.run_dir import write_rows
 from continuum_traces.schema import SchedulerEvent
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded_runs import write_recorded
 from typer.testing import CliRunner
@@ -41,7 +41,7 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         lines = [text] if whole else text.splitlines(keepends=True)
         at = 0 if whole else 1
         data = json.loads(lines[at])
-        *outer, last = name.split(".")
+        *outer, last = name.split(".", 1)
         inner = data
         for each in outer:
             inner = inner[each]
@@ -61,7 +61,10 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         ("turns.jsonl", with_field("due_s", "soon"), "turns.jsonl:2: due_s: 'soon' is not a number"),
         ("turns.jsonl", with_field("due_s", None), "turns.jsonl:2: due_s: 'None' is not a number"),
         ("turns.jsonl", with_field("turn", 1.5), "turns.jsonl:2: turn: '1.5' is not a whole number"),
-        ("turns.jsonl", with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list"),
+        ("turns.jsonl", with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list of strings"),
+        ("turns.jsonl", with_field("failed_tries", [{}]), "failed_tries: '[{}]' is not a list of strings"),
+        ("turns.jsonl", with_field("token_gaps_ms", {"1": -1}), "turns.jsonl:2: token_gaps_ms: '1': '-1': expected"),
+        ("turns.jsonl", with_field("token_gaps_ms", {"x": 1}), "turns.jsonl:2: token_gaps_ms: 'x': '1': expected"),
         ("turns.jsonl", with_field("colour", 1), "turns.jsonl:2: unknown field 'colour'; written by a newer version?"),
         ("turns.jsonl", with_field("finish_s", float("nan")), "turns.jsonl:2: NaN is no number"),
         ("turns.jsonl", lambda text: text.replace('"turn":0,', "", 1), "turns.jsonl:1: the field 'turn' is missing"),
@@ -69,6 +72,7 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         ("scheduler_timestamps.jsonl", with_field("event", "dance"), ":2: event: 'dance'; there are arrive, start"),
         ("engine.json", lambda text: text[:9], "engine.json: not JSON"),
         ("engine.json", with_field("rows", 3), "engine.json: rows: expected a number for each file"),
+        ("engine.json", with_field("rows.../x", 3), "engine.json: rows: '../x' is no record of a run (scheduler"),
         ("manifest.json", lambda text: text[:40], "manifest.json: not JSON"),
         ("manifest.json", with_field("workload", None), "manifest.json: workload: 'None' is not an object"),
         ("manifest.json", with_field("seed", "7"), "manifest.json: seed: '7' is not a whole number"),
@@ -106,7 +110,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept=st.sampled_from([0, 1, 40]),
     instead=st.sampled_from([b"", b"x", b"\xff", b"null", b"-1", b"9" * 400, b"[" * 5000, b'"', b"}\n{"]),
 )
-@settings(max_examples=25, deadline=None)
+@example(name="turns.jsonl", at=0.984375, kept=1, instead=b"-1")
+@example(name="turns.jsonl", at=0.984375, kept=1, instead=b"9" * 400)
+@example(name="engine.json", at=0.5, kept=0, instead=b"9" * 400)
 def test_no_damage_ends_in_a_traceback(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: float, kept: int, instead: bytes
 ) -> None:

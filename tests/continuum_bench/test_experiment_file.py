@@ -21,7 +21,7 @@ from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.together import faults, settled
 from continuum_traces.jsonl import write_programs
 from continuum_traces.synth import load_profile, synthesize
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -175,7 +175,6 @@ def every(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @given(options=every(RunOptions), live=every(LiveOptions), workload=st.sampled_from(["swebench", "bfcl", "openhands"]))
-@settings(max_examples=25, deadline=None)
 def test_every_experiment_survives_being_printed_and_read(
     options: RunOptions, live: LiveOptions, workload: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

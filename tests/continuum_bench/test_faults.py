@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
 from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
 from fake_endpoint import (
@@ -156,6 +157,10 @@ def test_a_program_over_its_limit_is_given_up(tmp_path: Path) -> None:
     [
         (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers"),
         (["--base-url", "localhost"], "expected http:// or https://"),
+        (["--base-url", "http://127.0.0.1:99999/v1"], "--base-url http://127.0.0.1:99999/v1: Port out of range"),
+        (["--base-url", "http://127.0.0.1:abc/v1"], "--base-url http://127.0.0.1:abc/v1: Port could not be cast"),
+        (["--base-url", "http://[::1/v1"], "Invalid IPv6 URL"),
+        (["--base-url", "http://a b/v1"], "no OpenAI-compatible server answers: URL can't contain control characters"),
     ],
 )
 def test_no_server_there(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -163,6 +168,48 @@ def test_no_server_there(tmp_path: Path, arguments: list[str], message: str) -> 
     assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def answers_with(sent: bytes) -> tuple[str, threading.Thread]:
+    """The URL of a listener that sends these bytes to everybody; its thread ends after the fifth."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener:
+            for _ in range(5):
+                accepted, _ = listener.accept()
+                with accepted:
+                    accepted.recv(2**16)
+                    accepted.sendall(sent)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1", thread
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no OpenAI-compatible server answers: SSH-2.0-OpenSSH_9.6\n"),
+        (b'{"data": null}', "no OpenAI-compatible server answers: Expected `array`, got `null` - at `$.data`\n"),
+        (b'{"data": [{"id": null}]}', "Expected `str`, got `null` - at `$.data[0].id`\n"),
+        (b"[" * 100_000, "no OpenAI-compatible server answers: "),
+        (b'{"data": []}', "serves no model\n"),
+    ],
+)
+def test_something_else_is_there(tmp_path: Path, sent: bytes, said: str) -> None:
+    url, _ = answers_with(sent if sent.startswith(b"SSH") else b"HTTP/1.0 200 OK\r\n\r\n" + sent)
+    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), "--base-url", url, "--out", str(tmp_path / "out")])
+    assert (done.exit_code, said in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
+
+
+@pytest.mark.parametrize("engines", ["5", "[5]", '{"a": 1}'])
+def test_odd_facts_of_a_server_are_left_out(engines: str) -> None:
+    """Every question gets the same answer."""
+    answer = f'{{"data": [{{"id": "m"}}], "engines": {engines}, "version": 5, "emulated": 5, "server": [1]}}'
+    url, thread = answers_with(b"HTTP/1.0 200 OK\r\n\r\n" + answer.encode())
+    assert probe_server(url, None) == Endpoint(url, ("m",))
+    thread.join(60)
 
 
 def test_a_connection_that_takes_too_long_is_a_connection_s_failure() -> None:
@@ -260,6 +307,23 @@ def test_a_slow_loris_runs_into_the_request_limit(tmp_path: Path) -> None:
         done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", *limits)
     assert done.exit_code == 1
     assert "4 x timeout; 2 tries again, 2 programs failed" in done.stderr
+
+
+def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -> None:
+    """The server takes one request on a connection, says that it keeps it, and closes it at the next one."""
+    used: set[Any] = set()
+
+    async def closes_idle(request: web.Request, number: int) -> Any:
+        if request.transport in used:
+            return await reset(request, number)
+        used.add(request.transport)
+        return await good(request, number)
+
+    with serving(closes_idle) as server:
+        done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--retries", 0)
+    assert done.exit_code == 0, done.output
+    assert len(server.bodies) > len(used) == 9
+    assert {record.failed_tries for record in turns_of(tmp_path / "out")} == {()}
 
 
 async def error_later(request: web.Request, number: int) -> Any:
@@ -493,3 +557,25 @@ def test_only_the_same_run_is_resumed(tmp_path: Path) -> None:
     assert nowhere.exit_code == 2
     assert "holds no run" in nowhere.stderr
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None:
+    """The run says so, and ``compare --fail-if`` refuses it. Earlier exceptions of the same server do not count."""
+    trace = trace_of(tmp_path, 1)
+    with serving(good, "plugin") as server:
+        assert replay(trace, server.url, tmp_path / "before").exit_code == 0
+
+        async def raises(request: web.Request, number: int) -> web.StreamResponse:
+            server.plugin_errors += 1
+            return await good(request, number)
+
+        server._handler = raises
+        done = replay(trace, server.url, tmp_path / "out")
+    assert done.exit_code == 1
+    assert "warning: fake, seed 0: the server caught 3 exceptions in its policy" in done.stderr
+    assert read_json(run_of(tmp_path / "out") / "engine.json")["plugin_errors"] == 3
+    gate = [*("--fail-if", "programs_failed > 0"), "--point-estimate"]
+    assert runner.invoke(app, ["compare", str(tmp_path / "before"), *gate]).exit_code == 0
+    refused = runner.invoke(app, ["compare", str(tmp_path / "out"), *gate])
+    assert refused.exit_code == 2
+    assert f"{run_of(tmp_path / 'out')}: the policy raised 3 exceptions during this run" in refused.stderr

@@ -69,6 +69,13 @@ def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Pat
     assert bench("compare", experiment, "--fail-if", "jct_mean_ratio > 1.05").exit_code == 0
 
 
+def test_an_arm_that_is_a_class(experiment: Path) -> None:
+    for seed in range(3):
+        write_recorded(experiment / f"own-seed{seed}", "my.policies:Own", seed, [5.0 + seed, 6.0])
+    done = bench("compare", experiment, "--fail-if", "my.policies:Own: jct_mean > 1")
+    assert (done.exit_code, "FAILED: my.policies:Own: jct_mean > 1" in done.stderr) == (3, True)
+
+
 def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path, tmp_path: Path) -> None:
     """The same policies and seeds in both directories: continuum got slower, vllm did not."""
     new = tmp_path / "new"
@@ -86,7 +93,9 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
     assert f"static-ttl has no counterpart in {experiment}" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["jct_mean >", "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"])
+@pytest.mark.parametrize(
+    "wrong", ["jct_mean >", f"jct_mean > {10**400}", "(" * 300, "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"]
+)
 def test_a_wrong_condition_is_found_before_anything_is_printed(experiment: Path, wrong: str) -> None:
     for more in ([], ["--json"]):
         done = bench("compare", experiment, "--fail-if", "jct_mean > 1", "--fail-if", wrong, *more)

@@ -176,12 +176,16 @@ def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None
 def test_a_disturbed_decode_point_is_measured_again(
     disturbed: int, enough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that only the server moves."""
-    seen = Counter[str]()
+    """By a clock that only the server moves. The server closes each connection when its third request comes."""
+    seen, uses = Counter[str](), Counter[Any]()
     now_s = [0.0]
     monkeypatch.setattr("continuum_bench.live.profile.time", SimpleNamespace(perf_counter=lambda: now_s[0]))
 
     async def short_takes_longer(request: web.Request, number: int) -> Any:
+        uses[request.transport] += 1
+        if request.transport is not None and uses[request.transport] == 3:
+            request.transport.abort()
+            return web.Response()
         body = await request.json()
         seen[str(body["prompt"])] += 1
         if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1:

@@ -12,6 +12,7 @@ from continuum_bench.cli import app
 from continuum_traces.exporters import EXPORTERS
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from recorded_runs import write_recorded
 from typer.testing import CliRunner
 
 E = SchedulerEvent
@@ -110,6 +111,25 @@ def test_other_programs_are_not_compared(experiment: Path, tmp_path: Path) -> No
     done = bench("compare", experiment, tmp_path / "other")
     assert done.exit_code == 2
     assert "played different workloads (sha256 aaaaaaaaaaaa against bbbbbbbbbbbb)" in done.stderr
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(constant)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(
+    ("base", "other"), [([0.0, 3.0], [1.0, 2.0]), ([1.0, 3.0], [0.0, 2.0]), ([0.0], [1.0]), ([1.0], [0.0])]
+)
+def test_programs_that_took_no_time(tmp_path: Path, seeds: int, base: list[float], other: list[float]) -> None:
+    for seed in range(seeds):
+        write_recorded(tmp_path / "e" / f"vllm-seed{seed}", "vllm", seed, base)
+        write_recorded(tmp_path / "e" / f"continuum-seed{seed}", "continuum", seed, other)
+    for arguments in (["compare"], ["compare", "--json"], ["report"]):
+        done = bench(*arguments, tmp_path / "e")
+        assert done.exit_code == 0, repr(done.exception)
+        if "--json" in arguments:
+            json.loads(done.stdout, parse_constant=refuse)
 
 
 def test_images_of_every_figure(experiment: Path) -> None:

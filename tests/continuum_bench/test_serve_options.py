@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
-from continuum_server import record_file, recorder
+from continuum_bench.options.serve import ServeOptions
+from continuum_bench.serve.config import server_config
+from continuum_server import record_file
 from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.launcher import client_line
 from continuum_server.ports import hold_port
 from continuum_server.server_command import command_of, longest_request
 from continuum_server.server_config import ServerConfig
+from continuum_server.vllm_plugin.recorder import EventRecorder
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -107,7 +111,7 @@ def test_what_cannot_be_written_is_one_line(option: str, replicas: str, tmp_path
 
 def test_a_record_another_server_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_file, "PATIENCE_S", 0.0)
-    theirs = recorder.EventRecorder(tmp_path)
+    theirs = EventRecorder(tmp_path)
     try:
         done = runner.invoke(app, ["serve", "--port", "0", "--record", str(tmp_path)])
     finally:
@@ -233,3 +237,28 @@ def test_a_file_that_is_no_statistics_is_not_replaced(text: str, message: str, t
     (tmp_path / "mine.json").write_text(text)
     said = refusal("--statistics", str(tmp_path / "mine.json"))
     assert said.startswith(f"error: {tmp_path}/mine.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "model"),
+    [
+        ((), "EMPTY", "llama-3.1-8b"),
+        (("--api-key", "secret", "--served-model-name", "mine", "other"), "YOUR KEY", "mine"),
+        (("--api_key=secret", "--served_model_name=mine"), "YOUR KEY", "mine"),
+    ],
+)
+def test_the_printed_client_has_the_server_s_key_and_model(
+    arguments: tuple[str, ...], key: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    line = client_line("http://h:1", ServerConfig(vllm_arguments=arguments))
+    assert line == f'OpenAI(base_url="http://h:1/v1", api_key="{key}")  # model="{model}"'
+
+
+def test_health_polls_are_not_logged() -> None:
+    command, _ = command_of(ServerConfig(), 1)
+    assert command[command.index("--disable-access-log-for-endpoints") + 1] == "/health"
+
+
+def test_the_number_of_remembered_programs_is_an_option() -> None:
+    assert server_config(ServeOptions(max_programs=7), {}, ()).guards.max_programs == 7

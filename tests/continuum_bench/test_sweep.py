@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from inspect import signature
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -196,6 +198,34 @@ def test_groups_are_experiments_like_any_other(swept: Path) -> None:
     assert (swept / "sweep.svg").read_bytes() == before
     whole = json.loads((swept / "summary.json").read_text())["groups"][1]
     assert compared["policies"]["vllm"]["jct_mean_s"] == whole["policies"]["vllm"]["jct_mean_s"]
+
+
+def test_a_sweep_is_read_by_every_command(swept: Path, tmp_path: Path) -> None:
+    swept = shutil.copytree(swept, tmp_path / "sweep")
+    analyzed = json.loads(bench("analyze", swept, "--json").stdout)
+    assert len(analyzed) == CELLS
+    assert json.loads(bench("compare", swept, "--json").stdout)[1]["jps"] == 2.0
+    images = bench("report", swept, "--images", "--baseline", "continuum")
+    assert images.stderr.endswith(f"images: sweep.svg and sweep.png in {swept}\n"), images.stderr
+    groups = json.loads((swept / "summary.json").read_text())["groups"]
+    assert {group["baseline"] for group in groups} == {"continuum"}
+    wrong = bench("report", swept, "--baseline", "nope")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "error: --baseline nope: no run of it; there are vllm and continuum\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "9" * 400, "/etc", "\0", 5])
+def test_a_plan_opens_no_other_files(swept: Path, tmp_path: Path, name: Any) -> None:
+    copied = shutil.copytree(swept, tmp_path / "sweep")
+    plan = json.loads((copied / "sweep.json").read_text())
+    plan["groups"][0]["folder"] = plan["groups"][1]["cells"][0]["name"] = name
+    (copied / "sweep.json").write_text(json.dumps(plan))
+    for command in ("analyze", "report"):
+        done = bench(command, copied)
+        assert (done.exit_code, "Traceback" in done.stderr) == (2 if name == 5 else 0, False), done.output
+        assert isinstance(done.exception, SystemExit | None), repr(done.exception)
 
 
 def test_a_changed_grid_adds_cells_and_keeps_the_others(swept: Path, folder: Path) -> None:

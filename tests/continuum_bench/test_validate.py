@@ -161,6 +161,17 @@ def test_mistakes_are_one_sentence(more: list[str], words: str, tmp_path: Path) 
     assert words in stderr
 
 
+def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
+        (tmp_path / name).write_text(json.dumps({**columns, "output_lens": [1] * 4}), encoding="utf-8")
+    code, stdout, stderr = run_command(str(tmp_path), *OPTIONS, "--fit", "--report", str(tmp_path / "page.html"))
+    assert code == 0, stderr
+    last = next(line for line in reversed(stdout.splitlines()) if "b" in line)
+    assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
+    assert "tpot_p50" not in stdout
+
+
 def test_a_log_without_lengths_and_a_file_of_another_kind(tmp_path: Path) -> None:
     path = vllm_bench(tmp_path)
     data = json.loads(path.read_text(encoding="utf-8"))

@@ -77,7 +77,7 @@ def page(name: str, server: launcher.Server) -> str:
 def test_a_page_on_a_real_server(name: str, server: launcher.Server, tmp_path: Path) -> None:
     python = ENVIRONMENTS / name / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"{python} is missing; make frameworks builds it")
+        pytest.skip("make frameworks was not run")
     (tmp_path / "page.py").write_text(page(name, server))
     offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "CREWAI_DISABLE_TELEMETRY": "true"}
     ours = {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}", "CONTINUUM_RECORD": str(tmp_path / "trace")}

@@ -381,6 +381,15 @@ def test_a_killed_process(server: FakeServer, tmp_path: Path) -> None:
     assert (tmp_path / "trace.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("line", [b"{}x", b'{"kind":"turn","program_id":"p"}', b"\xff", b"5", b'{"program_id":[]}'])
+@pytest.mark.parametrize("name", ["trace.jsonl", "turns.jsonl"])
+def test_damage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, line: bytes) -> None:
+    for each in ("trace.jsonl", "turns.jsonl"):
+        (tmp_path / each).write_bytes(line + b"\n" if each == name else b"")
+    assert recover([str(tmp_path)]) == 2
+    assert f"{tmp_path / name}:1: " in capsys.readouterr().err or line == b"\xff"
+
+
 def test_opening_the_directory_completes_it(server: FakeServer, tmp_path: Path) -> None:
     killed(server, tmp_path)
     with (tmp_path / "trace.jsonl").open("a") as torn:

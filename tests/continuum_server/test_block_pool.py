@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES
-from continuum_server.vllm_plugin.touch_points_pool import KNOWN, SWITCH, ShortCount, ShortLookup, ShortLoops
+from continuum_server.virtual.block_pool import KNOWN, SWITCH, ShortCount, ShortLookup, ShortLoops
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.conversation import Job
 from hypothesis import given, settings

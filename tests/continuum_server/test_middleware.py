@@ -408,3 +408,29 @@ def test_the_clock_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     before = clock()
     monkeypatch.setattr(time, "time", lambda: 0.0)  # somebody sets the machine's clock back by fifty years
     assert 0 <= clock() - before < 10
+
+
+def test_requests_that_arrive_while_the_server_stops_get_503() -> None:
+    """vLLM's engine would answer them with 200 and an empty text. Earlier requests and other routes are served."""
+    client = SimpleNamespace(engine_core=EngineCore(), shutdown=lambda timeout: timeout)
+    args = SimpleNamespace(api_key=None)
+    app = SimpleNamespace(state=SimpleNamespace(engine_client=client, args=args), routes=ROUTER.routes)
+    middleware = ContinuumMiddleware(vllm)
+
+    def status(method: str, path: str) -> int:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"{}"}
+
+        scope = {"type": "http", "method": method, "path": path, "headers": [], "app": app}
+        asyncio.run(middleware(scope, receive, send))
+        return int(sent[0]["status"])
+
+    assert status("POST", "/invocations") == 200
+    assert client.shutdown(timeout=30) == 30
+    assert status("POST", "/invocations") == 503
+    assert status("GET", "/health") == 200

@@ -16,7 +16,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import Played, play, program
+from nano import Played, build, play, program
 from test_policies_on_engine import BITING, EVERY, TOOL_TIMES
 from test_virtual import Stock, check_every_program, workloads
 
@@ -301,6 +301,19 @@ def test_rebuilding_takes_the_faster_way() -> None:
     slow = replace(machine, swap_token_s=1.0)
     assert slow.rebuild_s(1000, Stored(1000)) == pytest.approx(whole_s)
     assert replace(machine, swap_token_s=None).rebuild_s(1000, Stored(1000)) == pytest.approx(whole_s)
+
+
+def test_a_server_derives_the_time_of_a_load() -> None:
+    """Without a setting: from vLLM's connector, at the speed of PCIe 4."""
+
+    def derived(offload: Offload | None) -> float | None:
+        scheduler = build([], "working-set", {}, offload=offload)[0]
+        scheduler._settings = replace(scheduler._settings, swap_token_s=None)
+        found = scheduler._new_table().policy.machine.swap_token_s
+        return None if found is None else float(found)
+
+    assert derived(Offload(Tier(1.0, 25.0, 25.0))) == pytest.approx(BLOCK / 16 / 25e9)
+    assert derived(None) is None
 
 
 def test_infercept_preserves_for_as_long_as_the_reload_would_take() -> None:

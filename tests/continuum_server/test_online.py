@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,25 @@ def test_an_event_of_another_version_is_counted() -> None:
     for kind, facts in (("finish", {"status": "new"}), ("unpin", {"reason": "new"}), ("new", {})):
         metrics.count(SchedulerEvent(0.0, kind, "p", 0, **facts))  # type: ignore[arg-type]
     assert (metrics.turns["new"], metrics.unpins["new"]) == (1, 1)
+
+
+def test_after_a_start_over_the_live_policy_s_statistics_are_saved(tmp_path: Path) -> None:
+    """The new policy goes on from what was saved last."""
+    scheduler, _ = build([], "continuum", {}, scheduler_type=ProgramScheduler)
+    scheduler.online = online = Online(scheduler, Settings("continuum", statistics_path=str(tmp_path / "tools.json")))
+
+    def times_saved() -> int:
+        file = online._statistics
+        file.save_when_due(file._due_s)
+        file.wait()
+        read = build([], "continuum", {"statistics": str(tmp_path / "tools.json")}, scheduler_type=ProgramScheduler)[0]
+        return int(read.table.policy.tools.counts()["ls"])
+
+    def learn(tool_s: float) -> None:
+        scheduler.table.policy.tools.add("ls", tool_s)
+
+    learn(1.0)
+    assert times_saved() == 1
+    scheduler.wall.run("any hook", None, int, "no number")
+    learn(2.0)
+    assert times_saved() == 2

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from continuum_server.record_file import check_folder
-from continuum_server.recorder import FLUSH_S, EventRecorder
+from continuum_server.vllm_plugin.recorder import FLUSH_S, EventRecorder
 from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, read_events
 from continuum_traces.schema import SchedulerEvent
 
@@ -39,7 +39,7 @@ def test_events_are_there_after_close(tmp_path: Path) -> None:
 _WRITER = """
 import sys, time
 from pathlib import Path
-from continuum_server.recorder import EventRecorder
+from continuum_server.vllm_plugin.recorder import EventRecorder
 from continuum_traces.schema import SchedulerEvent
 recorder = EventRecorder(Path(sys.argv[1]))
 for number in range(10**9):

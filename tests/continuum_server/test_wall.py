@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,10 @@ from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.virtual.loop import VirtualLoop
+from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.wall import PolicyFailed
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import build
@@ -120,6 +123,35 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     assert scheduler.kv_cache_manager.reset_prefix_cache()
 
 
+@pytest.mark.parametrize("policy", ["static-ttl", "working-set"])
+def test_the_record_stays_whole(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures that concern one request, and failures after which everything starts over."""
+    events: list[SchedulerEvent] = []
+    scheduler, loop = build(
+        crowd(18), policy, BITING[policy], blocks=112, events=events, scheduler_type=ProgramScheduler
+    )
+    faults, table = Faults(3, 0.03), scheduler.table
+    faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
+    faults.patch(monkeypatch, ProgramTable, OF_TABLE)
+    run(loop)
+    monkeypatch.undo()
+    scheduler.release_all("shutdown")
+    assert scheduler.table is not table, "nothing started over"
+    metrics = Metrics()
+    for event in events:
+        metrics.count(event)
+    assert metrics.longest_wait_s(loop.now_s + 3600.0) == 0.0
+
+    def turns(kind: str) -> Counter[tuple[str, int, str | None]]:
+        ids = Counter((event.program_id, event.turn, event.request_id) for event in events if event.event == kind)
+        return ids if kind in ("arrive", "finish") else Counter({(name, turn, None): 1 for name, turn, _ in ids})
+
+    assert turns("arrive") == turns("finish")
+    assert turns("pin") <= turns("unpin")
+    numbers = Counter((name, turn) for name, turn, _ in turns("arrive"))
+    assert max(numbers.values()) == 1, "a turn number is used twice"
+
+
 @pytest.mark.parametrize("hook", OF_POLICY)
 def test_a_hook_that_always_raises_leaves_stock_vllm(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = crowd(12)
@@ -131,6 +163,15 @@ def test_a_hook_that_always_raises_leaves_stock_vllm(hook: str, monkeypatch: pyt
     faults.patch(monkeypatch, POLICIES["working-set"], (hook,))
     run(loop)
     assert len(turns) == 60
+
+
+@pytest.mark.parametrize("hook", ["turn_arrived", "rank", "turn_started", "turn_finished", "program_finished"])
+def test_in_virtual_time_an_exception_ends_the_run(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, loop = build(crowd(12), "working-set", BITING["working-set"], blocks=112)
+    faults = Faults(1, 1e-9)
+    monkeypatch.setattr(POLICIES["working-set"], hook, lambda *args, **kwargs: faults.fail())
+    with pytest.raises(PolicyFailed, match=r"the policy failed at '.*': Fault:  \(.*test_wall.py:\d+\)"):
+        run(loop)
 
 
 def test_what_is_logged_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

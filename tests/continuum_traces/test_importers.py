@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.vllm_plugin.tool_keys import tool_key as server_key
+from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
 from continuum_traces.exporters import EXPORTERS, agentic_mooncake_rows, export, llmservingsim_rows
 from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, read_programs, write_programs
+from continuum_traces.lines import end_line, header_line, program_line, turn_line
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import first_program
 from continuum_traces.synth import load_profile, synthesize
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def lines(path: Path, *rows: Any) -> Path:
@@ -89,16 +93,21 @@ def assistant(content: str, timestamp: float, usage: Any = None, actions: Any = 
     return {"role": "assistant", "content": content, "extra": extra | ({"actions": actions} if actions else {})}
 
 
-def test_mini_swe_fenced_style(tmp_path: Path) -> None:
-    usage = {"prompt_tokens": 100, "completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 10}}
-    messages = [
+USAGE = {"prompt_tokens": 100, "completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 10}}
+MINI_SWE = {
+    "messages": [
         {"role": "user", "content": "fix it"},
-        assistant("Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```", 10.0, usage),
+        assistant("Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```", 10.0, USAGE),
         {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}},
         assistant("Done.", 20.0, {"prompt_tokens": 130, "completion_tokens": 5}),
-    ]
+    ],
+    "info": {},
+}
+
+
+def test_mini_swe_fenced_style(tmp_path: Path) -> None:
     path = tmp_path / "task-1.traj.json"
-    path.write_text(json.dumps({"messages": messages, "info": {}}, indent=1))
+    path.write_text(json.dumps(MINI_SWE, indent=1))
     (program,) = read_any(path, "mini-swe-agent")
     assert program.program_id == "task-1"
     first = program.turns[0]
@@ -200,45 +209,47 @@ def sdk_event(kind: str, at: str, call: str, response: str | None = None, **tool
     return event | ({"llm_response_id": response} if response else {}) | tool
 
 
+TERMINAL = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
+EDITOR = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
+OPENHANDS = {
+    "instance_id": "a",
+    "history": [
+        sdk_event("ActionEvent", "01.0", "c1", "r1", **TERMINAL),
+        sdk_event("ActionEvent", "01.0", "c2", "r1", **EDITOR),
+        sdk_event("ObservationEvent", "03.0", "c1"),
+        sdk_event("ObservationEvent", "03.5", "c2"),
+        sdk_event("ActionEvent", "05.0", "c3", "r2", **{**TERMINAL, "tool_call": {"arguments": "{"}}),
+        sdk_event("AgentErrorEvent", "05.25", "c3"),
+    ],
+    "metrics": {
+        "token_usages": [
+            {"response_id": name, "prompt_tokens": prompt, "completion_tokens": 10}
+            for name, prompt in (("r1", 100), ("r2", 150))
+        ]
+    },
+}
+
+
 def test_openhands_sdk_events(tmp_path: Path) -> None:
     """Two actions of one reply run one after the other: the second from the end of the first."""
-    terminal = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
-    editor = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
-    run = {
-        "instance_id": "a",
-        "history": [
-            sdk_event("ActionEvent", "01.0", "c1", "r1", **terminal),
-            sdk_event("ActionEvent", "01.0", "c2", "r1", **editor),
-            sdk_event("ObservationEvent", "03.0", "c1"),
-            sdk_event("ObservationEvent", "03.5", "c2"),
-            sdk_event("ActionEvent", "05.0", "c3", "r2", **{**terminal, "tool_call": {"arguments": "{"}}),
-            sdk_event("AgentErrorEvent", "05.25", "c3"),
-        ],
-        "metrics": {
-            "token_usages": [
-                {"response_id": name, "prompt_tokens": prompt, "completion_tokens": 10}
-                for name, prompt in (("r1", 100), ("r2", 150))
-            ]
-        },
-    }
-    (program,) = read_any(lines(tmp_path / "output.jsonl", run))
+    (program,) = read_any(lines(tmp_path / "output.jsonl", OPENHANDS))
     assert [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns] == [
         [("pytest", 2.0), ("file_editor", 0.5)],
         [("terminal", 0.25)],
     ]
 
 
+BFCL = {
+    "id": "web_search_base_1",
+    "result": [[[{"search_engine_query": "{}"}], [{"fetch_url_content": "{}"}, {"fetch_url_content": "{}"}], "done"]],
+    "input_token_count": [[10, 50, 90]],
+    "output_token_count": [[5, 6, 7]],
+    "latency": [[1.0, 2.0, 3.0]],
+}
+
+
 def test_bfcl_result_file(tmp_path: Path) -> None:
-    row = {
-        "id": "web_search_base_1",
-        "result": [
-            [[{"search_engine_query": "{}"}], [{"fetch_url_content": "{}"}, {"fetch_url_content": "{}"}], "done"]
-        ],
-        "input_token_count": [[10, 50, 90]],
-        "output_token_count": [[5, 6, 7]],
-        "latency": [[1.0, 2.0, 3.0]],
-    }
-    (program,) = read_any(lines(tmp_path / "r.json", row))
+    (program,) = read_any(lines(tmp_path / "r.json", BFCL))
     assert [[c.name for c in t.tool_calls] for t in program.turns] == [
         ["search_engine_query"],
         ["fetch_url_content", "fetch_url_content"],
@@ -247,18 +258,25 @@ def test_bfcl_result_file(tmp_path: Path) -> None:
     assert [t.llm_s for t in program.turns] == [1.0, 2.0, 3.0]
 
 
+WEKA = {"id": "c", "requests": [{"in": 100, "out": 10, "model": "m"}, {"in": 150, "out": 5, "think_time": 2.0}]}
+MLPERF = [
+    {"conversation_id": "k", "turn": 0, "role": "user", "content": "a" * 80},
+    {
+        "conversation_id": "k",
+        "turn": 1,
+        "role": "assistant",
+        "content": "b" * 40,
+        "tool_calls": [{"function": {"name": "browse", "arguments": "{}"}}],
+    },
+    {"conversation_id": "k", "turn": 2, "role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
+    {"conversation_id": "k", "turn": 3, "role": "assistant", "content": "d" * 8},
+]
+
+
 def test_weka_and_mlperf(tmp_path: Path) -> None:
-    weka = {"id": "c", "requests": [{"in": 100, "out": 10, "model": "m"}, {"in": 150, "out": 5, "think_time": 2.0}]}
-    (program,) = read_any(lines(tmp_path / "w.jsonl", weka))
+    (program,) = read_any(lines(tmp_path / "w.jsonl", WEKA))
     assert (program.prompt_tokens(), program.turns[0].gap_s) == ([100, 150], 2.0)
-    call = {"function": {"name": "browse", "arguments": "{}"}}
-    messages = [
-        {"conversation_id": "k", "turn": 0, "role": "user", "content": "a" * 80},
-        {"conversation_id": "k", "turn": 1, "role": "assistant", "content": "b" * 40, "tool_calls": [call]},
-        {"conversation_id": "k", "turn": 2, "role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
-        {"conversation_id": "k", "turn": 3, "role": "assistant", "content": "d" * 8},
-    ]
-    (program,) = read_any(lines(tmp_path / "m.jsonl", *messages))
+    (program,) = read_any(lines(tmp_path / "m.jsonl", *MLPERF))
     assert [c.name for c in program.turns[0].tool_calls] == ["browse"]
     assert program.turns[0].gap_s == 1.5
     assert "estimated" in program.source
@@ -290,6 +308,68 @@ def test_a_numeric_tool_without_a_name_is_unknown(tmp_path: Path) -> None:
 def test_faults_name_file_line_and_field(tmp_path: Path, form: str, row: Any, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         list(read_any(lines(tmp_path / "f.jsonl", row), form))
+
+
+def length_row(name: str, **more: Any) -> dict[str, Any]:
+    return {"session_id": "s", "input_length": 100, "output_length": 5, "timestamp": 0, "delay": 10, **more}
+
+
+def samples() -> dict[str, list[Any]]:
+    """Lines of a good file of each format."""
+    numeric = {"program_id": "p", "turn": 0, "prompt_tokens": 9, "new_input_tokens": 9, "output_tokens": 1}
+    call = ToolCall("ls", 1.0, digest="d")
+    program = Program(
+        "p", (Turn(9, 2, tool_calls=(call,), cached_tokens=1, llm_s=1.0), Turn(3, 1)), "s", "m", arrival_s=1.0
+    )
+    own = [header_line(), program_line(program), *(turn_line("p", i, turn) for i, turn in enumerate(program.turns))]
+    return {
+        "continuum": [*own, end_line("p")],
+        "numeric": [numeric | {"tools": ["ls"], "tool_s": 1.0, "pack_s": 1.0, "cached_tokens": 3, "llm_s": 1.0}],
+        "mini-swe-agent": [MINI_SWE],
+        "openhands": [OPENHANDS, older_openhands("b", 100, 150)],
+        "terminal-bench": [ATIF],
+        "bfcl": [BFCL],
+        "mooncake": [length_row("a"), length_row("b", hash_ids=[0, 1])],
+        "agentic-mooncake": [length_row("a", request_id="a"), length_row("b", request_id="b", tool_wait_ms=5)],
+        "weka": [WEKA],
+        "mlperf-agentic": MLPERF,
+    }
+
+
+@st.composite
+def damaged(draw: st.DrawFn, value: Any) -> Any:
+    """``value`` with one part of it replaced or left out."""
+    if not isinstance(value, dict | list) or not value or draw(st.integers(0, 3)) == 0:
+        return draw(
+            st.sampled_from([None, True, -1, 10**400, float("inf"), 1e300, 7, "", "x", "2024", [], {}, [[1]], [5]])
+        )
+    key = draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+    changed = copy(value)
+    changed[key] = draw(damaged(value[key]))
+    return changed
+
+
+@pytest.mark.parametrize("form", sorted(READERS))
+@given(data=st.data())
+def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject) -> None:
+    """A fault is named, or the programs are good ones: they are written and read again as they are."""
+    rows = samples()[form]
+    at = data.draw(st.integers(0, len(rows) - 1))
+    folder = tmp_path_factory.mktemp("damaged")
+    file = lines(folder / "in.json", *rows[:at], data.draw(damaged(rows[at])), *rows[at + 1 :])
+    try:
+        programs = list(read_any(file, form))
+    except TraceError as error:
+        assert str(file) in str(error)  # noqa: PT017 - a damaged part may also be one that nobody reads
+        return
+    write_programs(folder / "out.jsonl", programs)
+    assert list(read_programs(folder / "out.jsonl")) == programs
+
+
+def test_the_samples_are_good(tmp_path: Path) -> None:
+    for form, rows in samples().items():
+        assert list(read_any(lines(tmp_path / "in.json", *rows), form))
+    assert samples().keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("form", sorted(READERS))

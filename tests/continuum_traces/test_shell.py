@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from continuum_server.vllm_plugin.tool_keys import openai_key
+from continuum_server.vllm_plugin.tool_calls import openai_key
 from continuum_traces.shell import first_program, programs, simple_commands
 from hypothesis import given
 from hypothesis import strategies as st

@@ -22,12 +22,15 @@ from typing import Any
 
 import pytest
 from continuum_bench.cli import app
+from continuum_bench.options.run import RunOptions
 from continuum_server.ports import hold_port
-from continuum_traces.jsonl import write_programs
+from continuum_server.step_times.catalog import find_model
+from continuum_traces.jsonl import read_programs, too_long, write_programs
 from continuum_traces.run_dir import TURNS, JsonLines
 from continuum_traces.schema import TurnRecord
 from continuum_traces.synth import load_profile, synthesize
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from continuum_client.instrument_command import parser as instrument_parser
 from continuum_client.proxy_command import parser as proxy_parser
@@ -180,6 +183,19 @@ def test_each_exception_has_a_command() -> None:
         assert any(re.match(start, bare(command)) for command in found), (
             f"nothing is left out as {why!r}: drop the entry"
         )
+
+
+def test_traces_that_pages_make_fit_the_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the size that the page names, while commands are run at smaller sizes below."""
+    monkeypatch.chdir(tmp_path)
+    made = [c for page in PAGES for c in commands(page) if c.startswith("continuum-bench traces synth")]
+    for command in made:
+        if "--profile profile.json" not in command:
+            done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--overwrite"])
+            assert done.exit_code == 0, done.output
+            programs, limit = read_programs(command.split()[3]), find_model(RunOptions().model).max_context_tokens
+            assert all(too_long(program, limit) is None for program in programs), command
+    assert len(made) > 3
 
 
 # ---------------------------------------------------------------------------------------------- run

@@ -186,11 +186,11 @@ class _Reader:
     def _line(self, number: int, text: str) -> Iterator[Program]:
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return self._report(number, "", f"not JSON: {error}")
         if not isinstance(data, dict):
             return self._report(number, "", "expected an object")
-        kind = data.get("kind")
+        kind = str(data.get("kind"))
         if not self._has_header:
             self._has_header = True
             if kind != "header":
@@ -204,9 +204,9 @@ class _Reader:
             self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, end")
 
     def _end(self, number: int, data: dict[str, Any]) -> Iterator[Program]:
-        program_id = data.get("program_id")
+        program_id = str(data.get("program_id"))
         if program_id in self._open:
-            yield from self._close(str(program_id), number)
+            yield from self._close(program_id, number)
         elif program_id not in self._seen:
             self._report(number, "program_id", f"no program {program_id!r} is open")
 

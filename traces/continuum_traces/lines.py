@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, ToolCall, Turn
-from continuum_traces.typed import field_types
+from continuum_traces.typed import LARGEST, field_types
 
 _LEAST = {"output_tokens": 1}
 """The smallest value of a number, by field; 0 for all other fields."""
@@ -137,6 +137,6 @@ def _problem(value: Any, kind: type, required: bool, least: int) -> str | None:
         return None if isinstance(value, bool) else "expected true or false"
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         return "expected a whole number" if kind is int else "expected a number of seconds"
-    if not math.isfinite(value):
-        return "not finite"
+    if not abs(value) < LARGEST:
+        return "not finite or too large"
     return None if value >= least else f"{value} is below {least}"

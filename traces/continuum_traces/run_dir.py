@@ -46,6 +46,7 @@ NUMBERS = (
     ("engine_options", "block_size"),
 )
 """Fields inside a manifest's objects from which metrics are computed: object, name."""
+RECORDS = (EVENTS, TURNS, ARRIVALS)
 ROWS = "rows"
 """The field of engine.json that holds the number of lines of each record."""
 DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
@@ -244,7 +245,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 def rows_of(path: Path) -> dict[str, dict[str, int]]:
     """Return a field for engine.json: the number of lines of each of the run's records, which must be complete."""
-    files = [path / name for name in (EVENTS, TURNS, ARRIVALS) if (path / name).exists()]
+    files = [path / name for name in RECORDS if (path / name).exists()]
     return {ROWS: {file.name: file.read_bytes().count(b"\n") for file in files}}
 
 
@@ -254,6 +255,8 @@ def rows_written(path: Path) -> dict[str, int]:
     rows = read_json(path / ENGINE).get(ROWS, {}) if (path / ENGINE).exists() else {}
     if not isinstance(rows, dict) or not all(isinstance(number, int) for number in rows.values()):
         raise RunDirError(f"{path / ENGINE}: {ROWS}: expected a number for each file")
+    if unknown := sorted(rows.keys() - set(RECORDS)):
+        raise RunDirError(f"{path / ENGINE}: {ROWS}: {unknown[0][:60]!r} is no record of a run ({', '.join(RECORDS)})")
     return rows
 
 

@@ -6,6 +6,7 @@ docs/trace-format.md describes how each is written to a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,9 @@ RECORD_VERSION = 1
 
 MAX_PROGRAM_ID_CHARS = 256
 MAX_TURN_ID_CHARS = 64
+
+_MILLISECONDS = re.compile(r"\d+(\.\d+)?(e[+-]\d\d)?")
+"""A gap of ``TurnRecord.token_gaps_ms``."""
 
 
 # --------------------------------------------------------------------------------------------- traces
@@ -259,6 +263,12 @@ class TurnRecord:
     token_gaps_ms: Mapping[str, int] | None = None
     """Gaps between two chunks of the answer with output tokens, in milliseconds to three significant digits, and how
     often each gap occurs; recorded with --token-times."""
+
+    def __post_init__(self) -> None:
+        for gap, count in (self.token_gaps_ms or {}).items():
+            if not _MILLISECONDS.fullmatch(gap) or type(count) is not int or not 0 < count < 2**31:
+                fault = f"{gap[:60]!r}: {str(count)[:60]!r}"
+                raise ValueError(f"token_gaps_ms: {fault}: expected milliseconds and how often")
 
 
 @dataclass(frozen=True, slots=True)

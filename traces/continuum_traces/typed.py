@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -11,8 +10,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+LARGEST = 2.0**63
+"""No number in a file may be as large."""
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {tuple: "a list", dict: "an object"}
+_WORDS |= {tuple: "a list of strings", dict: "an object"}
 
 
 class FieldError(ValueError):
@@ -22,7 +23,7 @@ class FieldError(ValueError):
 def from_json(row_type: type[T], data: Any) -> T:
     """Build an instance of the dataclass ``row_type`` from a decoded JSON object.
 
-    Lists and objects inside the object are checked for their type only.
+    Lists contain strings. Objects inside the object are checked for their type only.
 
     Raises:
         FieldError: a field is missing, unknown or of a wrong type, or ``data`` is not an object.
@@ -55,11 +56,11 @@ def _refuse(name: str) -> None:
 
 
 def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any, ...]) -> Any:
-    if type(value) is int and float in types and int not in types:
-        return value if abs(value) < 1e308 else _wrong(name, value, types)
-    if tuple in types and isinstance(value, list):
+    if type(value) is int and float in types and int not in types and abs(value) < LARGEST:
+        return value
+    if tuple in types and isinstance(value, list) and all(isinstance(part, str) for part in value):
         return tuple(value)
-    if type(value) not in types or (isinstance(value, float) and not math.isfinite(value)):
+    if type(value) not in types or (isinstance(value, int | float) and not abs(value) < LARGEST):
         _wrong(name, value, types)
     if choices and value is not None and value not in choices:
         raise FieldError(f"{name}: {value!r}; there are {', '.join(map(str, choices))}")

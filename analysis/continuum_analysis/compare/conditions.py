@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from continuum_traces.names import near
+from continuum_traces.typed import LARGEST
 
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import Run
@@ -73,12 +74,12 @@ class Condition:
     def __init__(self, text: str, only_estimates: bool = False) -> None:
         self.text = text
         self._only_estimates = only_estimates
-        arm, colon, rest = text.partition(":")
+        arm, colon, rest = text.rpartition(":")  # an arm's name may be MODULE:CLASS
         self.arm = arm.strip() if colon else None
         self.expression = (rest if colon else text).strip()
         try:
             self._tree = ast.parse(self.expression, mode="eval").body
-        except SyntaxError as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise AnalysisError(f"--fail-if {text}: not an expression such as 'jct_mean_ratio > 1.05'") from error
         self._check(self._tree)
 
@@ -161,7 +162,7 @@ def _number(node: ast.expr) -> float | None:
         return None if inner is None else -inner
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
         return None
-    return float(node.value) if isinstance(node.value, (int, float)) else None
+    return float(node.value) if isinstance(node.value, int | float) and abs(node.value) < LARGEST else None
 
 
 def _nearest(value: Interval, above: bool) -> float:

@@ -130,7 +130,7 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     estimate = float(top.mean() / bottom.mean())
-    if len(top) < 2:
+    if len(top) < 2 or not top.min() > 0 < bottom.min():  # resamples of times of 0 s have no ratio
         return Interval(estimate)
     interval = bootstrap(
         (top, bottom),

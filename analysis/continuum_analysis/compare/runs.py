@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PREVIEW_EVENTS, TURNS, read_manifest, runs_below
+from continuum_traces.run_dir import (
+    ENGINE,
+    MANIFEST,
+    PREVIEW_EVENTS,
+    TURNS,
+    RunDirError,
+    read_json,
+    read_manifest,
+    runs_below,
+)
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
+SWEEP = "sweep.json"
 BASELINES = ("vllm", "stock")
 """Without ``--baseline``, the baseline is the first of these that ran. Both are vLLM's own scheduler: ``vllm`` in the
 virtual engine, ``stock`` on a server."""
@@ -39,6 +50,8 @@ class Run:
     """Set only if the runs of a comparison have different routers."""
     band: str | None = None
     """``low``, ``mid`` or ``high``; set only if the runs of a comparison have different step times."""
+    plugin_errors: int = 0
+    """Exceptions in the server's policy during the run, in which vLLM scheduled without it: no result of the policy."""
 
     @property
     def arm(self) -> str:
@@ -91,7 +104,25 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
 
 def records_at(path: Path) -> list[Path]:
     """List run directories, complete or not, and other records at or below ``path``; a file is of the preview."""
+    if (path / SWEEP).exists():
+        with reading_sweep(path):
+            return [run for group in read_json(path / SWEEP)["groups"] for run in cells_of(path, group)]
     return runs_below(path) or ([path] if path.is_file() else [])
+
+
+def cells_of(path: Path, group: Mapping[str, Any]) -> list[Path]:
+    """List the directories of a group of sweep.json that have begun. Other names in the file are not opened."""
+    begun = {file.parent for file in path.glob(f"*/*/{MANIFEST}")}
+    return [folder for cell in group["cells"] if (folder := path / group["folder"] / cell["name"]) in begun]
+
+
+@contextmanager
+def reading_sweep(path: Path) -> Iterator[None]:
+    """Convert the errors of a sweep.json with other fields into a ``RunDirError``."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise RunDirError(f"{path / SWEEP}: not a plan of a sweep: {type(error).__name__}: {error}") from error
 
 
 def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
@@ -101,7 +132,8 @@ def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -
         alone_s: see ``analyze_run``.
     """
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
-    return Run(folder, manifest, analyze_run(folder, alone_s))
+    facts = read_json(folder / ENGINE) if (folder / ENGINE).is_file() else {}
+    return Run(folder, manifest, analyze_run(folder, alone_s), plugin_errors=int(facts.get("plugin_errors", 0)))
 
 
 def _name_of(record: Path) -> str:

@@ -249,7 +249,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     """Compare a policy's runs with the baseline's on the seeds that both have.
 
     Returns:
-        None if they have no seed in common, or no program finished under both.
+        None if they have no seed in common, or no program finished under both, or all of these took 0 s.
 
     Raises:
         AnalysisError: two runs of a seed had different arrivals.
@@ -261,7 +261,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
         closed = str(base.manifest.workload.get("arrivals", "")).startswith("concurrency")
         check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
     times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
-    if not times or not all(over for over, _ in times):
+    if not times or not all(sum(over) > 0 < sum(under) for over, under in times):
         return None
     over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
     theirs, mine = times[0]
@@ -274,7 +274,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
         effect=standardized_difference(over, under),
         sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
         later=float(np.mean([share_later(a, b) for a, b in times])),
-        worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True)),
+        worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True) if a > 0),
         programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
         finished=(
             sum(len(run.metrics.facts.programs) for _, run in pairs),
@@ -314,7 +314,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: unfinished programs, a run that was resumed, a late load generator."""
+    """Return warnings about the means: unfinished programs, resumed runs, lateness, policies that raised."""
     warnings = []
     for policy, group in by_arm.items():
         for run in group:
@@ -324,6 +324,11 @@ def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
                 warnings.append(
                     f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
                     "not finish; its times leave them out, the ratio uses programs that finished under both policies"
+                )
+            if run.plugin_errors:
+                warnings.append(
+                    f"{policy}, seed {run.manifest.seed}: the server caught {run.plugin_errors} exceptions in its "
+                    "policy (its log has them) and scheduled without it; these times are no result of the policy"
                 )
             where = f"{policy}, seed {run.manifest.seed}"
             warnings += [f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED)]

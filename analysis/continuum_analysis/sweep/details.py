@@ -9,11 +9,11 @@ from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program
 
 from continuum_analysis.compare.intervals import number_text
-from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import slowest_share
 from continuum_analysis.plots.panels import Line, Panel, thin
-from continuum_analysis.sweep.tables import SWEEP, GroupSummary, Sweep, point_text, runs_of
+from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text, runs_of
 
 MOST_POINTS = 150
 TOOLS_SHOWN = 6

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from continuum_traces.run_dir import read_json, writing
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.drawing import draw_each, save
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
-from continuum_analysis.sweep.tables import MODELLED, SWEEP, Sweep
+from continuum_analysis.sweep.tables import MODELLED, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 READING = (

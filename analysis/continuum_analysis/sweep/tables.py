@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from continuum_traces.run_dir import ENGINE, SUMMARY, RunDirError, read_json, write_json, writing
+from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json, writing
 
 from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
-from continuum_analysis.compare.runs import Run, read_run_metrics
+from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import METRICS, Value
 from continuum_analysis.records.timeline import AnalysisError
 
-SWEEP = "sweep.json"
 SHOWN = ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "prefix_hit_ratio")
 """Metrics that every table of a sweep contains."""
 
@@ -129,34 +128,34 @@ class Sweep:
         return {**head, "warnings": self.warnings(), "groups": groups}
 
 
-def read_sweep(path: Path) -> Sweep:
+def read_sweep(path: Path, baseline: str | None = None) -> Sweep:
     """Read the sweep in a directory. Cells of an older grid that are not in sweep.json are left out.
 
+    Args:
+        baseline: compare with this policy at every point; None: with vLLM's own scheduler, else the first policy.
+
     Raises:
-        AnalysisError: the directory has no sweep, or its runs cannot be compared.
+        AnalysisError: the directory has no sweep, its runs cannot be compared, or a point has no run of ``baseline``.
         RunDirError: a file has a fault.
     """
     if not (path / SWEEP).exists():
         raise AnalysisError(f"{path}: holds no {SWEEP}")
     plan = read_json(path / SWEEP)
-    try:
-        groups = tuple(_group(path, group) for group in plan["groups"])
+    with reading_sweep(path):
+        groups = tuple(_group(path, group, baseline) for group in plan["groups"])
         policies = dict.fromkeys(cell["policy"] for group in plan["groups"] for cell in group["cells"])
         return Sweep(path, plan["name"], plan["engine"], plan["plot"], groups, tuple(policies))
-    except (KeyError, TypeError) as error:
-        raise RunDirError(f"{path / SWEEP}: field {error} is missing or of another type") from error
 
 
 def runs_of(path: Path, group: Mapping[str, Any]) -> list[Run]:
     """Read the complete runs of one group of sweep.json."""
-    folders = [path / group["folder"] / cell["name"] for cell in group["cells"]]
-    return [read_run_metrics(folder) for folder in folders if (folder / ENGINE).is_file()]
+    return [read_run_metrics(folder) for folder in cells_of(path, group) if (folder / ENGINE).is_file()]
 
 
-def _group(path: Path, group: Mapping[str, Any]) -> GroupSummary:
+def _group(path: Path, group: Mapping[str, Any], baseline: str | None) -> GroupSummary:
     runs = runs_of(path, group)
     cells = tuple(Cell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
-    summary = summarize_runs(path / group["folder"], runs) if runs else None
+    summary = summarize_runs(path / group["folder"], runs, baseline) if runs else None
     if summary is not None:
         order = dict.fromkeys(cell["policy"] for cell in group["cells"])
         summary = replace(summary, arms={name: summary.arms[name] for name in order if name in summary.arms})

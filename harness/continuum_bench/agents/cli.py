@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from continuum_bench.commands import add_command
+from continuum_bench.commands import HelpfulGroup, add_command
 from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
 
 agent_app = typer.Typer(
-    no_args_is_help=True, help="Run real agent frameworks against a server. Their requests are tagged and recorded."
+    cls=HelpfulGroup,
+    no_args_is_help=True,
+    help="Run real agent frameworks against a server. Their requests are tagged and recorded.",
 )
 
 

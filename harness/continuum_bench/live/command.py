@@ -22,7 +22,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line, default_out
-from continuum_bench.live.endpoint import Endpoint, probe_server
+from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
@@ -85,7 +85,7 @@ class _LiveRun:
 
 
 def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> int:
-    """Play the workload once per seed. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C."""
+    """Play the workload once per seed. Returns 0; 1 if programs or the policy failed; or 130 after Ctrl-C."""
     run = _prepare(name, base_url, options, live)
     with locked(run.out):
         _create_or_check(run, live.resume is not None)
@@ -106,7 +106,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
                     done = f"{number} of {len(run.plans)} runs are complete"
                     print_notice(f"stopped; {done}; go on with --resume {run.out}")
                     return 130
-                failed += counters.programs_failed
+                failed += counters.programs_failed + counters.plugin_errors
                 display.update(Report(_folder(run, seed).name, state="done"))
         conclude(run.out, run.endpoint.base_url, not options.no_report, options.json_output)
     return 1 if failed else 0
@@ -225,6 +225,8 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     def on_progress(ended: int) -> None:
         display.update(Report(folder.name, (_now() - now).total_seconds(), ended, total))
 
+    root, key = run.endpoint.root, run.load.api_key
+    errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder:
         whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
     if run.scheduler_records is not None:
@@ -233,6 +235,8 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
         take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
         return None
+    errors = plugin_errors(root, key)
+    counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
     facts = generator_facts(counters, recorder.lateness_s)
     wall_s = elapsed_s + (_now() - now).total_seconds()
     before = {"programs_finished_before": len(done), "wall_s": wall_s}

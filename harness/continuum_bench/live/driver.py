@@ -21,13 +21,10 @@ from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.token_gaps import gaps_ms
 
 from continuum_bench.live.contexts import TextContext, TokenContext
-from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
+from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_bench.workload.arrivals import Lanes
 from continuum_client.tagging import merged_body, tag_body, tag_headers
-
-KEEPALIVE_S = 4.0
-"""Idle connections are closed after this time, before the server closes them (vLLM and SGLang: after 5 s)."""
 
 PROBE_S = 0.02
 """Interval in seconds at which the event loop's lag is measured."""
@@ -98,12 +95,7 @@ class LoadDriver:
             await self._connected(plays, lanes, zero_s)
 
     async def _connected(self, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float | None) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
-        session = aiohttp.ClientSession(
-            timeout=timeout, connector=connector, read_bufsize=READ_BUFFER, cookie_jar=aiohttp.DummyCookieJar()
-        )
-        async with session:
+        async with open_session() as session:
             self._session = session
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
@@ -270,7 +262,7 @@ class LoadDriver:
         url, limit = self._url.removesuffix("/v1") + release.path, aiohttp.ClientTimeout(total=5.0)
         try:
             headers = self._authorization()
-            async with self._session.post(url, json=release.body, headers=headers, timeout=limit) as response:
+            async with await post(self._session, url, json=release.body, headers=headers, timeout=limit) as response:
                 await response.read()
         except (aiohttp.ClientError, TimeoutError):
             self.counters.errors["release"] += 1

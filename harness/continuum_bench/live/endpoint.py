@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from typing import Any
+from http.client import HTTPException
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from continuum_bench.errors import BenchError
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
 
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
 
 
@@ -73,21 +76,43 @@ class Endpoint:
         return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model, **kv}
 
 
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+    owned_by: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class _Version(msgspec.Struct):
+    version: str | None = None
+
+
+class _State(msgspec.Struct):
+    engines: list[dict[str, Any]] = []
+
+
+class _Engine(msgspec.Struct):
+    emulated: dict[str, Any] | None = None
+    server: str | None = None
+
+
+NO_ANSWER = (OSError, HTTPException, ValueError, msgspec.MsgspecError, RecursionError)
+"""Errors of a request to something that may be no such server."""
+
+
 def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     """Ask the server for its models, its version and Continuum's state.
 
     Raises:
         BenchError: no server answers, it refuses the key, or it serves no model.
     """
-    if not base_url.startswith(("http://", "https://")):
-        raise BenchError(f"--base-url {base_url}: expected http:// or https://")
-    if urlsplit(base_url).username is not None:
-        raise BenchError(
-            "--base-url: a password in it would be written to the records; a key comes from OPENAI_API_KEY"
-        )
+    _check_url(base_url)
     base = base_url.rstrip("/")
     try:
-        listed = _get(f"{base}/models", api_key)
+        models = _get(f"{base}/models", api_key, _Models).data
     except urllib.error.HTTPError as error:
         asked = (
             "is the API key set (OPENAI_API_KEY, --api-key-env)"
@@ -95,35 +120,57 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
             else "does the URL end in /v1"
         )
         raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {asked}?") from error
-    except (OSError, ValueError) as error:
-        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {error}") from error
-    models = listed.get("data", []) if isinstance(listed, dict) else []
-    names = tuple(str(model["id"]) for model in models if isinstance(model, dict) and "id" in model)
-    if not names:
+    except NO_ANSWER as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {said}") from error
+    if not models:
         raise BenchError(f"--base-url {base}: serves no model")
-    root = base.removesuffix("/v1")
-    state = (_maybe(f"{root}/continuum/state", api_key).get("engines") or [{}])[0]
-    version = _maybe(f"{root}/version", api_key).get("version")
-    engine = _maybe(f"{root}/continuum/engine", api_key)
-    emulated, name = engine.get("emulated"), engine.get("server")
-    first, (tokens, block_size) = models[0], kv_size(root)
+    root, first = base.removesuffix("/v1"), models[0]
+    state = (_states(root, api_key) or [{}])[0]
+    version = _maybe(f"{root}/version", api_key, _Version).version
+    engine = _maybe(f"{root}/continuum/engine", api_key, _Engine)
+    names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
     kv = {"tokens": tokens, "block_size": block_size} if tokens and block_size else None
-    return Endpoint(base, names, first.get("max_model_len"), version, state, emulated, first.get("owned_by"), kv, name)
+    facts = first.max_model_len, version, state, engine.emulated, first.owned_by, kv, engine.server
+    return Endpoint(base, names, *facts)
 
 
-def _get(url: str, api_key: str | None) -> Any:
+def plugin_errors(root: str, api_key: str | None) -> int:
+    """Return how many exceptions the server's plugin, which runs its policy, has caught since the server started."""
+    return sum(int(state.get("plugin_errors", 0)) for state in _states(root, api_key))
+
+
+def _states(root: str, api_key: str | None) -> list[dict[str, Any]]:
+    """Return the state of each engine of a server with the plugin; else empty."""
+    return list(_maybe(f"{root}/continuum/state", api_key, _State).engines or ())
+
+
+def _check_url(base_url: str) -> None:
+    if not base_url.startswith(("http://", "https://")):
+        raise BenchError(f"--base-url {base_url}: expected http:// or https://")
+    try:
+        parts = urlsplit(base_url)
+        _ = parts.port  # raises where it is no port
+    except ValueError as error:
+        raise BenchError(f"--base-url {base_url}: {error}") from error
+    if parts.username is not None:
+        raise BenchError(
+            "--base-url: a password in it would be written to the records; a key comes from OPENAI_API_KEY"
+        )
+
+
+def _get(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     with urllib.request.urlopen(request, timeout=10.0) as answer:
-        return json.loads(answer.read())
+        return msgspec.json.decode(answer.read(), type=kind)
 
 
-def _maybe(url: str, api_key: str | None) -> dict[str, Any]:
-    """Return the JSON object at this URL; empty if there is none."""
+def _maybe(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
+    """Return the answer of this URL; without its fields if there is none."""
     try:
-        answer = _get(url, api_key)
-    except (OSError, ValueError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
+        return _get(url, api_key, kind)
+    except NO_ANSWER:
+        return kind()
 
 
 def kv_size(root: str) -> tuple[int | None, int | None]:
@@ -131,7 +178,7 @@ def kv_size(root: str) -> tuple[int | None, int | None]:
     try:
         with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
             text = answer.read().decode("utf-8", "replace")
-    except OSError:
+    except NO_ANSWER:
         return None, None
     line = next((line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")), "")
     labels = dict(re.findall(r'(\w+)="([^"]*)"', line))

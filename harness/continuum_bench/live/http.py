@@ -21,6 +21,40 @@ Clock = Callable[[], float]
 READ_EVERY_S = 5.0
 READ_BUFFER = 2**26
 """Bytes of one answer that may stay unread before the server has to wait."""
+KEEPALIVE_S = 2.0
+"""Idle connections are closed after this time, before the server closes them (vLLM and SGLang: after 5 s)."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Open a session for ``post``, with as many connections as are wanted and without cookies."""
+    reuse = aiohttp.TraceConfig()
+    reuse.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        read_bufsize=READ_BUFFER,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[reuse],
+    )
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _parameters: Any) -> None:
+    context.trace_request_ctx.append("reused")
+
+
+async def post(session: aiohttp.ClientSession, url: str, **request: Any) -> aiohttp.ClientResponse:
+    """Send a POST request. It is sent again if it met an idle connection that the server was just closing.
+
+    Raises:
+        aiohttp.ClientError: no answer began, on a connection of the request's own.
+    """
+    while True:
+        connection: list[str] = []
+        try:
+            return await session.post(url, trace_request_ctx=connection, **request)
+        except aiohttp.ClientConnectionError:
+            if not connection:
+                raise
 
 
 class RequestFailed(Exception):
@@ -116,7 +150,7 @@ class StreamingClient:
         try:
             async with (
                 asyncio.timeout(self._limit_s),
-                self._session.post(url, data=_encode(body), headers=headers) as response,
+                await post(self._session, url, data=_encode(body), headers=headers) as response,
             ):
                 if response.status != 200:
                     raise _refusal(response, await response.text(errors="replace"))

@@ -55,6 +55,8 @@ class LoadCounters:
     programs_failed: int = 0
     programs_stopped: int = 0
     """Programs that were running when the run was stopped."""
+    plugin_errors: int = 0
+    """Exceptions in the server's policy during the run, which only the main process counts."""
     loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
     """The event loop's lag at each probe: the largest delay with which answers are read."""
 

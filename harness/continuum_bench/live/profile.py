@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import aiohttp
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint, kv_size
-from continuum_bench.live.http import READ_BUFFER, Reply, RequestFailed, StreamingClient
+from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session
 
 DECODE_TOKENS = 64
 BATCHES = (1, 4, 16, 64)
@@ -63,8 +62,7 @@ class _Profiler:
     async def run(self) -> Measured:
         kv_tokens, block_size = kv_size(self._endpoint.root)
         limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
-        async with aiohttp.ClientSession(timeout=timeout, read_bufsize=READ_BUFFER) as session:
+        async with open_session() as session:
             self._client = StreamingClient(session, self._clock, REQUEST_LIMIT_S)
             await self._send(self._ids(256), 8)  # the first request warms the server up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]

@@ -49,6 +49,7 @@ def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str
         "programs_done": counters.programs_done,
         "programs_failed": counters.programs_failed,
         "programs_stopped": counters.programs_stopped,
+        "plugin_errors": counters.plugin_errors,
         "send_lateness_p50_s": float(np.percentile(lateness, 50)),
         "send_lateness_p99_s": float(np.percentile(lateness, 99)),
         "send_lateness_max_s": float(max(lateness)),

@@ -37,7 +37,7 @@ WORKLOADS = ("swebench", "bfcl", "openhands")
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
-HINTS = ("none", "tool", "tool_s", "kv_ttl", "task")
+HINTS = ("none", "tool", "tool_s", "kv_ttl")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
 
 
@@ -123,8 +123,7 @@ class ArrivalOptions(Options):
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
     hints: Annotated[str, one_of(*HINTS)] = "none"
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
-    kv_ttl (how long to keep the KV if nobody else wants the memory: until the next turn), task (a name that is the same
-    for every run of a task)."""
+    kv_ttl (how long to keep the KV if nobody else wants the memory: until the next turn)."""
     hint_error: Annotated[str, Needs("hints")] = "0"
     """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
     0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or

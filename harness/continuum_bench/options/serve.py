@@ -63,6 +63,8 @@ class ServeOptions(EngineOptions):
     """Largest share of the KV pool that may be pinned at the same time."""
     max_pins_per_client: int | None = GUARDS.max_pins_per_client
     """Largest number of pins that the programs of one API key hold. Default: no limit."""
+    max_programs: int = GUARDS.max_programs
+    """Number of idle programs that the server remembers."""
     max_overtake_s: float = GUARDS.max_overtake_s
     """A request that has waited this many seconds is scheduled before all that came after it."""
     log: Path | None = None

@@ -13,7 +13,7 @@ import typer
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server, client_line
-from continuum_server.server_command import longest_request, model_name
+from continuum_server.server_command import longest_request
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
@@ -129,7 +129,7 @@ def _announce(server: Server | Fleet) -> None:
     }[config.engine]
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
     typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
-    typer.echo(client_line(server.url, model_name(config)))
+    typer.echo(client_line(server.url, config))
     if isinstance(server, Fleet):
         typer.echo(f"health: {server.health_url}")
     for each in server.servers if isinstance(server, Fleet) else [server]:

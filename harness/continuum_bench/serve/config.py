@@ -69,6 +69,7 @@ def _guards(options: ServeOptions) -> Guards:
             max_ttl_s=options.max_ttl_s,
             max_pinned_share=options.max_pinned_share,
             max_pins_per_client=options.max_pins_per_client,
+            max_programs=options.max_programs,
             max_overtake_s=options.max_overtake_s,
             pins_yield_to=cast(PinsYieldTo, options.pins_yield_to),
         )

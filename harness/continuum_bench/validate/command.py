@@ -80,7 +80,7 @@ def validate_log(options: ValidateOptions) -> int:
     for each in data["runs"]:
         _print(each)
     if len(found) > 1:
-        rows = [[each["name"], *(f"{each[f'{name}_error']:+.1%}" for name in CLAIMED)] for each in data["runs"]]
+        rows = [[each["name"], *(_error(each, name) for name in CLAIMED)] for each in data["runs"]]
         print_table(TextTable(("run", *CLAIMED), rows), "modelled / measured - 1")
     return 0
 
@@ -99,7 +99,8 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
     def score(calibration: Calibration) -> float:
         modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
         errors = errors_of(numbers_of(modelled[:half]), numbers_of(run.served[:half]))
-        return fmean(errors[f"{name}_mean_error"] ** 2 for name in ("e2e", "ttft", "tpot"))
+        means = [errors.get(f"{name}_mean_error") for name in ("e2e", "ttft", "tpot")]
+        return fmean(error**2 for error in means if error is not None)
 
     calibration = fit(score)
     modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
@@ -209,7 +210,8 @@ def _print(run: dict[str, Any]) -> None:
             f"fitted to the first half: {fitted['overhead_ms']:+.2f} ms a step, attention x {fitted['attention']:.2f}; "
             "the second half is reported"
         )
-    rows = [_row(run, name, 1e3, "ms") for name in SHOWN] + [_row(run, "output_tokens_per_s", 1.0, "tokens/s")]
+    rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]]
+    rows.append(_row(run, "output_tokens_per_s", 1.0, "tokens/s"))
     print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
     pairs = zip(run["timeline"]["measured"], run["timeline"]["modelled"], strict=True)
     moments = [
@@ -229,5 +231,9 @@ def _gpus(engine: dict[str, Any]) -> str:
 
 def _row(run: dict[str, Any], name: str, factor: float, unit: str) -> Sequence[str]:
     measured, modelled = run["measured"][name] * factor, run["modelled"][name] * factor
+    return (name, f"{measured:.1f}", f"{modelled:.1f}", _error(run, name), unit)
+
+
+def _error(run: dict[str, Any], name: str) -> str:
     error = run.get(f"{name}_error")
-    return (name, f"{measured:.1f}", f"{modelled:.1f}", "-" if error is None else f"{error:+.1%}", unit)
+    return "-" if error is None else f"{error:+.1%}"

@@ -6,9 +6,10 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from continuum_traces.typed import LARGEST
 
 from continuum_bench.errors import BenchError
 from continuum_bench.validate.served import Served
@@ -42,14 +43,14 @@ def served(
     if finish_s < first_token_s:
         raise BenchError(f"{where}: {names[2]}: the end comes {first_token_s - finish_s:.3f} s before the first token")
     for name, tokens in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if tokens < 1 or tokens != int(tokens):
+        if as_number(f"{where}: {name} tokens", tokens) < 1 or tokens != int(tokens):
             raise BenchError(f"{where}: {name} tokens: {tokens:g}; expected a whole number of at least 1")
     return Served(arrival_s, first_token_s, finish_s, int(prompt_tokens), int(output_tokens), program_id)
 
 
 def load_of(arrival_s: Any, prompt_tokens: Any, output_tokens: Any) -> Served | None:
     """Return a request that is played but not compared; None: its size or its arrival is not known."""
-    known = all(isinstance(each, (int, float)) and isfinite(each) for each in (arrival_s, prompt_tokens))
+    known = all(isinstance(each, (int, float)) and abs(each) < LARGEST for each in (arrival_s, prompt_tokens))
     if not known or prompt_tokens < 1:
         return None
     output = output_tokens if isinstance(output_tokens, int) else 0
@@ -63,8 +64,8 @@ def number(where: str, row: Any, name: str) -> float:
 def as_number(where: str, value: Any) -> float:
     if value is None:
         raise BenchError(f"{where}: missing")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-        raise BenchError(f"{where}: expected a number, found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+        raise BenchError(f"{where}: expected a number, found {repr(value)[:60]}")
     return value
 
 
@@ -111,8 +112,9 @@ def documents(path: Path) -> Iterator[tuple[str, Any]]:
         line += text.count("\n", at, start)
         try:
             value, at = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            raise BenchError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            where, said = getattr(error, "lineno", line), getattr(error, "msg", error)
+            raise BenchError(f"{path}:{where}: not JSON: {said}") from error
         yield f"{path}:{line}", value
         line += text.count("\n", start, at)
 

@@ -194,6 +194,8 @@ def vllm_bench(where: str, data: Mapping[str, Any]) -> Iterator[Row]:
         starts = _starts_at_once([sum(each) for each in spans], data.get("max_concurrency"))
     _check_column(where, {"start_times": starts}, "start_times", size, SAVE + "; older versions save no arrivals")
     errors = data.get("errors") or [""] * size
+    if not isinstance(errors, list):
+        raise BenchError(f"{where}: errors: expected a list, found {errors!r}")
     for index, start in enumerate(starts or ()):
         place = f"{where}: request {index}"
         if errors[index : index + 1] != [""] and errors[index : index + 1] != [None]:

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from continuum_traces.run_dir import MANIFEST, TURNS
 
 from continuum_bench.errors import BenchError
@@ -144,8 +145,9 @@ def _only(path: Path) -> dict[str, Any]:
 
 def _own_facts(folder: Path) -> ServerFacts:
     manifest = _only(folder / MANIFEST)
-    hardware, options = manifest.get("hardware") or {}, manifest.get("engine_options") or {}
-    return ServerFacts(
+    hardware, options = _part(manifest, "hardware"), _part(manifest, "engine_options")
+    return _facts(
+        folder / MANIFEST,
         gpu=hardware.get("gpu"),
         model=hardware.get("model"),
         vllm=within(manifest, "versions", "vllm"),
@@ -162,8 +164,9 @@ def _own_facts(folder: Path) -> ServerFacts:
 def _meta(folder: Path) -> ServerFacts:
     """Read the server's settings from LLMServingSim's meta.json, if it exists."""
     meta = _only(folder / "meta.json")
-    options = meta.get("engine_kwargs") or {}
-    return ServerFacts(
+    options = _part(meta, "engine_kwargs")
+    return _facts(
+        folder / "meta.json",
         model=meta.get("model"),
         vllm=meta.get("vllm_version"),
         tensor_parallel=options.get("tensor_parallel_size"),
@@ -177,3 +180,14 @@ def _meta(folder: Path) -> ServerFacts:
         prefix_caching=options.get("enable_prefix_caching"),
         gpu_memory_utilization=options.get("gpu_memory_utilization"),
     )
+
+
+def _part(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return value if isinstance(value := data.get(name), dict) else {}
+
+
+def _facts(file: Path, **facts: Any) -> ServerFacts:
+    try:
+        return msgspec.convert(facts, ServerFacts)
+    except msgspec.ValidationError as error:
+        raise BenchError(f"{file}: {error}") from error

@@ -27,7 +27,7 @@ class Moment:
 def numbers_of(served: Sequence[Served]) -> dict[str, float]:
     """Return times in seconds (``ttft_mean``, ``e2e_p99`` ...) and the throughput in tokens per second.
 
-    TPOT is computed from requests with two or more tokens.
+    TPOT is computed from requests with two or more tokens; it is left out if there are none.
     """
     columns = {
         "e2e": [each.finish_s - each.arrival_s for each in served],
@@ -36,14 +36,13 @@ def numbers_of(served: Sequence[Served]) -> dict[str, float]:
             (each.finish_s - each.first_token_s) / (each.output_tokens - 1) for each in served if each.output_tokens > 1
         ],
     }
-    found = {f"{name}_{which}": _statistic(values, which) for name, values in columns.items() for which in STATISTICS}
+    known = {name: values for name, values in columns.items() if values}
+    found = {f"{name}_{which}": _statistic(values, which) for name, values in known.items() for which in STATISTICS}
     span_s = max(each.finish_s for each in served) - min(each.arrival_s for each in served)
     return {**found, "output_tokens_per_s": sum(each.output_tokens for each in served) / max(span_s, 1e-9)}
 
 
 def _statistic(values: Sequence[float], which: str) -> float:
-    if not values:
-        return 0.0
     return fmean(values) if which == "mean" else float(np.quantile(values, int(which[1:]) / 100))
 
 

@@ -87,14 +87,6 @@ def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
 
 
-def _task(program: Program, index: int, errors: Errors) -> dict[str, Any]:
-    """Return the task's name: that of the first prompt if programs share the whole of it, else the program's id."""
-    shared = program.shared_prefix_tokens == program.turns[0].new_input_tokens
-    return {
-        "task": errors.name(program.shared_prefix_id if shared and program.shared_prefix_id else program.program_id)
-    }
-
-
 def _busy_s(program: Program, index: int) -> float:
     """Return the seconds until the last tool of the turn returns."""
     tool = program.turns[index].slowest_tool
@@ -106,7 +98,6 @@ KINDS: Mapping[str, Kind] = {
     "tool": _tool,
     "tool_s": _tool_s,
     "kv_ttl": _kv_ttl,
-    "task": _task,
 }
 """Kinds of hints by the name that ``--hints`` takes."""
 

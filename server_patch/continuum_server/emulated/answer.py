@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vllm.v1.outputs import LogprobsTensors
+
 
 @dataclass(slots=True)
 class Answer:
@@ -22,6 +24,8 @@ class Answer:
     """The last planned token ends the answer."""
     logprobs: int = -1
     """Number of alternative tokens whose log probabilities the request wants; -1: no log probabilities at all."""
+    prompt_logprobs: LogprobsTensors | None = None
+    """The prompt's log probabilities, if the request wants them. The first answer token takes them along."""
 
     def decodes(self, scheduled: int) -> bool:
         """Whether a step of ``scheduled`` tokens extends the answer. Otherwise it computes part of the prompt."""

@@ -24,7 +24,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
-from continuum_server.emulated.tokens import Vocabulary, certain, first_allowed
+from continuum_server.emulated.tokens import Vocabulary, certain, certain_of_prompt, first_allowed
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release
@@ -132,6 +132,11 @@ class EmulatedWorker:
         index = {request_id: number for number, request_id in enumerate(request_ids)}
         wanted = max((answer.logprobs for answer in sampling if answer is not None), default=-1)
         output = ModelRunnerOutput(request_ids, index, sampled, logprobs=certain(sampled, wanted))
+        output.prompt_logprobs_dict = {
+            answer.request_id: answer.prompt_logprobs
+            for answer in sampling
+            if answer is not None and answer.generated == 1
+        }
         return Paced(output, self._device, done_s)
 
     def _sample(self, answer: Answer, bitmask: Any) -> int:
@@ -161,18 +166,19 @@ class EmulatedWorker:
     def _plan(self, new: Any) -> Answer:
         params = new.sampling_params
         prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
-        logprobs = -1 if params.logprobs is None else params.logprobs
+        of_prompt = certain_of_prompt(new.prompt_token_ids or (), params.prompt_logprobs)
+        wanted: Any = {"logprobs": -1 if params.logprobs is None else params.logprobs, "prompt_logprobs": of_prompt}
         tags = tags_from_xargs(params.extra_args or {}).tags
         program, is_last = tags.program_id, bool(tags.is_last_step)
         reply = self._script.due(program)
         if reply is not None:
             planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
-            return Answer(new.req_id, prompt_tokens, planned, program, is_last, logprobs=logprobs)
+            return Answer(new.req_id, prompt_tokens, planned, program, is_last, **wanted)
         length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
         filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         ends = not params.ignore_eos
         planned = [*filler, self._vocabulary.end] if ends else filler
-        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, logprobs=logprobs)
+        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, **wanted)
 
 
 class PacedDevice:

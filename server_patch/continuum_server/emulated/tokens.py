@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from vllm.config import ModelConfig
 from vllm.tokenizers import cached_tokenizer_from_config
-from vllm.v1.outputs import LogprobsLists
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
 
 class Vocabulary:
@@ -63,6 +64,16 @@ def certain(sampled: Sequence[Sequence[int]], alternatives: int) -> LogprobsList
     values = np.full(shape, -100.0, dtype=np.float32)
     values[:, 0] = 0.0
     return LogprobsLists(columns, values, np.ones(len(tokens), dtype=np.int32))
+
+
+def certain_of_prompt(prompt: Sequence[int], alternatives: int | None) -> LogprobsTensors | None:
+    """Return the same for the tokens of a prompt but the first; None: the request does not want them."""
+    if alternatives is None:
+        return None
+    made = certain([[token] for token in prompt[1:]], max(0, alternatives))  # -1 stands for all tokens
+    assert made is not None
+    ids, values, ranks, _ = made
+    return LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), torch.from_numpy(ranks))
 
 
 _TEXT = """

@@ -84,10 +84,13 @@ class ProgramTable:
 
     Args:
         kv_tokens: number of tokens that the KV pool holds.
-        block_size: number of tokens in a KV block.
+        block_size: number of tokens per block of the KV pool.
+        hash_block_size: number of tokens per block hash; None: the same.
     """
 
-    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: int = 16) -> None:
+    def __init__(
+        self, policy: Policy, guards: Guards, kv_tokens: int, block_size: int = 16, hash_block_size: int | None = None
+    ) -> None:
         self.policy = policy
         self.guards = guards
         self.pins: dict[str, Pin] = {}
@@ -95,6 +98,7 @@ class ProgramTable:
         self.soft: dict[str, Pin] = {}
         """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory."""
         self.block_size = block_size
+        self._hash_block_size = hash_block_size or block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
         self._programs = Programs(guards.max_programs)
@@ -134,6 +138,10 @@ class ProgramTable:
         """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
         self._programs.resume_turns(next_turn, numbers)
 
+    def continue_turns(self, before: ProgramTable) -> None:
+        """Continue the turn numbers of a table that this one replaces."""
+        self._programs.resume_turns(*before._programs.turns())
+
     @property
     def program_count(self) -> int:
         return len(self._programs)
@@ -168,7 +176,7 @@ class ProgramTable:
         """Note how much of the last prompt the turn repeats. The program keeps this share of its seniority."""
         program = turn.program
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
-        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
+        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self._hash_block_size
         turn.repeated_tokens = min(known, program.prompt_tokens)
         turn.kept_share = kept.share
         program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
@@ -197,7 +205,7 @@ class ProgramTable:
         turn.waited_s = turn.waited(now_s)
         turn.running, turn.since_s = True, now_s
         if program.shared_blocks is None:
-            program.shared_blocks = hit_tokens // block_size
+            program.shared_blocks = hit_tokens // self._hash_block_size
             program.marks = marks_of(turn.blocks, program.shared_blocks)
         if turn.start_s is not None:
             return False

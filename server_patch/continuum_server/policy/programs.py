@@ -109,6 +109,13 @@ class Programs:
         """Continue the turn numbers of an earlier engine."""
         self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
+    def turns(self) -> tuple[dict[str, int], dict[str, TurnNumbers]]:
+        """Return what ``resume_turns`` takes: the number of each name's next turn, and the numbers of its turn ids."""
+        known = {next(iter(named.programs.values())).name: named for named in self._ids.values() if named.programs}
+        next_turn = {name: named.turns_arrived for name, named in known.items()}
+        numbers = {name: named.numbers for name, named in known.items()}
+        return self._resumed_turns | next_turn, self._resumed_numbers | numbers
+
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
         """Return all programs with this id."""
         return self._with_key(_id_key(program_id, namespace))

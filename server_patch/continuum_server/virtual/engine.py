@@ -59,6 +59,7 @@ def simulate(
         StepTimesError: unknown hardware, or a batch outside the measured range.
         PolicyError: an unknown policy or option.
         EngineError: a program does not fit, or the run cannot continue.
+        PolicyFailed: a hook of the policy raised an exception.
     """
     check_supported()
     shape, times = shape_of(config), times_of(config)

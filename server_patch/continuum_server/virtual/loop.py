@@ -20,11 +20,10 @@ from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
-from continuum_server.virtual.stretch import Stretches
+from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, several_steps
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import hash_computed_blocks, omit_prefill_stats, several_steps
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -258,7 +257,7 @@ class VirtualLoop:
             arrival_time=self.now_s,
             block_hasher=play.context.hasher(),  # type: ignore[arg-type]
         )
-        omit_prefill_stats(play.request)
+        play.request.prefill_stats = None  # vLLM's count of cached tokens for its log, which loops over every block
         play.sent_s, play.first_token_s = self.now_s, None
         self._plays[tags.turn_id] = play
         self._settled = False

@@ -6,12 +6,15 @@ remaining tokens of each step. A run with stretches writes the same files as a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
 
 from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
-from continuum_server.vllm_plugin.touch_points import free_block_count, has_set_aside
+from continuum_server.vllm_plugin.touch_points import SET_ASIDE, free_block_count
 
 
 class Stretches:
@@ -55,7 +58,7 @@ class Stretches:
         return steps_s if len(steps_s) > 1 else []
 
     def _waits(self) -> bool:
-        return bool(self._scheduler.waiting) or has_set_aside(self._scheduler)
+        return any(bool(getattr(self._scheduler, name, ())) for name in ("waiting", *SET_ASIDE))
 
     def _steps_of_tokens(self, decoding: Sequence[Any], prompt: Any) -> tuple[int, int]:
         """Return the most steps before a request reaches its end, and the prompt's tokens in each step."""
@@ -105,3 +108,30 @@ class Stretches:
                 return steps_s[:number]
             now_s += seconds
         return steps_s
+
+
+@contextmanager
+def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
+    """Let one call of ``schedule`` in this context schedule ``steps`` steps. With fewer than two, change nothing.
+
+    Each decoding request gets a token per step. If a prompt is computed beside them, the batch's token limits are
+    multiplied by the number of steps, and the prompt gets the remaining tokens.
+    """
+    config = scheduler.scheduler_config
+    before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
+    if steps > 1:
+        decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
+        for request in decoding:
+            request.spec_token_ids = [0] * (steps - 1)
+        if len(decoding) < len(scheduler.running):
+            scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = before
+
+
+def hash_computed_blocks(scheduler: Scheduler) -> None:
+    """Hash the running requests' full blocks now. vLLM would hash them when it allocates their next step."""
+    for request in scheduler.running:
+        scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)

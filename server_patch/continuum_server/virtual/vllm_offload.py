@@ -38,7 +38,6 @@ from vllm.v1.outputs import KVConnectorOutput
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.links import InFlight, Link
 from continuum_server.virtual.offload import GB, Offload
-from continuum_server.vllm_plugin.touch_points import blocks_being_copied
 
 Clock = Callable[[], float]
 
@@ -301,7 +300,7 @@ class Transfers:
     @property
     def fenced(self) -> bool:
         """Whether free blocks are still being copied to DRAM. A step that takes such a block waits."""
-        return blocks_being_copied(self._scheduler)
+        return bool(self._scheduler.connector.connector_scheduler._block_id_to_pending_jobs)
 
     @property
     def pending(self) -> bool:

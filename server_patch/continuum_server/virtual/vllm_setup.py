@@ -18,9 +18,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
+from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.settings import Settings
-from continuum_server.vllm_plugin.touch_points_pool import shorten_loops
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -44,6 +45,10 @@ ANSWER_LIMIT_S = 5.0
 """How long ``/continuum/`` waits for the engine's answer."""
 
 
+STOPPING = {"error": {"message": "the server is stopping", "type": "ServiceUnavailableError", "code": 503}}
+"""The answer to requests that arrive while the server finishes earlier ones. vLLM's would be an empty text."""
+
+
 class NoAnswer(Exception):
     """The engine did not answer, because it is stopped, busy or dead."""
 
@@ -56,18 +61,25 @@ class ContinuumMiddleware:
         self._find: Find | None = None
         self._answers_none = False
         """The engine runs without the plugin's scheduler, and is not asked again."""
+        self._draining: threading.Event | None = None
+        """Set when vLLM begins to stop; None before the first request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._draining is None:
+            self._draining = _set_at_shutdown(scope["app"].state)
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
             await self._own(path, method, scope, send)
         elif path.rstrip("/") == "/metrics":
             await self._metrics(scope, receive, send)
         elif method == "POST" and (carrier := self._carrier(path, scope["app"])) is not None:
-            await self._generate(carrier, path, scope, receive, send)
+            if self._draining.is_set():
+                await _reply(send, 503, STOPPING)
+            else:
+                await self._generate(carrier, path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -206,6 +218,21 @@ class ContinuumMiddleware:
 
 
 _SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}
+
+
+def _set_at_shutdown(state: Any) -> threading.Event:
+    """Return an event that is set when vLLM shuts its engine down, for which the engine first finishes its requests."""
+    draining = threading.Event()
+    client: Any = getattr(state, "engine_client", None)
+    shutdown: Any = getattr(client, "shutdown", None)
+
+    def note_and_shut_down(*args: Any, **kwargs: Any) -> Any:
+        draining.set()
+        return shutdown(*args, **kwargs)
+
+    if shutdown is not None:
+        client.shutdown = note_and_shut_down
+    return draining
 
 
 def _read(answer: str) -> Any:

@@ -19,13 +19,14 @@ from typing import Any
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
+from continuum_server.policy.base import Policy
 from continuum_server.policy.program_table import Pin
 from continuum_server.policy.programs import name_of
-from continuum_server.recorder import EventRecorder
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
+from continuum_server.vllm_plugin.recorder import EventRecorder
 from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
@@ -82,6 +83,11 @@ class Online:
         if event.event == "finish":
             self._statistics.save_when_due(event.t)
 
+    def learns(self, policy: Policy) -> None:
+        """Save this policy's statistics from now on. It starts with the statistics that were saved last."""
+        self._statistics.policy = policy
+        self._statistics.load()
+
     def close(self) -> None:
         """Release all pins and write all files. May be called again."""
         self._scheduler.release_all("shutdown")
@@ -135,8 +141,8 @@ class Online:
             "pins": _rows(table.pins.values(), namespace, now_s),
             "soft_holds": _rows(table.soft.values(), namespace, now_s),
             "pinned_tokens": table.pinned_tokens,
-            "pinned_blocks": table.pinned_tokens // scheduler.block_size,
-            "pinned_share": table.pinned_tokens / max(1, scheduler.kv_tokens),
+            "pinned_blocks": table.pinned_tokens // table.block_size,
+            "pinned_share": table.pinned_tokens / table.block_size / touch_points.pool_blocks(scheduler),
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "programs": table.program_count,

@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.request import Request
 
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.tool_keys import openai_key, tool_key
+from continuum_server.vllm_plugin.tool_calls import openai_key, tool_key
 
 logger = logging.getLogger("continuum")
 
@@ -25,7 +25,7 @@ class OutputTools:
 
     Args:
         vllm_config: vLLM's configuration. A server without a tokenizer reads no outputs.
-        parser: name of vLLM's tool-call parser, which is tried first; None: only ``policy.tool_calls`` is used.
+        parser: name of vLLM's tool-call parser, which is tried first; None: only ``vllm_plugin.tool_calls`` is used.
     """
 
     def __init__(self, vllm_config: Any, parser: str | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -57,7 +58,7 @@ class ProgramSchedulerMixin(Scheduler):
     """The plugin's extension of ``Scheduler`` and ``AsyncScheduler``."""
 
     knows_future: ClassVar[bool] = False
-    """True only in the virtual engine, which has the trace."""
+    """True only in the virtual engine, which has the trace. There an exception in a policy ends the run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,7 +69,7 @@ class ProgramSchedulerMixin(Scheduler):
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} is a bound: it knows the future, which no server does")
-        self.wall = Wall(self._give_up, self._start_over)
+        self.wall = Wall(self._give_up, self._start_over, catches=not self.knows_future)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
         self.output_tool: Callable[[Request], str | None] = _names_no_tool
@@ -81,6 +82,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.held = HeldKv(self)
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
+        self._open: set[str] = set()
+        """The requests with an ``arrive`` event and no ``finish`` event."""
         self._loads: dict[str, tuple[int, float]] = {}
         """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
@@ -91,24 +94,20 @@ class ProgramSchedulerMixin(Scheduler):
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
-    @property
-    def kv_tokens(self) -> int:
-        """Number of tokens that the KV pool holds."""
-        return self.block_size * int(self.cache_config.num_gpu_blocks or 0)
-
     def _new_table(self) -> ProgramTable:
-        settings, kv_tokens = self._settings, self.kv_tokens
+        settings, kv_tokens = self._settings, touch_points.kv_tokens(self)
         machine = Machine(
             settings.prefill,
             kv_tokens,
             self.max_num_scheduled_tokens,
-            settings.swap_token_s,
+            touch_points.swap_token_s(self) if settings.swap_token_s is None else settings.swap_token_s,
             settings.deep_token_s,
             settings.decode,
-            block_size=self.block_size,
+            block_size=touch_points.hash_block_size(self),
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        return ProgramTable(policy, settings.guards, kv_tokens, self.block_size)
+        block_size = max(1, kv_tokens // touch_points.pool_blocks(self))
+        return ProgramTable(policy, settings.guards, kv_tokens, block_size, machine.block_size)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -180,19 +179,35 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self._turn_of.get(request_id)
         if turn is None:
             return
-        self.held.forget(turn.program)
+        self._end_in_record(turn)
+        self.held.release_program(turn.program, self.clock(), "abort")
+        self.held.forget(turn.program)  # if the failure came before its pin was noted
         self.table.drop(turn)
         self.rank_again([turn])
 
     def _start_over(self) -> None:
-        """Release all KV and forget all programs. vLLM schedules the requests in the engine without the policy."""
+        """Release all KV and forget all programs but their turn numbers. vLLM schedules the requests in the engine
+        without the policy, and the record says that their turns and pins ended."""
         self.held.forget_all()
+        for pin in self.table.pins.values():
+            event = SchedulerEvent(self.clock(), "unpin", pin.program.name, pin.turn_index)
+            self.tell(replace(event, reason="abort", tokens=pin.tokens))
+        for turn in self._turn_of.values():
+            self._end_in_record(turn)
         self._loads.clear()
         self._turn_of.clear()
-        self.table = self._new_table()
+        before, self.table = self.table, self._new_table()
+        self.wall.attempt("turn numbers", self.table.continue_turns, before)
+        self.wall.attempt("statistics", load_statistics, self.table.policy)
+        if self.online is not None:
+            self.wall.attempt("statistics", self.online.learns, self.table.policy)
         self.table.act_soon(always=True)
         # the queue is reordered only before the next step, because vLLM may be between peek_request and pop_request
         self._order_is_void = True
+
+    def _end_in_record(self, turn: TurnState) -> None:
+        if turn.request_id in self._open:
+            self._emit(self.clock(), "finish", turn, output_tokens=0, status="error")
 
     # ------------------------------------------------------------------------------- what happened
 
@@ -202,6 +217,7 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s)
         self.table.arrive(turn, now_s)
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
+        self._open.add(turn.request_id)
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
         turn = self.table.turn(request_id)
@@ -217,7 +233,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Note that vLLM began to load the request's KV from a tier. The request starts when the KV is loaded."""
         turn = self.table.turn(request_id)
         if turn is not None:
-            tokens = blocks * self.block_size
+            tokens = blocks * self.table.block_size
             self._loads[request_id] = tokens, now_s
             self._emit(now_s, "reload", turn, tokens=tokens, bytes=blocks * touch_points.block_bytes(self))
 
@@ -350,6 +366,8 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _emit(self, now_s: float, kind: Any, turn: TurnState, **facts: Any) -> None:
         name, index = turn.program.name, turn.index
+        if kind == "finish":
+            self._open.discard(turn.request_id)
         self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:

@@ -26,7 +26,7 @@ class Settings:
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
+    """Seconds to load one token's KV from DRAM to the GPU; None: derived if vLLM offloads KV, else there is no tier."""
     deep_token_s: float = 0.0
     """Seconds to load one token's KV from the SSD to DRAM."""
     decode: DecodeLine | None = None
@@ -36,7 +36,7 @@ class Settings:
     statistics_path: str | None = None
     """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None
-    """vLLM's tool-call parser (``--tool-call-parser``), which is tried before the parsers in ``policy.tool_calls``."""
+    """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as a section of vLLM's ``additional_config``."""

@@ -94,11 +94,12 @@ class StatisticsFile:
         self._lock: int | None = None
 
     def load(self) -> None:
-        """Lock the file, and load the statistics of an earlier server."""
+        """Lock the file, and load the statistics of an earlier server, or of an earlier policy of this server."""
         if self._path is None:
             return
         try:
-            self._lock = lock_replaced(self._path) if self._lock is None else self._lock
+            if self._lock is None:
+                self._lock = lock_replaced(self._path)
             if self._path.exists():
                 self._kept = read_json(self._path)
                 self.policy.import_statistics(self._kept)

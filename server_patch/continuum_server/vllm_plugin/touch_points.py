@@ -7,18 +7,20 @@ each use relies on.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from math import ceil
 from typing import Any
 
+from vllm.sampling_params import SamplingParams
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_max_concurrency_for_kv_cache_config
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
@@ -29,32 +31,54 @@ AllocateSlots = Callable[..., Any]
 
 
 def check_supported() -> str:
-    """Check that vLLM has all names that this module uses, and return its version.
+    """Check that vLLM's classes have the names that this module uses, and return vLLM's version.
 
     Raises:
         UnsupportedVllm: the version is outside the tested range, or lacks a name.
     """
     version = check_version()
-    missing = [
-        f"{kind.__name__}.{name}" for kind, names in _METHODS.items() for name in names if not hasattr(kind, name)
-    ]
+    missing = [f"{kind.__name__}.{name}" for kind, names in _NAMES.items() for name in names if not _has(kind, name)]
+    request = Request("", prompt_token_ids=[0], sampling_params=SamplingParams(), pooling_params=None)
+    missing += [f"Request.{name}" for name in _OF_REQUESTS if not hasattr(request, name)]
     if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
         missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
-    if missing:
-        raise UnsupportedVllm(f"vLLM {version} lacks {', '.join(missing)}, which Continuum relies on")
+    _refuse_missing(missing)
     return version
 
 
-_METHODS: dict[type, tuple[str, ...]] = {
+def _has(kind: type, name: str) -> bool:
+    return hasattr(kind, name) or name in getattr(kind, "__dataclass_fields__", ())
+
+
+def _refuse_missing(missing: list[str]) -> None:
+    if missing:
+        raise UnsupportedVllm(f"vLLM {check_version()} lacks {', '.join(missing)}, which Continuum relies on")
+
+
+_NAMES: dict[type, tuple[str, ...]] = {
     Scheduler: (
         *("schedule", "update_from_output", "add_request", "finish_requests"),
-        *("_free_request", "_preempt_request", "reset_prefix_cache"),
+        *("_free_request", "_preempt_request", "reset_prefix_cache", "shutdown"),
     ),
     KVCacheManager: ("allocate_slots", "get_blocks", "cache_blocks"),
     BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
-    KVCacheBlock: ("_block_hash",),
+    KVCacheBlock: ("_block_hash", "block_id", "ref_cnt", "is_null"),
+    SchedulerOutput: ("scheduled_new_reqs", "scheduled_cached_reqs", "preempted_req_ids", "kv_connector_metadata"),
+    NewRequestData: ("req_id", "num_computed_tokens"),
+    CachedRequestData: ("req_ids", "resumed_req_ids", "num_computed_tokens"),
+    RequestStatus: ("RUNNING", "PREEMPTED", "WAITING_FOR_REMOTE_KVS"),
 }
-_SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
+_OF_REQUESTS = (
+    *("request_id", "status", "arrival_time", "sampling_params", "block_hashes", "prompt_token_ids"),
+    *("output_token_ids", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
+)
+_OF_SCHEDULERS = (
+    *("vllm_config", "scheduler_config", "cache_config", "kv_cache_config", "kv_cache_manager", "connector"),
+    *("requests", "running", "waiting", "finished_recving_kv_req_ids", "block_size", "max_model_len"),
+    *("max_num_running_reqs", "max_num_scheduled_tokens"),
+)
+"""Attributes that exist only in instances."""
+SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """The attribute with requests that vLLM keeps outside its waiting queue: its name since about 0.32, and before."""
 
 
@@ -77,8 +101,32 @@ def block_ids(blocks: Iterable[KVCacheBlock]) -> list[int]:
 
 
 def block_hashes(request: Request) -> Sequence[Any]:
-    """Return a hash for each full block of the request's context. vLLM extends this list while the context grows."""
+    """Return a hash for every ``hash_block_size`` tokens of the request's context. vLLM extends this list."""
     return request.block_hashes
+
+
+def hash_block_size(scheduler: Scheduler) -> int:
+    """Return the number of tokens per hash: the largest that divides the block sizes of all KV cache groups.
+
+    Older versions have no such attribute and hash blocks of ``block_size``.
+    """
+    return int(getattr(scheduler, "hash_block_size", scheduler.block_size))
+
+
+def pool_blocks(scheduler: Scheduler) -> int:
+    return int(scheduler.cache_config.num_gpu_blocks or 1)
+
+
+def kv_tokens(scheduler: Scheduler) -> int:
+    """Return the number of tokens that the KV pool holds.
+
+    If the model has several KV cache groups (such as full attention and sliding windows), a context takes blocks of the
+    pool in each group. Then this is vLLM's own number, for contexts of the longest length.
+    """
+    config, longest = scheduler.kv_cache_config, scheduler.max_model_len
+    if len(config.kv_cache_groups) < 2:
+        return scheduler.block_size * pool_blocks(scheduler)
+    return int(get_max_concurrency_for_kv_cache_config(scheduler.vllm_config, config) * longest)
 
 
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
@@ -118,41 +166,11 @@ def free_block_count(scheduler: Scheduler) -> int:
 def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
     """Return the free blocks that a waiting request's whole context needs, given ``allocate_slots``'s arguments."""
     computed = arguments.get("new_computed_blocks")
-    adopted = [block for group in computed.blocks for block in group] if computed is not None else []
-    whole = -(-request.num_tokens // scheduler.block_size) + int(arguments.get("reserved_blocks") or 0)
+    groups = computed.blocks if computed is not None else ()
+    adopted = [block for group in groups for block in group if not block.is_null]
+    whole = ceil(request.num_tokens * pool_blocks(scheduler) / kv_tokens(scheduler))
+    whole += int(arguments.get("reserved_blocks") or 0)
     return int(whole - len(adopted) + [block.ref_cnt for block in adopted].count(0))
-
-
-def hash_computed_blocks(scheduler: Scheduler) -> None:
-    """Hash the running requests' full blocks now. vLLM would hash them when it allocates their next step."""
-    for request in scheduler.running:
-        scheduler.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
-
-
-def omit_prefill_stats(request: Request) -> None:
-    """Disable vLLM's count of the request's cached tokens for its log, which loops over every block of the prompt."""
-    request.prefill_stats = None
-
-
-@contextmanager
-def several_steps(scheduler: Scheduler, steps: int) -> Iterator[None]:
-    """Let one call of ``schedule`` in this context schedule ``steps`` steps. With fewer than two, change nothing.
-
-    Each decoding request gets a token per step. If a prompt is computed beside them, the batch's token limits are
-    multiplied by the number of steps, and the prompt gets the remaining tokens.
-    """
-    config = scheduler.scheduler_config
-    before = scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens
-    if steps > 1:
-        decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
-        for request in decoding:
-            request.spec_token_ids = [0] * (steps - 1)
-        if len(decoding) < len(scheduler.running):
-            scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = (steps * limit for limit in before)
-    try:
-        yield
-    finally:
-        scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens = before
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
@@ -177,9 +195,13 @@ def preempted_ids(output: SchedulerOutput) -> Iterable[str]:
 
 def preempt(scheduler: Scheduler, request: Request, now_s: float) -> None:
     """Preempt a running request. It waits again, and its KV may be evicted. Call this only between two steps."""
+    # only vLLM's first model runner has it: the runner must get a request anew that runs again in the next step
+    getattr(scheduler, "prev_step_scheduled_req_ids", set()).discard(request.request_id)
+    options: dict[str, Any] = {}
+    if "drop_stale_output" in inspect.signature(scheduler._preempt_request).parameters:
+        options["drop_stale_output"] = getattr(scheduler, "requires_kv_delivery", False)  # as vLLM's own preemptions
     scheduler.running.remove(request)
-    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
-    scheduler._preempt_request(request, now_s)
+    scheduler._preempt_request(request, now_s, **options)
 
 
 def blocks_of(scheduler: Scheduler, request: Request) -> Blocks:
@@ -188,7 +210,9 @@ def blocks_of(scheduler: Scheduler, request: Request) -> Blocks:
 
 
 def batch_is_full(scheduler: Scheduler) -> bool:
-    return len(scheduler.running) >= scheduler.max_num_running_reqs
+    """Whether vLLM admits no further request: paused streaming sessions count as running."""
+    most = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)  # since about 0.32
+    return len(scheduler.running) + getattr(scheduler, "num_waiting_for_streaming_input", 0) >= most
 
 
 def batch_tokens(scheduler: Scheduler) -> int:
@@ -272,8 +296,10 @@ def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
     """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 
     Raises:
+        UnsupportedVllm: vLLM's scheduler lacks an attribute that this module uses.
         PluginError: prefix caching is off, vLLM orders by priority, or the model is an encoder-decoder model.
     """
+    _refuse_missing([f"Scheduler.{name}" for name in _OF_SCHEDULERS if not hasattr(scheduler, name)])
     if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":
@@ -325,7 +351,7 @@ def parse_tool_calls(parser: Any, text: str) -> list[Any]:
 
 def loads_in_flight(scheduler: Scheduler) -> bool:
     """Whether the KV of a waiting request is being loaded from a tier. An idle engine then continues by itself."""
-    waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in _SET_ASIDE))
+    waiting: Iterable[Request] = chain(*(getattr(scheduler, name, ()) for name in SET_ASIDE))
     received = scheduler.finished_recving_kv_req_ids
     return any(
         request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id not in received
@@ -346,6 +372,26 @@ def block_bytes(scheduler: Scheduler) -> int:
     return int(size * scheduler.vllm_config.parallel_config.world_size)
 
 
+LINK_BYTES_S = 25e9
+"""Bandwidth from DRAM to a GPU that a server assumes: 16 lanes of PCIe 4. A GPU takes several times as long to compute
+KV as to load it even so, so decisions hardly depend on it."""
+
+
+def swap_token_s(scheduler: Scheduler) -> float | None:
+    """Return the seconds to load one token's KV from DRAM; None: vLLM has no offloading connector that can be asked."""
+    if _offloading(scheduler) is None:
+        return None
+    token_bytes = block_bytes(scheduler) * pool_blocks(scheduler) / kv_tokens(scheduler)
+    return token_bytes / (LINK_BYTES_S * scheduler.vllm_config.parallel_config.world_size)
+
+
+def _offloading(scheduler: Scheduler) -> Any:
+    """Return the scheduler's side of vLLM's offloading connector; None: there is none, or an older vLLM's."""
+    side = getattr(scheduler.connector, "connector_scheduler", None)
+    known = importlib.util.find_spec("vllm.v1.kv_offload.base") is not None and hasattr(side, "config")
+    return side if known and getattr(side, "manager", None) is not None else None
+
+
 def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
     """Return how many of the request's first full chunks vLLM's offloading connector holds or is writing.
 
@@ -353,10 +399,10 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
     last chunks first, so bisection finds the end of those that they hold. The tiers are asked and not their manager,
     because the manager's lookup would start to move chunks to DRAM.
     """
-    side = getattr(scheduler.connector, "connector_scheduler", None)
-    manager = getattr(side, "manager", None)
-    if side is None or manager is None:
+    side = _offloading(scheduler)
+    if side is None:
         return None
+    manager = side.manager
     from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: PLC0415 - as above
 
     config = side.config.kv_group_configs[0]
@@ -371,14 +417,3 @@ def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int
     in_dram = bisect_left(keys, True, key=missing([dram]))
     in_any = bisect_left(keys, True, key=missing([dram, *below])) if below else in_dram
     return max(in_any, in_dram), in_dram, config.tokens_per_chunk
-
-
-def has_set_aside(scheduler: Scheduler) -> bool:
-    """Whether vLLM keeps requests outside its waiting queue (they wait for KV, a grammar or a LoRA)."""
-    return any(bool(getattr(scheduler, name, None)) for name in _SET_ASIDE)
-
-
-def blocks_being_copied(scheduler: Scheduler) -> bool:
-    """Whether vLLM's offloading connector still copies KV out of free blocks. A step that takes such a block waits."""
-    side: Any = scheduler.connector
-    return bool(side.connector_scheduler._block_id_to_pending_jobs)

@@ -13,6 +13,7 @@ class PluginError(Exception):
     """The plugin cannot work with this vLLM or this configuration. The message says why.
 
     PluginError
+    ├── PolicyFailed      (wall.py) a policy raised an exception in the virtual engine
     └── UnsupportedVllm   vLLM is missing, outside the tested range, or lacks a name that the plugin uses
     """
 

@@ -2,13 +2,17 @@
 
 vLLM calls the plugin's hooks in its engine loop, where an exception would end the server. So each hook is called
 through this module: an exception is counted and logged once, and the KV that is held for its program is released.
+In the virtual engine an exception ends the run, because a policy that fails has no result.
 """
 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
+
+from continuum_server.vllm_plugin.versions import PluginError
 
 logger = logging.getLogger("continuum")
 
@@ -19,6 +23,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class PolicyFailed(PluginError):
+    """A hook raised an exception in the virtual engine."""
+
+
 class Wall:
     """Runs hooks and catches their exceptions.
 
@@ -26,11 +34,15 @@ class Wall:
         recover: called after a failure with the request's id, or with None if no single request is concerned. It must
             release the KV that is held for the request's program.
         start_over: called if ``recover`` fails too. It must release all held KV.
+        catches: False: an exception ends the run as a ``PolicyFailed``.
     """
 
-    def __init__(self, recover: Callable[[str | None], None], start_over: Callable[[], None]) -> None:
+    def __init__(
+        self, recover: Callable[[str | None], None], start_over: Callable[[], None], catches: bool = True
+    ) -> None:
         self.errors = 0
         """Number of exceptions caught so far."""
+        self._catches = catches
         self._recover = recover
         self._start_over = start_over
         self._logged: set[tuple[str, type[Exception]]] = set()
@@ -59,8 +71,15 @@ class Wall:
             return None
 
     def note(self, hook: str, error: Exception) -> None:
+        if not self._catches:
+            raise error if isinstance(error, PolicyFailed) else PolicyFailed(_described(hook, error)) from error
         self.errors += 1
         kind = (hook, type(error))
         if kind not in self._logged and len(self._logged) < LOGGED_KINDS:
             self._logged.add(kind)
             logger.error("continuum: %s failed; vLLM goes on without it (logged once)", hook, exc_info=error)
+
+
+def _described(hook: str, error: Exception) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"the policy failed at '{hook}': {type(error).__name__}: {error} ({at.filename}:{at.lineno})"

@@ -178,3 +178,7 @@ def test_structured_output_and_logprobs(agents: Live) -> None:
     )
     assert isinstance(json.loads(done.choices[0].message.content or "")["a"], int)
     assert done.choices[0].logprobs is not None
+    echo = client_of(agents).completions.create(model=agents.model, prompt="a b", max_tokens=2, echo=True, logprobs=1)
+    assert echo.choices[0].text.startswith("a b")
+    assert echo.choices[0].logprobs is not None
+    assert (echo.choices[0].logprobs.token_logprobs or [])[:2] == [None, 0.0]

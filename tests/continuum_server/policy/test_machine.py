@@ -214,6 +214,7 @@ def test_a_request_s_block_hashes_go_with_it(policy: str) -> None:
     assert not any(chain() for chain in chains[:-1])
 
 
+@pytest.mark.hypothesis  # `make fuzz` runs it too
 @pytest.mark.parametrize("policy", DEPLOYED)
 def test_whatever_happens(policy: str) -> None:
     machine: Any = type("MachineOf", (Machine,), {"policy": policy})

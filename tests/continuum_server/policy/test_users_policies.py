@@ -181,6 +181,16 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+def test_in_virtual_time_an_exception_in_a_policy_ends_its_run(tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text(CODE.replace("return Hold(", "return Hold(1 / 0 + "))
+    played = bench(tmp_path, "swebench", *SMALL, "--policy", PATH, "--out", "run")
+    assert played.returncode == 1
+    assert "the policy failed at 'end of a request': ZeroDivisionError: division by zero" in played.stderr
+    assert "my_policy.py:24" in played.stderr
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
 def test_true_and_false_on_a_command_line(folder: Path) -> None:
     (folder / "my_policy.py").write_text(
         f"{HEAD}@dataclass(frozen=True)\nclass Own(Options):\n  eager: bool = False\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from continuum_traces.importers.usage import (
     calls_sharing_a_time,
     digest,
     estimate_tokens,
+    inner,
     json_object,
+    number,
     turns_from_usage,
 )
 from continuum_traces.jsonl import TraceError
-from continuum_traces.schema import Program
+from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
 _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
@@ -73,6 +75,9 @@ def _program(name: str, text: str) -> Opened:
     messages = data.get("messages")
     if not isinstance(messages, list):
         raise TraceError(f"{name}: messages: missing")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise TraceError(f"{name}: messages[{index}]: expected an object")
     program_id = data.get("instance_id") or Path(name).name.removesuffix(".traj.json")
     requests, estimated = _requests(name, messages)
     turns = tuple(turns_from_usage(requests))
@@ -89,34 +94,39 @@ def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
 def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage], bool]:
     requests, estimated, prompt = [], False, 0
     for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise TraceError(f"{name}: messages[{index}]: expected an object")
         text_tokens = estimate_tokens(_text(message))
         if message.get("role") == "assistant":
-            usage = _usage(message)
+            where = f"{name}: messages[{index}]"
+            usage = _usage(where, message)
             estimated = estimated or not usage
-            requests.append(_request(usage, prompt, text_tokens, message, messages[index + 1 :]))
+            tools = _calls(where, message, messages[index + 1 :])
+            requests.append(_request(where, usage, prompt, text_tokens, tools))
         prompt += text_tokens
     return requests, estimated
 
 
-def _request(usage: Message, prompt: int, output: int, message: Message, later: Sequence[Message]) -> RequestUsage:
-    commands = _commands(message)
-    names = [first_program(command) or "bash" for command in commands]
-    details = usage.get("completion_tokens_details") or {}
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+def _request(
+    where: str, usage: Mapping[str, Any], prompt: int, output: int, tool_calls: tuple[ToolCall, ...]
+) -> RequestUsage:
+    details = inner(where, usage, "completion_tokens_details")
     return RequestUsage(
-        prompt_tokens=int(usage.get("prompt_tokens") or prompt),
-        output_tokens=int(usage.get("completion_tokens") or output),
-        reasoning_tokens=int(details.get("reasoning_tokens") or 0),
-        tool_calls=calls_sharing_a_time(names, _tool_seconds(message, later), map(digest, commands)),
-        cached_tokens=cached,
+        prompt_tokens=int(number(where, usage, "prompt_tokens", 0)) or prompt,
+        output_tokens=int(number(where, usage, "completion_tokens", 0)) or output,
+        reasoning_tokens=int(number(where, details, "reasoning_tokens", 0)),
+        tool_calls=tool_calls,
+        cached_tokens=inner(where, usage, "prompt_tokens_details").get("cached_tokens"),
     )
 
 
-def _usage(message: Message) -> Message:
-    response = (message.get("extra") or {}).get("response") or {}
-    return response.get("usage") or {} if isinstance(response, dict) else {}
+def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[ToolCall, ...]:
+    commands = _commands(message)
+    names = [first_program(command) or "bash" for command in commands]
+    return calls_sharing_a_time(names, _tool_seconds(where, message, later), map(digest, commands))
+
+
+def _usage(where: str, message: Message) -> Mapping[str, Any]:
+    response = inner(where, message, "extra").get("response")
+    return inner(where, response, "usage") if isinstance(response, dict) else {}
 
 
 def _commands(message: Message) -> list[str]:
@@ -141,16 +151,13 @@ def _argument(call: Message) -> str:
         return ""
 
 
-def _tool_seconds(message: Message, later: Sequence[Message]) -> float | None:
+def _tool_seconds(where: str, message: Message, later: Sequence[Message]) -> float | None:
     """Return the seconds from the parsed answer to the last observation before the next answer; None: not recorded."""
-    start = (message.get("extra") or {}).get("timestamp")
-    ends = []
-    for observation in later:
-        if observation.get("role") == "assistant":
-            break
-        if observation.get("role") in ("tool", "user") and "timestamp" in (observation.get("extra") or {}):
-            ends.append(observation["extra"]["timestamp"])
-    return max(0.0, max(ends) - start) if ends and isinstance(start, int | float) else None
+    observations = takewhile(lambda after: after.get("role") != "assistant", later)
+    seen = [inner(where, after, "extra") for after in observations if after.get("role") in ("tool", "user")]
+    ends = [number(where, extra, "timestamp") for extra in seen if "timestamp" in extra]
+    start = inner(where, message, "extra")
+    return max(0.0, max(ends) - number(where, start, "timestamp")) if ends and "timestamp" in start else None
 
 
 def _text(message: Message) -> str:

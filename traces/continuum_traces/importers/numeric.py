@@ -56,7 +56,7 @@ def _usage(where: str, row: Row) -> RequestUsage:
         output_tokens=int(number(where, row, "output_tokens")),
         new_tokens_hint=row.get("new_input_tokens"),
         tool_calls=calls_sharing_a_time(names, seconds),
-        gap_overhead_s=float(row.get("pack_s") or 0.0),
+        gap_overhead_s=float(number(where, row, "pack_s", 0)),
         cached_tokens=row.get("cached_tokens"),
         llm_s=row.get("llm_s"),
     )

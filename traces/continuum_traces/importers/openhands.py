@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
-from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, json_lines, turns_from_usage
+from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, inner, json_lines, number, turns_from_usage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -41,21 +41,22 @@ def _opened(path: Path) -> Iterator[Opened]:
         if not isinstance(run.get("history"), list):
             raise TraceError(f"{path}:{line_number}: history: missing")
         events = [event for event in run["history"] if isinstance(event, dict)]
-        yield Opened(_program(run, events), tuple(_opening(events)))
+        yield Opened(_program(f"{path}:{line_number}", run, events), tuple(_opening(events)))
 
 
-def _program(run: Mapping[str, Any], events: Sequence[Event]) -> Program:
+def _program(where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Program:
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
-    latencies = {row.get("response_id"): row.get("latency") for row in _metrics(run, "response_latencies")}
-    usages = _metrics(run, "token_usages") or list(_usages(events))
+    metrics = inner(where, run, "metrics")
+    latencies = {str(row.get("response_id")): row.get("latency") for row in _rows(metrics, "response_latencies")}
+    usages = _rows(metrics, "token_usages") or list(_usages(where, events))
     requests = [
         RequestUsage(
-            prompt_tokens=int(row.get("prompt_tokens") or 0),
-            output_tokens=int(row.get("completion_tokens") or 0),
-            reasoning_tokens=int(row.get("reasoning_tokens") or 0),
+            prompt_tokens=int(number(where, row, "prompt_tokens", 0)),
+            output_tokens=int(number(where, row, "completion_tokens", 0)),
+            reasoning_tokens=int(number(where, row, "reasoning_tokens", 0)),
             tool_calls=tuple(calls.get(str(row.get("response_id")), ())),
             cached_tokens=row.get("cache_read_tokens"),
-            llm_s=latencies.get(row.get("response_id")),
+            llm_s=latencies.get(str(row.get("response_id"))),
         )
         for row in usages
     ]
@@ -64,19 +65,19 @@ def _program(run: Mapping[str, Any], events: Sequence[Event]) -> Program:
     return Program(str(run.get("instance_id", "run")), turns, "openhands", model)
 
 
-def _usages(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+def _usages(where: str, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Yield the token counts of older logs, in the form of the newer logs. In older logs the counts are part of the
     model's answer, which is repeated in every action of that answer."""
     answers = {str(answer["id"]): answer for event in events if (answer := _answer(event)).get("id")}
     for response_id, answer in answers.items():
-        usage = answer.get("usage") or {}
+        usage = inner(where, answer, "usage")
         yield {
             "response_id": response_id,
             "model": answer.get("model"),
             "prompt_tokens": usage.get("prompt_tokens"),
             "completion_tokens": usage.get("completion_tokens"),
-            "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
-            "cache_read_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+            "reasoning_tokens": inner(where, usage, "completion_tokens_details").get("reasoning_tokens"),
+            "cache_read_tokens": inner(where, usage, "prompt_tokens_details").get("cached_tokens"),
         }
 
 
@@ -140,9 +141,8 @@ def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall
     return ToolCall(first_program(command) or name, _seconds(begin, observation), digest=digest(arguments))
 
 
-def _metrics(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    rows = (run.get("metrics") or {}).get(name) or []
-    return [row for row in rows if isinstance(row, dict)]
+def _rows(metrics: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [row for row in metrics.get(name) or [] if isinstance(row, dict)]
 
 
 def _answer(event: Event) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from continuum_traces.importers.openhands import read_openhands
 from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
 from continuum_traces.importers.terminal_bench import read_terminal_bench
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
+from continuum_traces.lines import program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
@@ -89,7 +90,7 @@ def read_any(path: Path, form: str | None = None, on_skip: OnSkip = lambda left_
         raise TraceError(f"{path}: unknown format {form!r}; {which(form, READERS)}")
     times: Counter[str] = Counter()
     for name, files in _sources(path, form, on_skip):
-        for program in READERS[name](*files):
+        for program in _read(name, files):
             program_id = program.program_id
             times[program_id] += 1
             if not program.turns:
@@ -98,6 +99,32 @@ def read_any(path: Path, form: str | None = None, on_skip: OnSkip = lambda left_
                 yield replace(program, program_id=f"{program_id}#{times[program_id]}")
             else:
                 yield program
+
+
+def _read(name: str, files: list[Path]) -> Iterator[Program]:
+    """Read files of a foreign format as strictly as files of our own."""
+    if name == OWN:
+        yield from read_programs(files[0])
+        return
+    try:
+        for program in READERS[name](*files):
+            _check(files, program)
+            yield program
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise TraceError(f"{_named(files)}: not in the format {name} ({type(error).__name__}: {error})") from error
+
+
+def _check(files: list[Path], program: Program) -> None:
+    _, faults = read_program(program_line(program))
+    for index, turn in enumerate(program.turns):
+        faults += [replace(f, field=f"turn {index}: {f.field}") for f in read_turn(turn_line("", index, turn))[1]]
+    if faults:
+        where = f"{_named(files)}: program {program.program_id!r}"
+        raise TraceError(f"{where}: {faults[0].field}: {faults[0].message}")
+
+
+def _named(files: list[Path]) -> str:
+    return ", ".join(map(str, files[:3]))
 
 
 def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[str, list[Path]]]:

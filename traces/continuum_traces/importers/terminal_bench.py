@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
-from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, json_object, turns_from_usage
+from continuum_traces.importers.usage import (
+    UNKNOWN,
+    RequestUsage,
+    digest,
+    inner,
+    json_object,
+    number,
+    turns_from_usage,
+)
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -48,7 +56,7 @@ def _program(file: Path) -> Opened:
     if not isinstance(steps, list):
         raise TraceError(f"{file}: steps: missing")
     turns = tuple(turns_from_usage(_requests(file, steps)))
-    model = (data.get("agent") or {}).get("model_name")
+    model = inner(str(file), data, "agent").get("model_name")
     name = data.get("session_id") or data.get("trajectory_id") or file.parent.name
     return Opened(Program(str(name), turns, "terminal-bench", model), _opening(steps))
 
@@ -61,19 +69,20 @@ def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
 
 def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:
     for index, step in enumerate(steps):
+        where = f"{file}: steps[{index}]"
         if not isinstance(step, dict):
-            raise TraceError(f"{file}: steps[{index}]: expected an object")
-        metrics = step.get("metrics") or {}
+            raise TraceError(f"{where}: expected an object")
+        metrics = inner(where, step, "metrics")
         if step.get("source") == "agent" and not step.get("is_copied_context"):
             yield RequestUsage(
-                prompt_tokens=int(metrics.get("prompt_tokens") or 0),
-                output_tokens=int(metrics.get("completion_tokens") or 0),
-                tool_calls=tuple(_calls(step)),
+                prompt_tokens=int(number(where, metrics, "prompt_tokens", 0)),
+                output_tokens=int(number(where, metrics, "completion_tokens", 0)),
+                tool_calls=tuple(_calls(where, step)),
                 cached_tokens=metrics.get("cached_tokens"),
             )
 
 
-def _calls(step: Object) -> Iterator[ToolCall]:
+def _calls(where: str, step: Object) -> Iterator[ToolCall]:
     asked = [call for call in step.get("tool_calls") or [] if isinstance(call, dict)]
     arguments = [call.get("arguments") for call in asked]
     typed: list[Object] = [argument for argument in arguments if _is_typed(argument)]
@@ -81,7 +90,7 @@ def _calls(step: Object) -> Iterator[ToolCall]:
         typed = list(typed_commands(str(step.get("message") or "")))
     if typed:
         text = keystrokes(typed)
-        waits = [min(float(command.get("duration") or 0.0), MAX_WAIT_S) for command in typed]
+        waits = [min(float(number(where, command, "duration", 0)), MAX_WAIT_S) for command in typed]
         yield ToolCall(first_program(text) or SHELL, sum(waits), digest=digest(text))
     for call, argument in zip(asked, arguments, strict=True):
         if not _is_typed(argument):

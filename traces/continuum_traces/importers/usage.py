@@ -12,6 +12,7 @@ from typing import Any
 
 from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import ToolCall, Turn
+from continuum_traces.typed import LARGEST
 
 CHARS_PER_TOKEN = 4
 UNKNOWN = "unknown"
@@ -95,15 +96,27 @@ def estimate_tokens(text: str) -> int:
 
 
 def number(where: str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return a field that must be a number of at least 0.
+    """Return a field that must be a number of at least 0; ``default`` if it is missing or null.
 
     Raises:
         TraceError: the field is something else. The message begins with ``where``.
     """
-    value = data.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise TraceError(f"{where}: {name}: expected a number of at least 0, found {value!r}")
+    value = default if data.get(name) is None else data[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
+        raise TraceError(f"{where}: {name}: expected a number of at least 0, found {repr(value)[:60]}")
     return value
+
+
+def inner(where: str, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that must be an object; an empty one if it is missing or null.
+
+    Raises:
+        TraceError: the field is something else. The message begins with ``where``.
+    """
+    value = data.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise TraceError(f"{where}: {name}: expected an object, found {repr(value)[:60]}")
+    return value or {}
 
 
 def json_lines(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -125,7 +138,7 @@ def json_object(where: str, text: str, *required: str) -> dict[str, Any]:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{where}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise TraceError(f"{where}: expected an object")

@@ -1,7 +1,9 @@
-"""Find the tool calls in a model's output. The functions never raise an exception, whatever the output is.
+"""Find the tool calls in a model's output, and the key under which their times are recorded.
 
-Each output format has a parser. The parsers are tried in order until one returns calls. ``vllm_plugin.tool_keys``
-derives the key under which the times of a call are recorded.
+The functions never raise an exception, whatever the output is. Each output format has a parser. The parsers are tried
+in order until one returns calls. The key is the function's name or, for a function that runs a shell command, the
+command's first program (as in clients and importers). Several calls have one key, which lists their keys, because the
+recorded time is that of the slowest.
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from continuum_traces.shell import MAX_CHARS, first_program
 
 _MAX_TEXT = 65_536
 """Number of characters at the end of an output that are read. Calls are at the end."""
 _MAX_FAILED = 16
 """Number of broken JSON objects after which the search ends."""
+_MAX_CALLS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,27 @@ _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "cod
 # ---------------------------------------------------------------------------------------------- what callers use
 
 
-def read_calls(text: str, parsers: Iterable[Parser] | None = None) -> Sequence[Call]:
+def tool_key(text: str) -> str | None:
+    """Return the key of the calls in an output; None if it calls no tool."""
+    return _calls_key(read_calls(text))
+
+
+def openai_key(tool_calls: Any) -> str | None:
+    """Return the key of a response's ``tool_calls``, which are objects or dictionaries."""
+    return _calls_key(read_openai(tool_calls))
+
+
+def _calls_key(calls: Sequence[Call]) -> str | None:
+    names = {(first_program(call.command or "") or call.name).strip()[:MAX_CHARS] for call in calls[:_MAX_CALLS]}
+    return "+".join(sorted(names - {""})) or None
+
+
+def read_calls(text: str) -> Sequence[Call]:
     """Return the calls in an output, according to the first parser that returns any."""
     text = text[-_MAX_TEXT:] if isinstance(text, str) else ""
     if not text.strip():
         return ()
-    for parser in PARSERS.values() if parsers is None else parsers:
+    for parser in PARSERS.values():
         try:
             calls = parser(text)
         except Exception:  # noqa: BLE001 - a user's parser may raise any exception
