@@ -17,6 +17,7 @@ from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.compare.words import columns, summary_rows
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
+from continuum_analysis.report.experiment_facts import gpu_time
 
 Form = Literal["csv", "parquet", "json", "latex", "markdown"]
 FORMS: tuple[str, ...] = get_args(Form)
@@ -42,7 +43,7 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
             | {"seeds": len(arm.seeds)}
             | _metric_cells(arm)
             | _comparison_cells(arm)
-            | {"gpu_time": _gpu_time(summary)}
+            | {"gpu_time": gpu_time(summary.manifest)}
             for jps, summary in summaries.items()
             for each in (summary, *summary.ends.values())
             for name, arm in each.arms.items()
@@ -52,13 +53,6 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
 
 def _band(summary: Summary) -> dict[str, Any]:
     return {"step_times": summary.band} if summary.band else {}
-
-
-def _gpu_time(summary: Summary) -> str:
-    """Return whether GPU time was modelled; records without a manifest do not say."""
-    if not summary.manifest.get("engine"):
-        return "not known"
-    return "modelled" if summary.manifest.get("modelled") else "measured"
 
 
 def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
@@ -96,7 +90,7 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
         [
             ({"JPS": f"{jps:g}"} if jps is not None else {})
             | dict(zip(headings, row, strict=True))
-            | {"GPU time": _gpu_time(summary)}
+            | {"GPU time": gpu_time(summary.manifest)}
             for jps, summary in summaries.items()
             for row in summary_rows(summary, shown, with_intervals=True)
         ]

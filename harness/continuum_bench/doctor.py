@@ -140,7 +140,7 @@ def _router() -> Check:
 
 
 def _report() -> Check:
-    missing = [name for name in ("matplotlib", "jinja2", "scipy") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("jinja2", "scipy") if importlib.util.find_spec(name) is None]
     return Check(
         "report",
         not missing,

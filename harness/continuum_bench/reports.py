@@ -30,8 +30,11 @@ from continuum_analysis.metrics import METRICS, Metric, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
+from continuum_analysis.report.experiment_facts import experiment_line
+from continuum_analysis.report.images import write_report_images
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
+from continuum_analysis.sweep.report import write_sweep_report
 from continuum_analysis.sweep.tables import read_sweep, write_tables
 from continuum_traces.names import which
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
@@ -151,11 +154,9 @@ def write_reports(options: ReportOptions) -> int:
     for page in written:
         print_notice(f"report: {page}")
     if options.images:
-        from continuum_analysis.report.images import write_report_images  # noqa: PLC0415 - matplotlib is slow to import
-
         for group, folder in [(paths, out.parent)] if out is not None else [([path], path) for path in paths]:
             if out is None and (folder / SWEEP).exists():
-                print_notice(f"images: sweep.svg and sweep.png in {folder}")
+                print_notice(f"images: sweep.svg in {folder}")
                 continue
             print_notice(f"images: {len(write_report_images(group, folder / 'images'))} files in {folder / 'images'}")
     return 0
@@ -164,8 +165,6 @@ def write_reports(options: ReportOptions) -> int:
 def _report_of(path: Path, baseline: str | None) -> Path:
     """Write the report of an experiment, or of a sweep with its tables and plot."""
     if (path / SWEEP).exists():
-        from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
-
         sweep = read_sweep(path, baseline)
         write_tables(sweep)
         return write_sweep_report(sweep)
@@ -191,8 +190,8 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
 
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
-    for jps, summary in summaries.items():
-        print_summary(summary, caption if len(summaries) == 1 else f"{caption}: {jps:g} programs/s")
+    for summary in summaries.values():
+        print_summary(summary, f"{caption}: {experiment_line([summary.manifest])}")
         latencies = latency_table(summary)
         if latencies is not None:
             print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))
@@ -205,7 +204,7 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
 
 
 def _write_comparison(options: CompareOptions, slo: SloOptions) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - as above
+    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - pandas is slow to import
 
     form, out = options.form or "csv", options.out
     summaries = _summaries(directories := _directories(options.directories, slo), list(directories), options.baseline)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable, columns, summary_rows
 from rich.console import Console
@@ -37,7 +38,8 @@ def print_summary(summary: Summary, caption: str) -> None:
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
         first, *rest = zip(*rows, strict=True)
         table = rich_table(TextTable(first, rest))
-    _out.print(caption + modelled(summary), markup=False)
+    intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
+    _out.print(caption + modelled(summary) + intervals, markup=False)
     console.print(table)
 
 

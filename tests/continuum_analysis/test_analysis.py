@@ -302,8 +302,8 @@ def test_report_stands_alone(report: Path) -> None:
     assert "<script src" not in html
     assert "<link" not in html
     assert "<img" not in html
-    assert html.count('class="figure" role="img"') == 10
-    assert html.count("As a table</summary>") == 9  # the first chart's numbers are in the summary table
+    assert html.count('class="figure" role="img"') == 12
+    assert html.count("As a table</summary>") == 11  # the first chart's numbers are in the summary table
     assert "prefers-color-scheme: dark" in html
     assert "within this one arrival sequence only" in html
     assert all(metric.name in html for metric in METRICS)

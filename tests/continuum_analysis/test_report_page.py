@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.panels import Bar, Panel
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_joint_report, write_report
-from continuum_analysis.sweep.report import write_page
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+
+from tests.continuum_bench.recorded_runs import write_recorded
 
 if TYPE_CHECKING:
     from tests.continuum_analysis.conftest import Browser
 
 E = SchedulerEvent
 TITLES = [
+    "Job completion time by policy",
     "One program's life, under two policies",
     "Why returns found their KV, or did not",
     "Waiting, turn by turn",
@@ -28,6 +30,8 @@ TITLES = [
     "Load against memory",
     "Job completion times",
     "Waiting, program by program",
+    "Time to first token",
+    "Time per output token",
     "Programs over time",
 ]
 MOST_BYTES = 1_500_000
@@ -128,30 +132,38 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
     browser.requests.clear()
     browser.open(page, width=width, dark=dark, touch=width < 600)
     drawn = """[...document.querySelectorAll('section')].filter((s) => s.querySelector('h2, h3')).map(
-      (s) => [s.querySelector('h2, h3').textContent, s.querySelector('svg path, svg rect, .track i') !== null])"""
-    found = [each for each in browser.evaluate(drawn) if each[0] != "Mean job completion time, s"]
-    assert found == [[title, True] for title in TITLES]
-    assert browser.evaluate("document.querySelectorAll('#jct-by-policy .track i').length") == 4  # mean and P95 of two
+      (s) => [s.querySelector('h2, h3').textContent, s.querySelector('svg path, svg rect') !== null])"""
+    assert browser.evaluate(drawn) == [[title, True] for title in TITLES]
+    assert browser.evaluate("document.querySelectorAll('#jct-by-policy rect.bar').length") == 4  # mean and P95 of two
     assert browser.evaluate("document.documentElement.scrollWidth") <= width  # the page itself never scrolls sideways
     assert browser.evaluate("document.querySelectorAll('#timeline rect.bar').length") > 100
     assert browser.complaints == []
     assert browser.requests == []  # nothing comes from a network
 
 
+def test_the_first_line_says_what_ran_on_what_and_whether_it_was_too_much(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    said = browser.evaluate("document.querySelector('main').innerText").splitlines()
+    assert said[0].startswith("made up, 45 programs at 1/s, m on 1 x g; GPU time measured")
+    assert browser.evaluate("document.querySelector('.chip')") is None
+
+
+def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path: Path) -> None:
+    for policy, seconds in (("vllm", 30.0), ("continuum", 20.0), ("static-ttl", 20.0)):
+        ends = [10.0, *(seconds * number for number in range(1, 12))]  # served one after the other
+        write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0, queued=0.5)
+    html = write_report(tmp_path).read_text()
+    assert "offered 1/s, served 0.035-0.052/s: overloaded<" in html
+    assert "11 sooner, 1 equal, 0 later" in html
+    row = html.partition('class="matrix"')[2].partition('<th scope="row">continuum</th>')[2].partition("</tr>")[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert [float(cell or 0) for cell in cells] == [pytest.approx(0.668, abs=0.006), 0, 1.0]
+
+
 def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:
     for dark in (False, True):
         browser.open(page, dark=dark)
         assert browser.evaluate(CONTRAST) >= WELL_READABLE
-
-
-def test_drawings_of_bars_take_the_colours_of_the_page(browser: Browser, tmp_path: Path) -> None:
-    bars = [Bar(group, name, y, y, y) for group in "ab" for name, y in (("vllm", 2.0), ("continuum", 1.0))]
-    drawn = write_page(tmp_path, "sweep", [Panel("", "", "s", bars=bars)], "t", TextTable(("a",), (("b",),)), [], [])
-    for dark in (False, True):
-        browser.open(drawn, dark=dark)
-        assert browser.evaluate(CONTRAST) >= WELL_READABLE
-        ground = "getComputedStyle(document.querySelector('.drawing #patch_1 path')).fill"
-        assert browser.evaluate(ground) == browser.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
 def test_on_paper_nothing_is_cut_and_nothing_is_dark(browser: Browser, page: Path) -> None:
@@ -354,3 +366,32 @@ def test_a_page_that_leaves_programs_out_says_so(
     said = status(browser)
     assert "programs 1 to 15 of 15" in said
     assert said.endswith("of the run's 45 programs one in 3 is in this page")
+
+
+SWEBENCH = {"name": "swebench", "synthetic": True, "programs": 1000, "jps": 0.1, "arrivals": "poisson"}
+H100 = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "tensor_parallel": 2, "pipeline_parallel": 1}
+
+
+@pytest.mark.parametrize(
+    ("manifests", "said"),
+    [
+        ([{}], ""),  # records without a manifest
+        ([{"workload": SWEBENCH, "hardware": {}}], "swebench (synthetic), 1,000 programs at 0.1/s"),
+        (
+            [{"workload": {"name": "w", "programs": 2, "arrivals": "concurrency:8"}, "hardware": {"model": "m"}}],
+            "w, 2 programs with arrivals concurrency:8, m",
+        ),
+        (
+            [{"workload": SWEBENCH | {"jps": jps, "programs": 3}, "hardware": H100 | {"gpu": gpu}}
+             for jps, gpu in ((0.1, "a100"), (0.2, "h100"), (0.1, "h100"))],
+            "swebench (synthetic), 3 programs at 0.1, 0.2/s, llama-3.1-8b on 2 x a100 or 2 x h100",
+        ),
+        (
+            [{"hardware": H100 | {"pipeline_parallel": 2}, "engine_options": {"replicas": 4, "router": "sticky"}}],
+            "llama-3.1-8b on 4 replicas (sticky) of 2 stages of 2 x h100-80gb",
+        ),
+        ([{"hardware": H100, "engine_options": {"profile": "a/p.json"}}], "llama-3.1-8b on the server of p.json"),
+    ],
+)  # fmt: skip
+def test_what_ran_on_what_in_one_line(manifests: list[dict[str, object]], said: str) -> None:
+    assert experiment_line(manifests) == said

@@ -12,12 +12,8 @@ import pytest
 from continuum_analysis.compare.intervals import resampled_ratio, share_sooner, standardized_difference
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize, summarize_runs
-from continuum_analysis.compare.words import TextTable, verdict
-from continuum_analysis.plots.arm_styles import ArmStyle
-from continuum_analysis.plots.panels import Line, Panel, Spans
+from continuum_analysis.compare.words import verdict
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.report.figure_kit import Figure
-from continuum_analysis.report.images import write_images
 from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, write_json, write_manifest, write_rows
@@ -220,20 +216,3 @@ def test_effect_sizes_by_hand(experiment: Path) -> None:
 
 def test_resampling_one_pair_gives_no_interval() -> None:
     assert resampled_ratio([2.0], [1.0]).low is None
-
-
-def test_images_are_the_same_every_time(tmp_path: Path) -> None:
-    look = ArmStyle("#123456", 0, False, 1)
-    lines = [
-        Line("steps", [1, 2, 3], [1.0, 4.0, 9.0], kind="stepped", look=look),
-        Line("with <b>errors</b>", [1, 2], [3.0, 2.0], [3.0, 1.0], [4.0, 3.0], look=look),
-    ]
-    spans = [Spans("rows", [1, 2], [0.0, 1.0], [1.0, 0.5], 0.5, "#654321")]
-    panels = [Panel("", "x", "", lines, log_x=True), Panel("", "x", "", spans=spans)]
-    first, again = (write_images(Figure(name, "", "", panels, TextTable((), ())), tmp_path) for name in ("one", "two"))
-    assert [file.name for file in first] == ["one.svg", "one.png"]
-    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in again]
-    svg = first[0].read_text()
-    assert first[1].read_bytes().startswith(b"\x89PNG")
-    assert "steps" in svg  # words stay words
-    assert "rows" in svg

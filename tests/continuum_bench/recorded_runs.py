@@ -24,9 +24,11 @@ def write_recorded(
     gap_s: float = GAP_S,
     unfinished: int = 0,
     token_gaps_ms: Mapping[str, int] | None = None,
+    queued: float = 0.0,
     **workload: Any,
 ) -> Path:
-    """Programs of one turn: program n takes ``ends_s[n]`` seconds. The last ``unfinished`` never end."""
+    """Programs of one turn: program n takes ``ends_s[n]`` seconds, this share of them queued. The last ``unfinished``
+    never end."""
     path.mkdir(parents=True)
     facts = {"name": "w", "sha256": "a" * 64, "jps": 1.0, **workload}
     hardware = {"gpu": "g", "model": "m", "tensor_parallel": 2}
@@ -35,7 +37,7 @@ def write_recorded(
     for number, end_s in enumerate(ends_s):
         name, t, ends = f"p{number}", gap_s * number, number < len(ends_s) - unfinished
         events.append(SchedulerEvent(t, "arrive", name, 0, prompt_tokens=64))
-        events.append(SchedulerEvent(t, "start", name, 0, prompt_tokens=64, hit_tokens=0))
+        events.append(SchedulerEvent(t + queued * end_s, "start", name, 0, prompt_tokens=64, hit_tokens=0))
         if ends:
             events.append(SchedulerEvent(t + end_s, "finish", name, 0, output_tokens=output_tokens, status="stop"))
         finish_s = t + end_s if ends else None

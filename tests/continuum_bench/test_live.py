@@ -31,6 +31,8 @@ def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch
     with serving(good) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
     assert done.exit_code == 0, done.output
+    assert "vllm-seed0: done; 1 of 1 runs" in done.stderr
+    assert "small (recorded), 1 program at" in done.stdout  # the table says what ran
     first, second, third = (body["prompt"] for body in server.bodies)
     assert [len(first), len(second), len(third)] == [400, 520, 574]
     assert second[:420] == [*first, *range(1000, 1020)]

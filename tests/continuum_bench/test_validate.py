@@ -215,7 +215,10 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
     for name in ("e2e_mean_error", "ttft_mean_error", "tpot_mean_error", "e2e_p99_error"):
         assert found[name] == pytest.approx(0.0, abs=1e-6)
     assert found["timeline"]["measured"] == found["timeline"]["modelled"]
-    assert "<svg" in page.read_text(encoding="utf-8")
+    drawn = page.read_text(encoding="utf-8")
+    assert drawn.count("<svg class='plot'") == 4  # of three times, and of the requests over time
+    assert "prefers-color-scheme: dark" in drawn
+    assert "End-to-end time, s" in drawn  # axes have titles
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
     code, stdout, _ = run_command(str(log), *OPTIONS, "--json", "--step-overhead-ms", "1", "--fit")

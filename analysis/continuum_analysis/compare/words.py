@@ -36,10 +36,13 @@ class Column:
     heading: str
     form: Callable[[float], str]
     value: Callable[[ArmSummary], Interval | None]
+    is_main: bool = False
+    """Whether the column always has its intervals; the others have them where there is room."""
 
     def cell(self, arm: ArmSummary, with_interval: bool) -> str:
         value = self.value(arm)
-        return interval_text(value if with_interval or value is None else Interval(value.mean), self.form)
+        shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
+        return interval_text(shown, self.form)
 
 
 def _metric(name: str, heading: str, form: str) -> Column:
@@ -47,7 +50,7 @@ def _metric(name: str, heading: str, form: str) -> Column:
 
 
 COLUMNS = (
-    _metric("jct_mean_s", "JCT mean, s", "{:.1f}"),
+    replace(_metric("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
     _metric("jct_p50_s", "P50", "{:.1f}"),
     _metric("jct_p90_s", "P90", "{:.1f}"),
     _metric("jct_p95_s", "P95", "{:.1f}"),
@@ -64,7 +67,7 @@ REPLICA_COLUMNS = (
 """Columns that are shown if there are several replicas."""
 FINISHED = _metric("programs_finished_share", "finished", "{:.0%}")
 """Shown if some program did not finish."""
-JCT_RATIO = Column("JCT to", "{:.2f}".format, lambda arm: arm.jct_ratio)
+JCT_RATIO = Column("JCT to", "{:.2f}".format, lambda arm: arm.jct_ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:

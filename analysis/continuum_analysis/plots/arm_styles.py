@@ -10,10 +10,19 @@ COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0
 """Grey, then the palette of Okabe and Ito, which colour-blind readers can tell apart."""
 KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
 """Policies with the same colour and mark in every figure; other policies take styles that the figure does not use."""
-MARKS = 8
-"""Number of marks that the drawing modules have."""
-DASHES = 6
-"""Number of dashes that the drawing modules have; the first is solid."""
+MARKS = (
+    "m-4,0c0,-5.3 8,-5.3 8,0c0,5.3 -8,5.3 -8,0z",
+    "m-3.5,-3.5h7v7h-7z",
+    "m0,-4.5l4.5,8h-9z",
+    "m0,-5l4,5l-4,5l-4,-5z",
+    "m0,4.5l4.5,-8h-9z",
+    "m-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "m0,-2l2.5,-2.5l2,2l-2.5,2.5l2.5,2.5l-2,2l-2.5,-2.5l-2.5,2.5l-2,-2l2.5,-2.5l-2.5,-2.5l2,-2z",
+    "m0,-5l1.3,3.2l3.5,.3l-2.7,2.3l.8,3.4l-2.9,-1.8l-2.9,1.8l.8,-3.4l-2.7,-2.3l3.5,-.3z",
+)
+"""Marks of points, as SVG paths around the point."""
+DASHES = ("", "7 4", "2 3", "7 3 2 3", "12 4", "12 4 2 4")
+"""Dashes of lines; the first is solid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,11 @@ class ArmStyle:
 
     colour: str
     mark: int
-    """Index of the mark, below ``MARKS``."""
+    """Index in ``MARKS``."""
     is_open: bool
     """Whether only the edge of the mark or bar is drawn."""
     dash: int
-    """Index of the dash, below ``DASHES``."""
+    """Index in ``DASHES``."""
 
 
 def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
@@ -43,8 +52,8 @@ def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     for name, (policy, variant) in parts.items():
         number = policies[policy]
         turn = variants[variant] + per_colour * (number // len(COLOURS))  # counts the arms of this colour
-        mark, colour = (number + turn // 2) % MARKS, COLOURS[number % len(COLOURS)]
-        styles[name] = ArmStyle(colour, mark, turn % 2 == 1, turn % DASHES)
+        mark, colour = (number + turn // 2) % len(MARKS), COLOURS[number % len(COLOURS)]
+        styles[name] = ArmStyle(colour, mark, turn % 2 == 1, turn % len(DASHES))
     return styles
 
 

@@ -1,4 +1,4 @@
-"""The content of figures: panels of lines, bars and areas. ``on_screen`` and ``on_paper`` draw them."""
+"""The content of figures: panels of lines, bars and areas, which ``drawing`` draws."""
 
 from __future__ import annotations
 
@@ -27,18 +27,10 @@ class Line:
     look: ArmStyle | None = None
     """None: the style of the arm with the line's name."""
 
-    @property
-    def errors(self) -> tuple[list[float], list[float]] | None:
-        """Lengths of the error bars below and above each point; None without bounds."""
-        if not self.low:
-            return None
-        below = [max(0.0, y - low) for y, low in zip(self.y, self.low, strict=True)]
-        return below, [max(0.0, high - y) for y, high in zip(self.y, self.high, strict=True)]
-
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One arm's bar in a group of bars; ``low`` and ``high`` are the range over seeds."""
+    """One arm's bar in a group of bars; ``low`` and ``high`` are the interval, or the range over seeds."""
 
     group: str
     name: str
@@ -46,9 +38,10 @@ class Bar:
     low: float
     high: float
     look: ArmStyle | None = None
-    """Used on screen only; on paper a bar has the style of the arm with its name."""
+    """None: the style of the arm with the bar's name."""
     said: str = ""
-    """The number as text, on screen only."""
+    """The number as text, written beside the bar."""
+    thin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,7 @@ class Stack:
     pattern: str
     """One of ``/ \\ x . - + |``, or empty."""
     hover: str | None = None
-    """The meaning of the layer, on screen only."""
+    """The meaning of the layer, in its tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans of time in rows, on paper only; in the page, report.js draws the timeline."""
+    """Spans of time in rows, in files only; in the page, report.js draws the timeline."""
 
     name: str
     rows: Sequence[float]
@@ -94,6 +87,7 @@ class Panel:
     title: str
     x_title: str
     y_title: str
+    """Written above the panel, beside the title."""
     lines: Sequence[Line] = ()
     log: bool = False
     """Whether the y axis is logarithmic."""
@@ -114,9 +108,23 @@ class Panel:
     """Rows are counted downwards from 1."""
 
     @property
+    def in_rows(self) -> bool:
+        """Whether the panel has a row for each group instead of two axes."""
+        return bool(self.bars or self.stacks or self.spans)
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the rows of bars or stacks."""
+        of_stacks = [group for stack in self.stacks for group in stack.groups]
+        return list(dict.fromkeys([*of_stacks, *(bar.group for bar in self.bars)]))
+
+    @property
     def arms(self) -> list[str]:
         """Names of the lines and bars that have the style of the arm with their name."""
-        return [*(line.name for line in self.lines if line.look is None), *(bar.name for bar in self.bars)]
+        return [
+            *(line.name for line in self.lines if line.look is None),
+            *(bar.name for bar in self.bars if bar.look is None),
+        ]
 
 
 def thin(values: Sequence[float], most: int) -> list[float]:

@@ -2,13 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.summary import Summary
+from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Groups, shown_run
+
+KEPT_UP, WAITED = 0.75, 0.2
+"""An arm is overloaded if the middle half of its programs arrived in less than ``KEPT_UP`` of the time in which the
+middle half finished, and programs spent more than ``WAITED`` of their time in the queue."""
+
+
+def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """Return what ran on what, as far as the manifests say: workload, programs and their rate, model, GPU.
+
+    Args:
+        manifests: of experiments that are shown together; each value in which they differ is named.
+    """
+    works, hardware = ([manifest.get(name) or {} for manifest in manifests] for name in ("workload", "hardware"))
+    engines = [manifest.get("engine_options") or {} for manifest in manifests]
+    counts = [work["programs"] for work in works if "programs" in work]
+    number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
+    rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
+    pace = f"at {rates}/s" if rates else _each(f"with arrivals {w['arrivals']}" for w in works if "arrivals" in w)
+    machines = _each(filter(None, map(_machines, hardware, engines)))
+    model = _each(each["model"] for each in hardware if each.get("model"))
+    programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
+    where = " on ".join(filter(None, (model, machines))) or None
+    return _join([_each(filter(None, map(_workload, works))) or None, programs, where])
+
+
+def _each(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _workload(work: Mapping[str, Any]) -> str | None:
+    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
+    notes = _join([kind, f"tool times {work['tool_times']}" if "tool_times" in work else None])
+    return f"{work['name']} ({notes})" if notes else work.get("name")
+
+
+def _machines(hardware: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
+    tensor, stages = hardware.get("tensor_parallel") or 1, hardware.get("pipeline_parallel") or 1
+    said = f"{tensor} x {hardware['gpu']}" if hardware.get("gpu") else None
+    said = f"{stages} stages of {said}" if said and stages > 1 else said
+    said = f"the server of {Path(engine['profile']).name}" if engine.get("profile") else said
+    replicas = engine.get("replicas") or 1
+    router = f" ({engine['router']})" if engine.get("router") else ""
+    return f"{replicas} replicas{router} of {said}" if said and replicas > 1 else said
+
+
+def gpu_time(manifest: Mapping[str, Any]) -> str:
+    """Return whether GPU time was modelled or measured; records without a manifest do not say."""
+    if not manifest.get("engine"):
+        return "not known"
+    return "modelled" if manifest.get("modelled") else "measured"
+
+
+def overload(groups: Groups, summary: Summary) -> str:
+    """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text."""
+    offered = summary.manifest.get("workload", {}).get("jps")
+    behind = [arm for arm, runs in groups.items() if _waits(summary.arms[arm]) and all(map(_falls_behind, runs))]
+    rates = sorted(v for arm in summary.arms.values() if (v := arm.mean("throughput_jobs_per_s")) is not None)
+    if offered is None or not behind:
+        return ""
+    served = "-".join(dict.fromkeys(f"{rate:.2g}" for rate in (rates[0], rates[-1])))
+    under = "" if len(behind) == len(groups) else f" under {', '.join(behind)}"
+    return f"offered {offered:g}/s, served {served}/s: overloaded{under}"
+
+
+def _waits(arm: ArmSummary) -> bool:
+    return (arm.mean("bubble_mean_s") or 0.0) > WAITED * (arm.mean("jct_mean_s") or 0.0)
+
+
+def _falls_behind(run: Run) -> bool:
+    programs = run.metrics.facts.programs
+    if not programs:
+        return True
+    arrived_s, finished_s = [p.arrive_s for p in programs], [p.finish_s for p in programs]
+    arriving_s, finishing_s = (float(np.subtract(*np.percentile(each, (75, 25)))) for each in (arrived_s, finished_s))
+    return arriving_s < KEPT_UP * finishing_s
 
 
 def kv_tokens(runs: Sequence[Run]) -> int | None:

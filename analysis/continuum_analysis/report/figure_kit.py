@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
+import numpy as np
+
+from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import DASHES, ArmStyle, arm_styles
+from continuum_analysis.plots.drawing import HEIGHT
 from continuum_analysis.plots.panels import Kind, Line, Panel, thin
 
 MOST_POINTS = 500
@@ -24,8 +29,8 @@ class Figure:
     panels: Sequence[Panel]
     table: TextTable
     """The figure's data as a table; it has no rows if nothing was recorded."""
-    height: int = 360
-    """Pixels on the page."""
+    height: int = HEIGHT
+    """Of the axes of each panel of curves, in pixels."""
 
 
 Groups = Mapping[str, Sequence[Run]]
@@ -47,13 +52,63 @@ def seed_note(groups: Groups) -> str:
 def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     """Return the styles of a report's arms. If there are few, each has another dash, since most lines have no marks."""
     styles = arm_styles(names)
-    if len(styles) <= DASHES and not any(arm.dash for arm in styles.values()):
+    if len(styles) <= len(DASHES) and not any(arm.dash for arm in styles.values()):
         return {name: replace(arm, dash=number) for number, (name, arm) in enumerate(styles.items())}
     return styles
 
 
 def thin_line(name: str, look: ArmStyle, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:
     return Line(name, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind=kind, look=look)
+
+
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+SHORTEST_S = 1e-3
+"""The lower end of logarithmic axes; shorter times are drawn at this value."""
+
+
+def cdf_figure(
+    name: str,
+    title: str,
+    text: str,
+    x_title: str,
+    what: str,
+    seconds: Mapping[str, Sequence[float]],
+    looks: Mapping[str, ArmStyle],
+    out_of: Mapping[str, int] | None = None,
+) -> Figure:
+    """Return the distributions of times by policy.
+
+    Args:
+        what: the things whose times they are, in the plural.
+        out_of: for each policy the number of things of which these are the times that are known, and then the x axis
+            is linear; None: all of them, and the x axis is logarithmic.
+    """
+    lines, rows = [], []
+    for policy, values in seconds.items():
+        times = np.maximum(np.sort(values), 0.0 if out_of else SHORTEST_S)
+        number = out_of[policy] if out_of else len(times)
+        if len(times):
+            x, y = [float(times[0]), *times.tolist()], [0.0, *(np.arange(1, len(times) + 1) / number).tolist()]
+            lines.append(thin_line(policy, looks[policy], x, y, "stepped"))
+            rows.append((policy, *(_within(times, number, share) for share in SHARES)))
+    panel = Panel(
+        "",
+        x_title,
+        f"share of {what}",
+        lines,
+        log_x=out_of is None,
+        x_from_zero=out_of is not None,
+        percent=True,
+        top=1.03,
+    )
+    headings = ("policy", "10% within, s", "25%", "50%", "75%", "90%", "99%", "all")
+    return Figure(name, title, text, [panel], TextTable(headings, rows))
+
+
+def _within(times: np.ndarray, number: int, share: float) -> str:
+    """Return the seconds of that share of all; a dash if fewer are known."""
+    place = max(1, ceil(share * number))
+    return short(float(times[place - 1])) if place <= len(times) else NO_VALUE
 
 
 def short(value: float) -> str:

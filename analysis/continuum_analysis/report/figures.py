@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 
 import numpy as np
 
@@ -11,17 +10,26 @@ from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, interva
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.arm_styles import ArmStyle
+from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Bar, Panel, Stack
 from continuum_analysis.records.demand import Demand, demand
-from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
+from continuum_analysis.report.figure_kit import (
+    Figure,
+    Groups,
+    cdf_figure,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin_line,
+)
 
 ENDINGS = {
     "hit": ("#117733", ""),
     "expired": ("#DDCC77", "/"),
-    "pressure": ("#882255", "x"),
+    "pressure": ("#AA3377", "x"),
     "last": ("#88CCEE", "."),
-    "abort": ("#332288", "-"),
+    "abort": ("#6C5FC7", "-"),
     "shutdown": ("#999999", "+"),
     "held at the end": ("#999999", "\\"),
     "not recorded": ("#999999", "|"),
@@ -32,21 +40,21 @@ ENDINGS = {
 def head_figure(groups: Groups, summary: Summary) -> Figure:
     """Return the first chart of the report: mean and P95 of the JCTs by policy."""
     form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
-    panels, cells = [], []
-    for metric, title, axis in (
-        ("jct_mean_s", "Mean job completion time, s", "mean JCT, s"),
-        ("jct_p95_s", "P95, s", "P95, s"),
-    ):
-        bars = [_head_bar(groups, summary, name, look, metric, form) for name, look in report_styles(groups).items()]
-        panels.append(Panel(title, "", axis, bars=[bar for bar in bars if bar is not None]))
-        cells.append({bar.name: bar.said for bar in bars if bar is not None})
-    rows = [(name, *(each.get(name, NO_VALUE) for each in cells)) for name in summary.arms]
+    looks = arm_styles(groups)
+    bars = {
+        (name, metric): bar
+        for name, look in looks.items()
+        for metric in ("jct_mean_s", "jct_p95_s")
+        if (bar := _head_bar(groups, summary, name, look, metric, form)) is not None
+    }
+    said = {key: bar.said for key, bar in bars.items()}
+    rows = [(name, *(said.get((name, m), NO_VALUE) for m in ("jct_mean_s", "jct_p95_s"))) for name in summary.arms]
     table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)
     return Figure(
         "jct-by-policy",
         "Job completion time by policy",
-        f"Shorter is better. {_spread(len(summary.seeds))}",
-        panels,
+        f"Thick bars: the mean; thin bars: P95. Shorter is better. {_spread(len(summary.seeds))}",
+        [Panel("", "job completion time, s", "", bars=list(bars.values()))],
         table,
     )
 
@@ -70,34 +78,21 @@ def _head_bar(
     seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
     few, shown = len(seeds) < ENOUGH_SEEDS, value.within(0.0, float("inf"))
     low, high = (min(seeds), max(seeds)) if few else shown.bounds or (value.mean, value.mean)
-    return Bar("", name, value.mean, low, high, look, interval_text(shown, form, seeds))
+    return Bar(name, name, value.mean, low, high, look, interval_text(shown, form, seeds), thin=metric != "jct_mean_s")
 
 
 def jct_figure(groups: Groups) -> Figure:
-    lines, rows = [], []
-    for policy, arm in report_styles(groups).items():
-        group = groups[policy]
-        times = np.sort([p.jct_s for run in group for p in run.metrics.facts.programs])
-        everyone = sum(len(run.metrics.facts.everyone) for run in group)
-        if len(times):
-            shares = np.arange(1, len(times) + 1) / everyone
-            x, y = [float(times[0]), *times.tolist()], [0.0, *shares.tolist()]
-            lines.append(thin_line(policy, arm, x, y, "stepped"))
-            rows.append((policy, *(_within(times, everyone, share) for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))))
-    return Figure(
+    return cdf_figure(
         "jct-cdf",
         "Job completion times",
         "Share of all programs that finished within a time, all seeds together. Further left is better; a line that "
         "ends below 100% leaves programs that did not finish.",
-        [Panel("", "job completion time, s", "share of programs", lines, x_from_zero=True, percent=True, top=1.03)],
-        TextTable(("policy", "10% within, s", "25%", "50%", "75%", "90%", "all"), rows),
+        "job completion time, s",
+        "programs",
+        {policy: [p.jct_s for run in runs for p in run.metrics.facts.programs] for policy, runs in groups.items()},
+        report_styles(groups),
+        {policy: sum(len(run.metrics.facts.everyone) for run in runs) for policy, runs in groups.items()},
     )
-
-
-def _within(times: np.ndarray, everyone: int, share: float) -> str:
-    """Return the seconds within which that share of all programs finished; a dash if fewer programs finished."""
-    number = max(1, ceil(share * everyone))
-    return short(float(times[number - 1])) if number <= len(times) else NO_VALUE
 
 
 def bubble_figure(groups: Groups) -> Figure:
@@ -166,7 +161,7 @@ def pin_figure(summary: Summary) -> Figure:
         "How pins ended",
         "Pins by the reason why they ended, all seeds together: hit (the program returned in time), expired (it did "
         "not), pressure (another request needed the room).",
-        [Panel("", "", "pins", stacks=stacks)],
+        [Panel("", "pins", "", stacks=stacks)],
         TextTable(("policy", *reasons), rows),
     )
 

@@ -14,11 +14,18 @@ from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle
 from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
 from continuum_analysis.records.misses import CAUSES, Cause, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
-from continuum_analysis.report.figure_kit import Figure, Groups, report_styles, seed_note, short, shown_run, thin_line
+from continuum_analysis.report.figure_kit import (
+    SHORTEST_S,
+    Figure,
+    Groups,
+    report_styles,
+    seed_note,
+    short,
+    shown_run,
+    thin_line,
+)
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
-SHORTEST_S = 1e-3
-"""The lower end of logarithmic axes; shorter times are drawn at this value."""
 TOOLS_SHOWN = 6
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
@@ -29,13 +36,13 @@ CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
     "found": ("#44AA99", "/"),
     "elsewhere": ("#EE8866", "."),
     "expired": ("#DDCC77", "/"),
-    "pressure": ("#882255", "x"),
-    "dropped": ("#AA4499", "+"),
-    "guard": ("#332288", "|"),
+    "pressure": ("#AA3377", "x"),
+    "dropped": ("#CC99BB", "+"),
+    "guard": ("#6C5FC7", "|"),
     "no tool": ("#999933", "\\"),
     "ttl 0": ("#CC6677", "-"),
     "no pins": ("#999999", ""),
-    "failed before": ("#661100", "x"),
+    "failed before": ("#A65628", "x"),
     "overlap": ("#6699CC", "+"),
     "rewritten": ("#BBBBBB", "/"),
     "unknown": ("#DDDDDD", "."),
@@ -71,7 +78,7 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
         "sums can exceed 100%." + seed_note(groups),
         panels,
         TextTable(headings, rows),
-        height=90 + 120 * len(by_policy),
+        height=70,
     )
 
 
@@ -139,7 +146,7 @@ def tails_figure(groups: Groups) -> Figure:
         ordered = np.maximum(np.sort(gaps), SHORTEST_S)
         if number < TOOLS_SHOWN:
             shares = 1 - np.arange(len(ordered)) / len(ordered)
-            look = ArmStyle(COLOURS[(number + 1) % len(COLOURS)], 0, False, number % DASHES)
+            look = ArmStyle(COLOURS[(number + 1) % len(COLOURS)], 0, False, number % len(DASHES))
             lines.append(thin_line(tool, look, ordered.tolist(), shares.tolist(), "stepped"))
         rows.append((tool, *_tail_cells(ordered, total_s)))
     seconds = ("mean s", "median s", "90% s", "99% s", "longest s")
@@ -193,6 +200,6 @@ def miss_figure(groups: Groups) -> Figure:
         "Every turn but the first of each program, by the cause of its hit or miss, derived from the records; all "
         "seeds together. continuum-bench analyze DIR --misses shows the causes of each run, --table turns those of "
         "each turn.",
-        [Panel("", "", "share of returning turns", stacks=stacks, percent=True)],
+        [Panel("", "share of returning turns", "", stacks=stacks, percent=True)],
         TextTable(("policy", *cause_table(()).headings), rows),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from continuum_analysis.plots.on_screen import html_of
+from continuum_analysis.plots.drawing import STYLE, draw
 
 
 def fill_page(template: str, **values: Any) -> str:
@@ -22,7 +22,7 @@ def fill_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals["drawn"] = lambda figure: Markup(html_of(figure.panels, figure.height))
+    environment.globals |= {"draw": draw, "svg": lambda drawing: Markup(drawing.on_page())}
     return environment.get_template(template).render(
-        style=Markup(sources["report.css"]), script=Markup(sources["report.js"]), **values
+        style=Markup(STYLE + sources["report.css"]), script=Markup(sources["report.js"]), **values
     )

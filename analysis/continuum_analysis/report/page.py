@@ -15,7 +15,15 @@ from continuum_analysis.compare.summary import Summary, summarize_runs, write_su
 from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
-from continuum_analysis.report.experiment_facts import experiment_facts, flat, knee, kv_tokens
+from continuum_analysis.report.experiment_facts import (
+    experiment_facts,
+    experiment_line,
+    flat,
+    gpu_time,
+    knee,
+    kv_tokens,
+    overload,
+)
 from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
     bubble_figure,
@@ -26,8 +34,10 @@ from continuum_analysis.report.figures import (
     wait_figure,
 )
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
+from continuum_analysis.report.figures_latency import latency_figures
 from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.fill import fill_page
+from continuum_analysis.report.pairwise import matrix, paired_times, sooner_equal_later
 from continuum_analysis.report.program_timeline import timeline_json
 
 
@@ -125,7 +135,7 @@ def figures_of(page: Page) -> Figures:
     why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
     if capacity:
         why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
-    return Figures(head, why, [jct_figure(groups), bubble_figure(groups)])
+    return Figures(head, why, [jct_figure(groups), bubble_figure(groups), *latency_figures(groups)])
 
 
 def render(page: Page) -> str:
@@ -137,6 +147,10 @@ def render(page: Page) -> str:
     return fill_page(
         "report.html.j2",
         title=f"Continuum report: {page.name}",
+        line=experiment_line([each.manifest for each in page.summaries.values()]),
+        gpu_time=gpu_time(summary.manifest),
+        overload=overload(groups, summary),
+        matrix=matrix(groups) if len(groups) > 2 else {},
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[
             _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each.warnings
@@ -155,7 +169,7 @@ def render(page: Page) -> str:
         notes=manifest.notes,
         unknown=_unknown(page.runs),
         measures=_measures(summary),
-        comparisons=_comparisons(summary),
+        comparisons=_comparisons(page),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
         manifest=flat(summary.manifest) + _runs_manifest(page),
@@ -174,7 +188,7 @@ def _unknown(runs: Sequence[Run]) -> list[str]:
 def _trust(page: Page, capacity: int | None) -> str:
     """Return one line about the data behind the verdict: seeds, distance to the knee, modelled or measured."""
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
-    said = [f"{seeds} seeds" if seeds > 1 else "one seed", f"{len(page.runs[0].metrics.facts.everyone):,} programs"]
+    said = [f"{seeds} seeds" if seeds > 1 else "one seed"]
     if capacity:
         mean, _, side = knee(page.groups, capacity, baseline)
         said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
@@ -198,18 +212,19 @@ def _table(page: Page, shown: Sequence[Column]) -> TextTable:
     return TextTable([*(["JPS"] * several), "policy", *(column.heading for column in shown)], rows)
 
 
-def _comparisons(summary: Summary) -> TextTable:
+def _comparisons(page: Page) -> TextTable:
     """Compare each arm with the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
-    headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs sooner", "effect size g_z")
+    summary, groups = page.summary, page.groups
+    headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs", "effect size g_z", "compared")
     rows = [
-        (name, *_comparison(arm.comparison))
+        (name, *_comparison(arm.comparison, sooner_equal_later(paired_times(groups[name], groups[summary.baseline]))))
         for name, arm in summary.arms.items()
         if name != summary.baseline and arm.comparison is not None
     ]
-    return TextTable((*headings, "programs compared"), rows)
+    return TextTable(headings, rows)
 
 
-def _comparison(comparison: Comparison) -> tuple[str, ...]:
+def _comparison(comparison: Comparison, programs: str) -> tuple[str, ...]:
     kind = "over seeds" if comparison.jct_ratio.bounds else "one arrival sequence only"
     known = [each for each in (comparison.jct_ratio, comparison.jct_ratio_within) if each and each.bounds]
     used, all_programs = comparison.programs
@@ -217,7 +232,7 @@ def _comparison(comparison: Comparison) -> tuple[str, ...]:
         f"{comparison.jct_ratio.mean:.2f}",
         f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
         comparison.difference_s.text("{:.1f}".format),
-        comparison.sooner.text("{:.0%}".format),
+        programs,
         NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
         f"{used:,} of {all_programs:,}",
     )

@@ -175,7 +175,6 @@ def _still(groups: Groups, policy: str, run: Run) -> Figure:
         f"The first {len(programs)} programs under {policy}." + seed_note(groups),
         [Panel("", "time, s", "program, in order of arrival", spans=spans, x_from_zero=True)],
         TextTable(("program", *KINDS), [(program.program_id, *_sums(program)) for program in programs]),
-        height=90 + 22 * len(programs),
     )
 
 

@@ -104,7 +104,7 @@ def goodput_panel(rows: Sequence[Goodput]) -> Panel:
         for row in rows
         if row.jps is not None
     )
-    return Panel("", "", "goodput, programs per second", bars=bars)
+    return Panel("", "goodput, programs per second", "", bars=bars)
 
 
 def goodput_json(rows: Sequence[Goodput]) -> list[dict[str, Any]]:

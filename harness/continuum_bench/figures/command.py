@@ -16,7 +16,7 @@ from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodpu
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import hint_ratios, ratio_panels, ratio_table, sweep_ratios
-from continuum_analysis.sweep.report import READING, write_page
+from continuum_analysis.sweep.report import READING, sweep_line, write_page
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import RunDirError, create, write_json
@@ -78,7 +78,7 @@ def list_figures() -> int:
 def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     def draw(sweep: Sweep) -> None:
         panels, table = _drawn(spec, sweep)
-        _write(spec, options, out, panels, table, sweep.warnings())
+        _write(spec, options, out, panels, table, sweep)
 
     return play_grid(_grid(spec, options), out, options, draw)
 
@@ -106,9 +106,10 @@ def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     with store.locked():
         rows = summarize_goodput(study.run())
         if rows:
-            write_tables(read_sweep(out))
+            sweep = read_sweep(out)
+            write_tables(sweep)
             write_json(out / "goodput.json", goodput_json(rows))
-            _write(spec, options, out, [goodput_panel(rows)], goodput_table(rows), [])
+            _write(spec, options, out, [goodput_panel(rows)], goodput_table(rows), sweep)
     return exit_code(study.outcome, out)
 
 
@@ -121,7 +122,7 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     if not panels:
         raise BenchError("figure tool-times: the traces hold no tool times")
     _create_out(out)
-    _write(spec, options, out, panels, table, [])
+    _write(spec, options, out, panels, table)
     return 0
 
 
@@ -140,7 +141,7 @@ def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
         for name in next(iter(steps_us.values()))
     ]
     _create_out(out)
-    _write(spec, options, out, [], TextTable(headings, rows), [])
+    _write(spec, options, out, [], TextTable(headings, rows))
     return 0
 
 
@@ -150,12 +151,15 @@ def _write(
     out: Path,
     panels: Sequence[Panel],
     table: TextTable,
-    warnings: Sequence[str],
+    sweep: Sweep | None = None,
 ) -> None:
-    """Write figure.svg, figure.png, figure.md and report.html, and print the table."""
+    """Write figure.svg, figure.md and report.html, and print the table."""
     command = " ".join(command_line())
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", command)]
-    page = write_page(out, "figure", panels, f"{spec.title} ({options.mode})", table, warnings, facts, _reading(spec))
+    line = sweep_line(sweep) if sweep else ""
+    warnings = sweep.warnings() if sweep and spec.kind != "goodput" else []
+    title = f"{spec.title} ({options.mode})"
+    page = write_page(out, "figure", panels, title, table, warnings, facts, _reading(spec), line=line)
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     without_gpu = spec.kind in ("tools", "overhead")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -36,7 +35,9 @@ from continuum_bench.live.recording import (
 from continuum_bench.live.results import conclude, generator_facts, report_generator
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_notice
+from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import Workload, workload_of
 from continuum_client.dialects import DIALECTS
@@ -94,18 +95,20 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
             print_notice(run.endpoint.describe(run.load.model))
             print_notice(f"{counted(facts['programs'], 'program')} {pace(facts['arrivals'], options.jps)} {where}")
         failed = 0
-        for number, seed in enumerate(run.plans):
-            try:
-                counters = _play_seed(run, seed)
-            except RunDirError:
-                print_notice(f"stopped; when there is room again: the same command with --resume {run.out}")
-                raise
-            if counters is None:
-                print_notice(f"stopped; {number} of {len(run.plans)} runs are complete; go on with --resume {run.out}")
-                return 130
-            failed += counters.programs_failed + counters.plugin_errors
-        caption = f"{facts['name']}, {counted(facts['programs'], 'program')}, {run.endpoint.base_url}"
-        conclude(run.out, caption, not options.no_report, options.json_output)
+        with RunsDisplay({_folder(run, seed).name: 1.0 for seed in run.plans}, 0, run.quiet) as display:
+            for number, seed in enumerate(run.plans):
+                try:
+                    counters = _play_seed(run, seed, display)
+                except RunDirError:
+                    print_notice(f"stopped; when there is room again: the same command with --resume {run.out}")
+                    raise
+                if counters is None:
+                    done = f"{number} of {len(run.plans)} runs are complete"
+                    print_notice(f"stopped; {done}; go on with --resume {run.out}")
+                    return 130
+                failed += counters.programs_failed + counters.plugin_errors
+                display.update(Report(_folder(run, seed).name, state="done"))
+        conclude(run.out, run.endpoint.base_url, not options.no_report, options.json_output)
     return 1 if failed else 0
 
 
@@ -209,7 +212,7 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 # ------------------------------------------------------------------------------------------------ a run
 
 
-def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
+def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters | None:
     """Play one seed, or those of its programs that did not finish before. None: Ctrl-C stopped the run."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
@@ -220,15 +223,12 @@ def _play_seed(run: _LiveRun, seed: int) -> LoadCounters | None:
     counters, total = LoadCounters(), len(plan.plays)
 
     def on_progress(ended: int) -> None:
-        if not run.quiet and sys.stderr.isatty():
-            sys.stderr.write(f"\r{ended}/{total} programs, {(_now() - now).total_seconds():.0f} s ")
+        display.update(Report(folder.name, (_now() - now).total_seconds(), ended, total))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder:
         whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
-    if not run.quiet and sys.stderr.isatty():
-        sys.stderr.write("\n")
     if run.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from continuum_analysis.compare.summary import ArmSummary, write_summary
 from continuum_analysis.records.generator import LATE_S
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 
 from continuum_bench.live.load import LoadCounters
 from continuum_bench.show import print_json, print_notice, print_summary
 
 
-def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
+def conclude(out: Path, base_url: str, report: bool, as_json: bool) -> None:
     """Write the summary and the report, and print the table with warnings about unreliable numbers."""
     summary = write_summary(out)
     if report:
@@ -25,7 +26,7 @@ def conclude(out: Path, caption: str, report: bool, as_json: bool) -> None:
         return
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
-    print_summary(summary, caption)
+    print_summary(summary, f"{experiment_line([summary.manifest])}, {base_url}")
     print_notice(client_side(next(iter(summary.arms.values()))))
 
 

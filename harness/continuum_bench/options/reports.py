@@ -55,7 +55,7 @@ class ReportOptions(Options):
     out: Path | None = None
     """Write one page about all directories: their seeds together, and the mean JCT by load."""
     images: bool = False
-    """Also write every figure as PNG and SVG beside the page."""
+    """Also write every figure as an SVG file beside the page."""
     baseline: Baseline = None
 
 

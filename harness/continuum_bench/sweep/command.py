@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from continuum_analysis.sweep.report import sweep_line, write_sweep_report
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 
 from continuum_bench.invocation import utc_now
@@ -61,14 +62,12 @@ def exit_code(outcome: Outcome, out: Path) -> int:
 
 def _show(sweep: Sweep, options: SweepOptions) -> None:
     if not options.no_report:
-        from continuum_analysis.sweep.report import write_sweep_report  # noqa: PLC0415 - matplotlib is slow to import
-
         page = write_sweep_report(sweep)
         if not options.quiet:
             print_notice(f"report: {page}")
     if options.json_output:
         print_json({**sweep.as_json(), "out": str(sweep.path)})
         return
-    print_table(sweep.table(), f"{sweep.name}: {MODELLED.get(sweep.engine, sweep.engine)}")
+    print_table(sweep.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

@@ -12,10 +12,10 @@ from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.run_dir import RunDirError
 
 from continuum_bench.options.sweep import PlayerOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.on_servers import play_live
 from continuum_bench.sweep.plan import SweepCell
-from continuum_bench.sweep.show import SweepDisplay
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.experiment import CellTask
 from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
@@ -32,7 +32,8 @@ def play_missing(
     """
     todo = [cell for cell in cells if not store.is_done(cell)]
     by_name = {cell.name: cell for cell in todo}
-    with SweepDisplay(todo, len(cells) - len(todo), quiet) as display:
+    costs = {cell.name: cell.cost for cell in todo}
+    with RunsDisplay(costs, len(cells) - len(todo), quiet, what="cells") as display:
         if not todo:
             return Outcome()
         folders = {cell.name: store.begin(cell) for cell in todo}

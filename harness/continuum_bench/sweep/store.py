@@ -3,7 +3,7 @@
 ``runs/NAME/sweep.json``               the grid's cells, in order
 ``runs/NAME/GROUP/POLICY-seedN/``      the run directory of a cell
 ``runs/NAME/failed/``                  logs of cells that failed
-``runs/NAME/sweep.csv``, ``summary.json``, ``report.html``, ``sweep.svg``, ``sweep.png``   written from them
+``runs/NAME/sweep.csv``, ``summary.json``, ``report.html``, ``sweep.svg``   written from them
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def validate_log(options: ValidateOptions) -> int:
     found = [_compare(run, options) for run in read_log(options.log)]
     data = {"runs": [each.to_json() for each in found]}
     if options.report is not None:
-        write_page(options.report, data["runs"])
+        write_page(options.report, [(each.to_json(), each.measured, each.modelled) for each in found])
     if options.json_output:
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0

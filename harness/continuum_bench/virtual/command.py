@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
+from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from continuum_server.policy.catalog import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
@@ -17,12 +18,11 @@ from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice, print_summary, print_verdict
-from continuum_bench.virtual.display import Display
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import Experiment, Setup, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
-from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import workload_of
 
 
@@ -50,7 +50,8 @@ def run_policies(name: str, options: RunOptions) -> int:
         left = replace(experiment, cells=tuple(prepare(experiment, description, bands)))
         if not quiet:
             print_notice(_announcement(experiment, left))
-        with Display(left, quiet) as display:
+        kept = len(experiment.cells) - len(left.cells)
+        with RunsDisplay({cell.name: 1.0 for cell in left.cells}, kept, quiet) as display:
             outcome = run(left, display.update)
         outcome.done += [cell.name for cell in experiment.cells if cell not in left.cells]
         return _conclude(experiment, outcome, options)
@@ -83,24 +84,10 @@ def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> Non
     if options.json_output:
         print_json({**summary.to_json(), "out": str(experiment.out)})
         return
-    facts = experiment.setup.workload.facts
-    kind = "synthetic" if facts["synthetic"] else "recorded"
-    tools = f", tool times {facts['tool_times']}" if "tool_times" in facts else ""
-    print_summary(
-        summary,
-        f"{facts['name']} ({kind}{tools}), {counted(facts['programs'], 'program')} "
-        f"{pace(facts['arrivals'], options.jps)}, "
-        f"{summary.manifest['hardware']['model']} on {_machines(options)}",
-    )
+    print_summary(summary, experiment_line([summary.manifest]))
     print_verdict(verdict(summary))
     if not (options.no_report or options.quiet):
         print_notice(f"report: {experiment.out / 'report.html'}")
-
-
-def _machines(options: RunOptions) -> str:
-    gpus = f"{options.tp}" if options.pp == 1 else f"{options.pp} stages of {options.tp}"
-    each = f"{gpus} x {options.gpu}" if options.profile is None else f"the server of {options.profile.name}"
-    return each if options.replicas == 1 else f"{options.replicas} replicas ({options.router}) of {each}"
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:

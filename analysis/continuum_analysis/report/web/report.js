@@ -163,7 +163,7 @@
   ["program", "first", "second"].forEach((name) => film(name).addEventListener("change", () => { stop(); cut(); }));
   film("play").addEventListener("click", play);
   film("scrub").addEventListener("input", () => { stop(); show(film("scrub").value * reel.end / 1000); });
-  film("legend").innerHTML = ORDER.map((kind) =>
+  for (const part of ["film", "timeline"]) document.getElementById(part + "-legend").innerHTML = ORDER.map((kind) =>
     `<span><i class="box" style="background:${data.kinds[kind].colour}${kind === "tool" || kind === "pin" ? ";height:.35rem" : ""}"></i>${NAMES[kind]}</span>`).join("");
   cut();
 

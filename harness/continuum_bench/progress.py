@@ -1,52 +1,52 @@
-"""The progress of a sweep in the terminal: running cells, results, and the time left."""
+"""The progress of runs in the terminal: those that run, results, and the time left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from continuum_bench.show import print_notice
-from continuum_bench.sweep.plan import SweepCell
+from continuum_bench.show import ERR, print_notice
 from continuum_bench.virtual.pool import Report
 
 LAST_SHOWN = 8
-_err = Console(stderr=True, highlight=False)
 
 
-class SweepDisplay:
-    """A live table if the output is a terminal, else one line for each cell.
+class RunsDisplay:
+    """A live table if the output is a terminal, else one line for each run that ended.
 
     Args:
-        todo: the cells to play, without those that were done before.
-        done_before: number of cells that were done before.
+        costs: the work of each run to play, in any unit, by the run's name.
+        done_before: number of runs that were done before and are not among these.
         quiet: show nothing.
+        what: the plural of what is counted.
         clock: returns seconds, from which the time left is estimated.
     """
 
     def __init__(
         self,
-        todo: Sequence[SweepCell],
+        costs: Mapping[str, float],
         done_before: int,
         quiet: bool,
+        what: str = "runs",
         clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the default of an injected clock
     ) -> None:
-        self._cost = {cell.name: cell.cost for cell in todo}
-        self._left = dict(self._cost)
+        self._cost, self._left = dict(costs), dict(costs)
         self._before = done_before
+        self._what = what
         self._running: dict[str, Report] = {}
         self._ended: list[tuple[str, str]] = []
         self._clock = clock
         self._first_s: float | None = None
         self._quiet = quiet
-        live = _err.is_terminal and not quiet
-        self._live = Live(console=_err, refresh_per_second=4, get_renderable=self._table) if live else None
+        live = ERR.is_terminal and not quiet
+        self._live = Live(console=ERR, refresh_per_second=4, get_renderable=self._table) if live else None
 
-    def update(self, report: Report, result: str = "") -> None:
-        """Show the report of a cell. ``result`` is the text for a cell that is done."""
+    def update(self, report: Report, result: str = "done") -> None:
+        """Show the report of a run. ``result`` is the text for a run that is done."""
         if self._first_s is None and report.state in ("running", "done"):
             self._first_s = self._clock()  # vLLM is loaded now
         if report.state not in ("done", "failed"):
@@ -60,31 +60,38 @@ class SweepDisplay:
             print_notice(f"{report.cell}: {words}; {self.summary()}")
 
     def summary(self) -> str:
-        """Return the number of cells done and the estimated time left, in words."""
+        """Return the number of runs done and the estimated time left, in words."""
         total = self._before + len(self._cost)
-        words = f"{total - len(self._left)} of {total} cells"
+        words = f"{total - len(self._left)} of {total} {self._what}"
         left_s = self.left_s()
         return words if left_s is None or not self._left else f"{words}, about {_duration(left_s)} left"
 
     def left_s(self) -> float | None:
-        """Estimate the seconds until the end from the turns played so far; None until a cell has ended."""
-        played = sum(self._cost.values()) - sum(self._left.values())
+        """Estimate the seconds until the end from the programs that ended so far; None until one has ended."""
+        left = sum(cost * (1 - self._share(name)) for name, cost in self._left.items())
+        played = sum(self._cost.values()) - left
         if self._first_s is None or not played:
             return None
-        return (self._clock() - self._first_s) / played * sum(self._left.values())
+        return (self._clock() - self._first_s) / played * left
+
+    def _share(self, name: str) -> float:
+        """Return the share of a run's programs that have ended."""
+        report = self._running.get(name)
+        return report.programs_done / report.programs_total if report and report.programs_total else 0.0
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for heading in ("cell", "mean JCT, or how far"):
+        for heading in (self._what, "result, or how far"):
             table.add_column(heading, no_wrap=True, overflow="ellipsis")
         for name, words in self._ended[-LAST_SHOWN:]:
             table.add_row(name, words)
         for name, report in self._running.items():
-            progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.virtual_s:.0f} s"
+            pins = f", {report.pins_held} pins" if report.pins_held else ""
+            progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.at_s:.0f} s{pins}"
             table.add_row(name, progress if report.state == "running" else report.state)
         return Group(table, self.summary())
 
-    def __enter__(self) -> SweepDisplay:
+    def __enter__(self) -> RunsDisplay:
         if self._live:
             self._live.start()
         return self

@@ -1,0 +1,126 @@
+"""Figures as SVG, for pages and as files for papers. A page sets the colours, in light and dark; a file has the light
+ones. No script is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from continuum_traces.run_dir import writing
+
+from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
+from continuum_analysis.plots.axis import LETTER, words
+from continuum_analysis.plots.curves import curves, marks, stroke, x_axis
+from continuum_analysis.plots.panels import Line, Panel
+from continuum_analysis.plots.rows import DEFS, box, filled, rows, spans
+
+WIDTH, HEIGHT = 440, 230
+"""Pixels of a drawing, and of the axes of curves."""
+STYLE = (files("continuum_analysis") / "plots" / "plot.css").read_text(encoding="utf-8")
+"""The style sheet of every page and file with drawings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    height: float
+    content: str
+    """Elements of SVG, ``WIDTH`` pixels wide."""
+
+    def on_page(self) -> str:
+        return self._svg("aria-hidden='true'")
+
+    def at(self, x: float, y: float) -> str:
+        """Return the drawing as a part of a larger one."""
+        return self._svg(f"x='{x:g}' y='{y:g}' width='{WIDTH}' height='{self.height:.0f}'")
+
+    def _svg(self, attributes: str) -> str:
+        return f"<svg class='plot' viewBox='0 0 {WIDTH} {self.height:.0f}' {attributes}>{self.content}</svg>"
+
+
+def draw(panels: Sequence[Panel], height: float = HEIGHT, looks: Mapping[str, ArmStyle] | None = None) -> Drawing:
+    """Draw panels below each other with one legend above them. Curves have a common x axis.
+
+    Args:
+        height: of the axes of each panel of curves.
+        looks: the style of each arm; None: those of ``arm_styles``.
+    """
+    looks = arm_styles(name for panel in panels for name in panel.arms) if looks is None else looks
+    legend, top = _legend(dict(_keys(panels, looks)))
+    parts, x = [legend, DEFS * any(panel.in_rows for panel in panels)], x_axis(panels, WIDTH)
+    for panel in panels:
+        if panel.spans:
+            drawn, top = spans(panel, top, WIDTH)
+        elif panel.in_rows:
+            drawn, top = rows(panel, looks, top, WIDTH)
+        else:
+            drawn, top = curves(panel, looks, x, top, height)
+        parts.append(drawn)
+    return Drawing(top, "".join(parts))
+
+
+def draw_each(panels: Sequence[Panel]) -> list[Drawing]:
+    """Draw each panel by itself; an arm has the same style in all of them."""
+    looks = arm_styles(name for panel in panels for name in panel.arms)
+    return [draw([panel], looks=looks) for panel in panels]
+
+
+def save(drawings: Sequence[Drawing], file: Path) -> Path:
+    """Write drawings, two in a row, as an SVG file. Equal drawings give equal bytes.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    pairs = [drawings[first : first + 2] for first in range(0, len(drawings), 2)]
+    parts, top, gap = [], 10.0, 30
+    for pair in pairs:
+        parts += [each.at(10 + column * (WIDTH + gap), top) for column, each in enumerate(pair)]
+        top += max(each.height for each in pair) + gap
+    width, height = 20 + len(pairs[0]) * (WIDTH + gap) - gap, top - gap + 10
+    light = dict(re.findall(r"(--\w+): (#\w+)", STYLE))
+    page = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height:.0f}'><style>{STYLE}</style>"
+        f"<rect width='100%' height='100%' fill='var(--paper)'/>{''.join(parts)}</svg>\n"
+    )
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], page), encoding="utf-8")
+    return file
+
+
+def _keys(panels: Sequence[Panel], looks: Mapping[str, ArmStyle]) -> Iterator[tuple[str, str]]:
+    """Yield each name of the legend with its key, 24 by 12 pixels."""
+    for panel in panels:
+        for line in panel.lines:
+            yield line.name, _line_key(line, line.look or looks[line.name])
+        for name, colour, pattern in (
+            *((area.name, area.colour, "") for area in panel.areas),
+            *((stack.name, stack.colour, stack.pattern) for stack in panel.stacks),
+            *((span.name, span.colour, "") for span in panel.spans),
+        ):
+            yield name, box(colour, pattern, 0, 0, 24, 12)
+        for bar in (bar for bar in panel.bars if bar.name != bar.group):
+            yield bar.name, _bar_key(panel, bar.look or looks[bar.name])
+
+
+def _line_key(line: Line, look: ArmStyle) -> str:
+    drawn = "" if line.kind == "points" else stroke("M0,6h24", look)
+    return drawn + (marks([(12.0, 6.0)], look) if line.kind in ("marked", "points") else "")
+
+
+def _bar_key(panel: Panel, look: ArmStyle) -> str:
+    return marks([(12.0, 6.0)], look) if panel.dots else filled(look, 0, 0, 24, 12)
+
+
+def _legend(keys: Mapping[str, str]) -> tuple[str, float]:
+    """Return the legend, broken into lines, and the y below it."""
+    parts, x, y = [], 0.0, 0.0
+    for name, key in keys.items():
+        width = 42 + LETTER * len(name)
+        if x and x + width > WIDTH + 14:
+            x, y = 0.0, y + 18
+        parts.append(f"<g transform='translate({x:.1f},{y + 2:.1f})'>{key}{words(30, 10, name, kind='key')}</g>")
+        x += width
+    return "".join(parts), y + 24 if parts else 0.0

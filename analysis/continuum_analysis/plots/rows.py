@@ -1,0 +1,134 @@
+"""Panels with a row for each group: bars with their intervals, marks on a scale of ratios, layers, spans of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from continuum_analysis.plots.arm_styles import DASHES, ArmStyle
+from continuum_analysis.plots.axis import LETTER, Axis, ends, heading, words, x_marks
+from continuum_analysis.plots.curves import marks
+from continuum_analysis.plots.panels import Bar, Panel
+
+LONGEST = 22
+"""Letters of a group's name that fits beside its row; longer names are written above it."""
+BAR, THIN, DOT, LAYERS, GAP, SPANS = 15, 7, 12, 20, 8, 20
+"""Pixels: the heights of a bar, a thin bar, a mark and a row of layers, the space between rows, a row of spans."""
+HATCHES = {
+    "/": "M-1,1l2,-2M0,6l6,-6M5,7l2,-2",
+    "\\": "M-1,5l2,2M0,0l6,6M5,-1l2,2",
+    "x": "M0,0l6,6M0,6l6,-6",
+    ".": "M2,3h2",
+    "-": "M0,3h6",
+    "+": "M0,3h6M3,0v6",
+    "|": "M3,0v6",
+}
+"""The tile of each pattern of 6 by 6 pixels."""
+_TILE = (
+    "<pattern id='hatch{}' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='{}'/></pattern>"
+)
+DEFS = f"<defs>{''.join(_TILE.format(number, path) for number, path in enumerate(HATCHES.values()))}</defs>"
+"""The patterns that ``box`` uses."""
+
+
+def rows(panel: Panel, looks: Mapping[str, ArmStyle], top: float, width: float) -> tuple[str, float]:
+    """Return the panel as SVG and the y below it."""
+    groups = panel.groups
+    beside = max(map(len, groups), default=0) <= LONGEST
+    left = LETTER * max(map(len, groups), default=0) + 10 if beside else 4
+    x = _x_axis(panel, left, width - 18 - LETTER * max((len(bar.said) for bar in panel.bars), default=0))
+    first = top + (20 if panel.title or panel.y_title else 4)
+    parts, at = [], first
+    for group in groups:
+        if not beside:
+            parts.append(words(4, at + 12, group, kind="name"))
+            at += 16
+        drawn, below = _row(panel, group, looks, x, at)
+        parts.append(words(left - 8, (at + below) / 2 + 4, group, "end", "name") if beside else "")
+        parts.append(drawn)
+        at = below + (2 * GAP if panel.dots else GAP)
+    grid = "".join(f"<path class='grid' d='M{x.px(tick):.1f},{first:.1f}V{at:.1f}'/>" for tick in x.ticks(6))
+    grid += f"<path class='level' d='M{x.px(1.0):.1f},{first:.1f}V{at:.1f}'/>" if panel.dots else ""
+    head = heading(left, first - 7, panel.title, panel.y_title)
+    return f"{head}{grid}{''.join(parts)}{x_marks(x, at, panel.x_title, panel.percent)}", at + 38
+
+
+def _x_axis(panel: Panel, first: float, last: float) -> Axis:
+    values = [v for bar in panel.bars for v in (bar.y, bar.low, bar.high)]
+    heights: dict[str, float] = {}
+    for stack in panel.stacks:
+        for group, height in zip(stack.groups, stack.heights, strict=True):
+            heights[group] = heights.get(group, 0.0) + height
+    values += [*heights.values(), *((0.9, 1.1) if panel.dots else ())]
+    return Axis(*ends(values, from_zero=True, log=panel.dots), first, last, panel.dots)
+
+
+def _row(panel: Panel, group: str, looks: Mapping[str, ArmStyle], x: Axis, top: float) -> tuple[str, float]:
+    """Return what a group's row shows, and the y below it."""
+    parts = list(_layers(panel, group, x, top))
+    at = top + (LAYERS if parts else 0)
+    for bar in (bar for bar in panel.bars if bar.group == group):
+        height = DOT if panel.dots else THIN if bar.thin else BAR
+        parts.append(_bar(bar, bar.look or looks[bar.name], x, at, height, panel.dots))
+        at += height + 1
+    return "".join(parts), at
+
+
+def _bar(bar: Bar, look: ArmStyle, x: Axis, top: float, height: float, is_dot: bool) -> str:
+    middle, low, high = top + height / 2, x.px(bar.low), x.px(bar.high)
+    whisker = f"M{low:.1f},{middle:.1f}H{high:.1f}" + f"M{low:.1f},{middle - 3:.1f}v6M{high:.1f},{middle - 3:.1f}v6"
+    spread = f"<path class='whisker' stroke='{look.colour if is_dot else 'var(--ink)'}' d='{whisker}'/>"
+    shown = spread if bar.high > bar.low else ""
+    if is_dot:
+        drawn = shown + marks([(x.px(bar.y), middle)], look)
+    else:
+        drawn = filled(look, x.first_px, top, x.px(bar.y) - x.first_px, height) + shown
+    drawn += words(x.last_px + 6, middle + 4, bar.said) if bar.said else ""
+    return f"<g>{drawn}<title>{escape(f'{bar.group}: {bar.name} {bar.y:.4g}')}</title></g>"
+
+
+def filled(look: ArmStyle, x: float, y: float, width: float, height: float) -> str:
+    """Draw the bar of an arm: open styles are pale with an edge, and dashes become patterns."""
+    pattern = "" if look.is_open else "".join([*HATCHES][look.dash - 1 : look.dash])
+    dash = f" stroke-dasharray='{DASHES[look.dash]}'" if look.dash else ""
+    edge = f" fill-opacity='.25' stroke='{look.colour}'{dash}" if look.is_open else ""
+    return box(look.colour, pattern, x, y, width, height, edge)
+
+
+def _layers(panel: Panel, group: str, x: Axis, top: float) -> Iterator[str]:
+    """Draw the layers of a group side by side; each has a tooltip."""
+    below = 0.0
+    for stack in panel.stacks:
+        value = dict(zip(stack.groups, stack.heights, strict=True)).get(group, 0.0)
+        if value <= 0:
+            continue
+        said = f"{group}: {stack.name} {f'{value:.1%}' if panel.percent else f'{value:,.0f}'}"
+        said += f"\n{stack.hover}" if stack.hover else ""
+        left, right = x.px(below), x.px(below + value)
+        below += value
+        layer = box(stack.colour, stack.pattern, left, top, right - left, LAYERS)
+        yield f"<g>{layer}<title>{escape(said)}</title></g>"
+
+
+def box(colour: str, pattern: str, x: float, y: float, width: float, height: float, edge: str = "") -> str:
+    """Draw a filled box with a pattern of ``HATCHES`` or none."""
+    place = f"x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}'"
+    hatch = f"<rect fill='url(#hatch{[*HATCHES].index(pattern)})' {place}/>" if pattern else ""
+    return f"<rect class='bar' fill='{colour}' {place}{edge}/>{hatch}"
+
+
+def spans(panel: Panel, top: float, width: float) -> tuple[str, float]:
+    """Return rows of spans of time as SVG and the y below them."""
+    ends_s = [
+        start_s + length_s for each in panel.spans for start_s, length_s in zip(each.starts, each.lengths, strict=True)
+    ]
+    last = max((row for each in panel.spans for row in each.rows), default=0.0)
+    x, first = Axis(0.0, max(ends_s, default=0.0) or 1.0, 30, width - 12), top + 18
+    parts = [heading(0, first - 7, panel.title, panel.y_title)]
+    parts += [words(22, first + (row - 0.5) * SPANS + 4, str(row), "end") for row in range(1, round(last) + 1)]
+    for each in panel.spans:
+        for row, start_s, length_s in zip(each.rows, each.starts, each.lengths, strict=True):
+            y, left = first + (row - each.height / 2 - 0.5) * SPANS, x.px(start_s)
+            parts.append(box(each.colour, "", left, y, x.px(start_s + length_s) - left, each.height * SPANS))
+    bottom = first + (round(last) + 0.5) * SPANS
+    return "".join(parts) + x_marks(x, bottom, panel.x_title), bottom + 38

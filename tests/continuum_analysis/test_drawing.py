@@ -1,0 +1,126 @@
+"""What is drawn, read from the SVG: arms of one figure never look alike, files stand alone, nothing is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
+from continuum_analysis.plots.axis import Axis
+from continuum_analysis.plots.drawing import draw, draw_each, save
+from continuum_analysis.plots.panels import Bar, Line, Panel, Spans, Stack
+from continuum_analysis.report.figure_kit import report_styles
+
+if TYPE_CHECKING:
+    from tests.continuum_analysis.conftest import Browser
+
+OTHERS = ("oracle-working-set", "oracle-ttl", "continuum-v1", "continuum-fixed", "oracle-srpt", "infercept-oracle")
+PLOTS = {
+    "every policy with and without tiers": [*KNOWN, *OTHERS, *(f"{name}+offload" for name in (*KNOWN, *OTHERS))],
+    "tiers alone": ["vllm+offload", "continuum+offload", "working-set+offload"],
+    "routers": [f"{name}@{router}" for router in ("affinity", "round-robin", "sticky") for name in (*KNOWN, *OTHERS)],
+    "routers and tiers": [
+        f"{name}{tiers}{router}"
+        for name in ("vllm", "continuum", "autellix")
+        for tiers in ("", "+offload")
+        for router in ("", "@affinity", "@sticky")
+    ],
+}
+
+
+def marked(names: list[str]) -> Panel:
+    return Panel("", "x", "", [Line(name, [1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5]) for name in names])
+
+
+def stepped(names: list[str]) -> Panel:
+    return Panel("", "x", "", [Line(name, [1.0, 2.0], [1.0, 2.0], kind="stepped") for name in names])
+
+
+def dots(names: list[str]) -> Panel:
+    return Panel("", "ratio", "", bars=[Bar("a point", name, 1.0, 0.9, 1.1) for name in names], dots=True)
+
+
+def bars(names: list[str]) -> Panel:
+    return Panel("", "s", "", bars=[Bar("a point", name, 1.0, 0.9, 1.1) for name in names])
+
+
+def drawn_arms(panel: Panel) -> list[ElementTree.Element]:
+    """The groups of elements that draw an arm: those with a tooltip."""
+    return [g for g in ElementTree.fromstring(draw([panel]).on_page()).iter("g") if g.find("title") is not None]
+
+
+def looks(panel: Panel, kind: str, *attributes: str) -> set[tuple[str | None, ...]]:
+    """The attributes of every arm's elements of a class."""
+    return {
+        tuple(each.get(name) for each in arm if each.get("class") == kind or kind == "" for name in attributes)
+        for arm in drawn_arms(panel)
+    }
+
+
+@pytest.mark.parametrize("names", PLOTS.values(), ids=PLOTS)
+def test_arms_of_one_figure_never_look_alike(names: list[str]) -> None:
+    assert len(looks(marked(names), "line", "stroke", "stroke-dasharray")) == len(names)
+    assert len(looks(marked(names), "mark", "stroke", "data-mark", "fill")) == len(names)
+    assert len(looks(stepped(names), "line", "stroke", "stroke-dasharray")) == len(names)
+    assert len(looks(stepped(names), "mark", "d")) == 1  # none has marks
+    assert len(looks(dots(names), "mark", "stroke", "data-mark", "fill")) == len(names)
+    assert len(looks(bars(names), "", "fill", "fill-opacity", "stroke-dasharray")) == len(names)
+
+
+def test_a_policy_keeps_its_colour_and_mark() -> None:
+    for names in PLOTS.values():
+        styles = arm_styles(names)
+        for name, style in styles.items():
+            policy = name.partition("@")[0].removesuffix("+offload")
+            if policy in KNOWN:
+                assert style.colour == COLOURS[KNOWN.index(policy)]
+    pair = arm_styles(["continuum+offload", "continuum", "oracle-ttl"])
+    plain, tiers = pair["continuum"], pair["continuum+offload"]
+    assert (plain.is_open, plain.dash, tiers.is_open, tiers.dash) == (False, 0, True, 1)
+    assert (plain.colour, plain.mark) == (tiers.colour, tiers.mark)
+    assert arm_styles(["continuum+offload"])["continuum+offload"] == tiers  # tiers are dashed also where all have them
+    routers = arm_styles(["vllm@affinity", "vllm@round-robin"])
+    assert [(style.is_open, style.dash) for style in routers.values()] == [(False, 0), (True, 1)]
+
+
+def test_few_plain_policies_of_a_report_get_a_dash_each() -> None:
+    names = ["vllm", "program-fcfs", "static-ttl", "continuum", "working-set"]
+    assert len({style.dash for style in report_styles(names).values()}) == len(names)
+
+
+def test_a_files_colours_are_its_own_and_equal_drawings_give_equal_bytes(tmp_path: Path) -> None:
+    spans = [Spans("spans", [1, 2], [0.0, 1.0], [1.0, 0.5], 0.5, "#654321")]
+    stacks = [Stack("a <b>", ["g"], [1.0], "#123456", "/"), Stack("c", ["g"], [2.0], "#654321", "")]
+    panels = [marked(["vllm+offload"]), Panel("", "s", "", spans=spans), Panel("", "s", "", stacks=stacks), dots(["a"])]
+    first, again = (save(draw_each(panels), tmp_path / f"{name}.svg") for name in ("one", "two"))
+    assert first.read_bytes() == again.read_bytes()
+    whole = ElementTree.parse(first).getroot()  # well-formed, whatever the names are
+    assert len(whole.findall("{*}svg")) == len(panels)
+    said = [text.text for text in whole.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"vllm+offload", "spans", "a <b>"} <= set(said)
+    assert "var(" not in first.read_text()
+    assert "fill='#ffffff'" in first.read_text()  # an open mark on a page is as open in a file
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.75, 1.2), (0.3, 3.0), (0.5, 60.0), (0.001, 900.0), (1.0, 1.05), (2e-9, 5e7)]
+)
+def test_a_logarithmic_scale_has_three_to_eight_ticks(low: float, high: float) -> None:
+    ticks = Axis(low, high, 0.0, 100.0, log=True).ticks()
+    assert 3 <= len(ticks) <= 8
+    assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
+
+
+def test_no_word_is_cut_at_the_edge(browser: Browser, tmp_path: Path) -> None:
+    names = PLOTS["every policy with and without tiers"]
+    long = [Bar("a group with a name too long for its place", names[-1], 1.0, 0.9, 1.1, said="1.0 (0.9 to 1.1)")]
+    panels = [marked(names), dots(names), bars(names), Panel("", "s", "", bars=long)]
+    page = tmp_path / "page.html"
+    page.write_text("".join(drawing.on_page() for drawing in draw_each(panels)))
+    browser.open(page)
+    outside = """[...document.querySelectorAll('svg text')].filter((text) => {
+      const [a, b] = [text.getBoundingClientRect(), text.closest('svg').getBoundingClientRect()];
+      return a.left < b.left - 1 || a.right > b.right + 1 || a.bottom > b.bottom + 1; }).map((t) => t.textContent)"""
+    assert browser.evaluate(outside) == []
