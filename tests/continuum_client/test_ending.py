@@ -143,20 +143,21 @@ url, path, how = sys.argv[1:4]
 ask = dict(model="m", messages=[{"role": "user", "content": "hi"}])
 options = dict(base_url=url, api_key="k", dialect="vllm", record=path)
 
+kept = []  # a worker of a pool runs several agents
+
 def agent(number=0):
-    global kept
     client, plain = OpenAI(**options), openai.OpenAI(base_url=url, api_key="k")
-    kept = client, plain, client.program(f"open-{number}").__enter__()
+    program = client.program(f"open-{number}").__enter__()
+    kept.extend((client, plain, program))
     client.chat.completions.create(**ask)
-    kept = *kept, client.chat.completions.create(**ask, stream=True)  # never read
-    kept[2]._leave()
+    kept.append(client.chat.completions.create(**ask, stream=True))  # never read
+    program._leave()
     client.chat.completions.create(**ask)  # a conversation
     plain.chat.completions.create(**ask)
 
 async def asynchronous():
-    global kept
-    kept = AsyncOpenAI(**options).program("open-0").__enter__()
-    await kept.home.chat.completions.create(**ask)
+    kept.append(AsyncOpenAI(**options).program("open-0").__enter__())
+    await kept[0].home.chat.completions.create(**ask)
 
 def parent():
     with OpenAI(**options).program("parent") as p:
@@ -166,8 +167,8 @@ def parent():
         child.join()
         p.home.chat.completions.create(**ask)
 
+instrument(dialect="vllm", record=path)  # in spawned workers too
 if __name__ == "__main__":
-    instrument(dialect="vllm", record=path)
     if how == "async":
         asyncio.run(asynchronous())
     elif how == "parent":
