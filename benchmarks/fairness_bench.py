@@ -39,6 +39,8 @@ Answered = Callable[[list[int]], None]
 """Called with the answer to a request."""
 WORD = 7
 """The only token that the model generates."""
+PAUSE_S = 0.005
+"""Time from an answer to the client's next requests, as over HTTP. Without it, tools would seem to take no time."""
 
 
 class Engine:
@@ -114,7 +116,7 @@ class Engine:
 
 
 def _client(engine: Engine, row: Row, client: int, number: int = 0) -> None:
-    """Send the requests of a round; send the next round when all are answered."""
+    """Send the requests of a round; send the next round soon after all are answered."""
     asks = row(client, number)
     left = len(asks)
 
@@ -122,7 +124,7 @@ def _client(engine: Engine, row: Row, client: int, number: int = 0) -> None:
         nonlocal left
         left -= 1
         if not left:
-            _client(engine, row, client, number + 1)
+            engine.at(engine.now_s + PAUSE_S, partial(_client, engine, row, client, number + 1))
 
     for ask in asks:
         engine.send(ask, answered)

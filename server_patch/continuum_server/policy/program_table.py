@@ -389,6 +389,10 @@ class ProgramTable:
             pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
         return pin
 
+    def pinned(self, turn: TurnState) -> bool:
+        """Whether the turn comes before turns without a pin: its program's pin has what its prompt repeats."""
+        return turn.program.program_id in self.pins and turn.kept_share >= 1.0
+
     def has_pin(self, program_id: str) -> bool:
         return program_id in self.pins
 
@@ -398,12 +402,13 @@ class ProgramTable:
         return len(self._pinned) * self.block_size
 
     def expired(self, now_s: float) -> list[Pin]:
-        """Return the pins and soft holds past their deadline. None expires while its program has a request."""
+        """Return the pins and soft holds past their deadline. None expires while a request waits for its KV."""
         out: list[Pin] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_s:
             pin = heapq.heappop(deadlines)[2]
-            if self._is_current(pin) and pin.program.turn is None:
+            waits = pin.program.turn is not None and pin.program.turn.kept_share >= 1.0
+            if self._is_current(pin) and not waits:
                 out.append(pin)
         return out
 

@@ -359,7 +359,7 @@ class ProgramSchedulerMixin(Scheduler):
             return REST, rank
         if touch_points.is_preempted(request):
             return PREEMPTED, rank
-        return (PINNED if self.table.has_pin(turn.program.program_id) else REST), rank
+        return (PINNED if self.table.pinned(turn) else REST), rank
 
     # ------------------------------------------------------------------------------------- events
 

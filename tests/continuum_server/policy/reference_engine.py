@@ -122,7 +122,7 @@ class Engine:
             return None if rank is None else (3, rank)
         if turn.preemptions:
             return 1, rank
-        return (2 if self.table.has_pin(turn.program.program_id) else 3), rank
+        return (2 if self.table.pinned(turn) else 3), rank
 
     def _admit(self, request: Request) -> bool:
         """Into the batch, with room from pins where that is allowed."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, TurnState
+from continuum_server.policy.facts import DecodeLine, Hold, Machine, PrefillCurve, TurnState
 from continuum_server.policy.limits import LimitError
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID, Prompt
@@ -116,6 +116,18 @@ def test_a_program_keeps_as_much_of_its_seniority_as_of_its_prompt(kept: int, sh
     assert back.program.arrival_s == pytest.approx(100.0 * (1.0 - share))
     assert back.program.sequence == pytest.approx(1.0 + 8.0 * (1.0 - share))
     assert table.policy.rank(back) == (back.program.sequence, 9)
+
+
+def test_a_pin_is_no_place_in_front_for_another_prompt() -> None:
+    """A turn that repeats half of the last prompt neither comes before others nor keeps the pin from ending."""
+    for kept, comes_first in ((16, True), (8, False)):
+        table = table_with("static-ttl", ttl_s=2.0)
+        first = end(table, arrive(table, "a", "abcdefghijklmnop"))
+        table.pin(first, 0.0, Hold(2.0), first.request_id)
+        back = arrive(table, "a", "abcdefghijklmnop"[:kept] + "XYZ", now_s=1.0)
+        assert back.program is first.program
+        assert table.pinned(back) == comes_first
+        assert table.expired(10.0) == ([] if comes_first else [table.pins["a"]])
 
 
 @pytest.mark.parametrize(("hits", "lost"), [(400, False), (375, False), (300, True)])
