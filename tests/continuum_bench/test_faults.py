@@ -65,7 +65,7 @@ def test_it_says_whose_server_is_measured(tmp_path: Path, kind: str, said: str) 
     """A port that `serve` was refused belongs to somebody else's server, which answers all the same."""
     with serving(good, kind) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.stderr.index(said) < done.stderr.index("programs at")
+    assert done.stderr.index(said) < done.stderr.index("1 program at")
     assert said in read_manifest(run_of(tmp_path / "out")).notes
 
 
