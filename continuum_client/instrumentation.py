@@ -15,6 +15,8 @@ from continuum_client.settings import ClientSettings, Options, settings_from
 if TYPE_CHECKING:
     import os
 
+    from continuum_traces.schema import Metadata
+
     from continuum_client.dialects import Dialect, DialectName
     from continuum_client.predictors import Predictor
     from continuum_client.program import Program
@@ -37,9 +39,10 @@ class Instrumentation:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Program:
         """Open a program, like ``client.program`` of our own clients."""
-        return self._settings.program(program_id, predict, parent, output_tokens, task)
+        return self._settings.program(program_id, predict, parent, output_tokens, task, metadata)
 
     def view(self, client: Any) -> Any:
         """Return an object that sends the requests of ``client`` with tags."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from continuum_traces.schema import Tags
+from continuum_traces.schema import Metadata, Tags
 
 from continuum_client import current
 from continuum_client.decorators import F, around, name_of
@@ -99,10 +99,13 @@ class Program:
         output_tokens: int | None = None,
         child: Callable[..., Program] | None = None,
         again: Callable[[str | None], Program] | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex if program_id is None else check_id(program_id)
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
         self.output_tokens = output_tokens
+        self.metadata = dict(metadata) if metadata else None
+        """What the user noted about the program, for its record; never sent."""
         self.ledger: Ledger | None = None
         """Records the turns; None: they are not recorded."""
         self.home: SendingClient | None = None
@@ -425,14 +428,15 @@ class Program:
         """End the program in this process without a release, so that another process or service can continue it.
 
         Returns:
-            A text for ``client.resume()`` in the other process. It contains the ids and the task, no secret.
+            A text for ``client.resume()`` in the other process. It contains the ids, the task and the metadata.
 
         Raises:
             ProgramClosed: the program is closed.
         """
         self._open()
         self.forget()
-        return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "task": self._task})
+        facts = {"program_id": self.id, "parent_id": self.parent_id, "task": self._task, "metadata": self.metadata}
+        return json.dumps(facts)
 
     def forget(self) -> None:
         """Close the program without a release, because the agent may still continue it."""

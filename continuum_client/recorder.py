@@ -26,7 +26,7 @@ from typing import Any
 
 from continuum_traces.lines import encoded, end_line, header_line, program_line, turn_line
 from continuum_traces.run_dir import MANIFEST, TURNS, compact, write_manifest
-from continuum_traces.schema import Manifest, Program, TurnRecord
+from continuum_traces.schema import Manifest, Metadata, Program, TurnRecord
 from continuum_traces.shell import first_program
 
 from continuum_client.appender import Held, Presence, SharedLines
@@ -100,9 +100,9 @@ class Recorder:
         self._start_s = 0.0
         self.guarded(self._open)
 
-    def ledger(self, program_id: str, parent_id: str | None) -> Ledger:
+    def ledger(self, program_id: str, parent_id: str | None, metadata: Metadata | None = None) -> Ledger:
         """Return a ledger, which records one program."""
-        ledger = Ledger(self, program_id, parent_id)
+        ledger = Ledger(self, program_id, parent_id, metadata)
         self._ledgers.add(ledger)
         return ledger
 
@@ -206,8 +206,9 @@ class Recorder:
 class Ledger:
     """Records one program. Calls may end in any thread; turns are numbered in the order in which their calls ended."""
 
-    def __init__(self, recorder: Recorder, program_id: str, parent_id: str | None) -> None:
+    def __init__(self, recorder: Recorder, program_id: str, parent_id: str | None, metadata: Metadata | None) -> None:
         self.recorder = recorder
+        self._metadata = metadata
         self._begin(program_id, parent_id)
 
     def _begin(self, program_id: str, parent_id: str | None) -> None:
@@ -309,6 +310,7 @@ class Ledger:
                 model=self._last.reply.model,
                 arrival_s=self._arrival_s,
                 parent_id=self._parent_id,
+                metadata=self._metadata,
             )
             lines.insert(0, program_line(program))
         self._turns += 1

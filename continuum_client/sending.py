@@ -29,6 +29,7 @@ from continuum_client.tagging import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from continuum_traces.schema import Metadata
     from typing_extensions import Self
 
     from continuum_client.predictors import Predictor
@@ -76,6 +77,7 @@ class Tagging:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Program: ...
 
     def program(
@@ -86,6 +88,7 @@ class Tagging:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
 
@@ -99,13 +102,14 @@ class Tagging:
             parent: the program that starts this program, or its id. Default: the current program, if there is one.
             output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
             task: the program's task, as ``Program.task`` takes it.
+            metadata: at most 16 texts and numbers by name, for the record only; nothing of it is sent.
 
         Raises:
-            InvalidTag: an id, a name or a number cannot be sent.
+            InvalidTag: an id, a name or a number cannot be sent, or the metadata is too large.
         """
         if callable(program_id):
             return around(program_id, self.program)
-        program = self._continuum.program(program_id, predict, parent, output_tokens, task)
+        program = self._continuum.program(program_id, predict, parent, output_tokens, task, metadata)
         program.home = cast("Any", self)
         hook.install()
         return program
@@ -121,7 +125,9 @@ class Tagging:
         """
         try:
             facts = json.loads(handoff)
-            program = self.program(check_id(facts["program_id"]), parent=facts["parent_id"])
+            program = self.program(
+                check_id(facts["program_id"]), parent=facts["parent_id"], metadata=facts.get("metadata")
+            )
             if facts["task"] is not None:
                 program.task(facts["task"])
         except (ValueError, TypeError, KeyError) as error:

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, TypedDict, cast
+
+from continuum_traces.lines import metadata_fault
 
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, DialectName, find_dialect
@@ -18,6 +19,8 @@ from continuum_client.reply import Content, check_content
 from continuum_client.tally import OnCall, on_call_from_environment
 
 if TYPE_CHECKING:
+    from continuum_traces.schema import Metadata
+
     from continuum_client.recorder import Recorder
 
 DIALECT_VARIABLE = "CONTINUUM_DIALECT"
@@ -60,10 +63,14 @@ class ClientSettings:
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Program:
         """Open a program. ``sending.Tagging.program`` describes the arguments."""
         if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
             raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
+        fault = None if metadata is None else metadata_fault(metadata)
+        if fault is not None:
+            raise InvalidTag(f"metadata: {fault}")
         above = current_program() if parent is None else parent
         program = Program(
             program_id,
@@ -72,12 +79,13 @@ class ClientSettings:
             predictor=self._predictor(predict),
             output_tokens=output_tokens,
             child=self.program,
-            again=partial(self.program, predict=predict, parent=parent, output_tokens=output_tokens, task=task),
+            again=lambda name: self.program(name, predict, parent, output_tokens, task, metadata),
+            metadata=metadata,
         )
         if task is not None:
             program.task(task)
         if self.recorder is not None:
-            program.record_in(self.recorder.ledger(program.id, program.parent_id))
+            program.record_in(self.recorder.ledger(program.id, program.parent_id, program.metadata))
         return program
 
     def _predictor(self, predict: bool | Predictor | None) -> Predictor | None:

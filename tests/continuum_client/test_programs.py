@@ -419,6 +419,26 @@ def test_bad_output_tokens(client: OpenAI) -> None:
         client.program("p", output_tokens=0)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ("text", "at most 16 names"),
+        ({str(n): n for n in range(17)}, "at most 16 names"),
+        ({"": 1}, "1 to 64 characters"),
+        ({"n" * 65: 1}, "1 to 64 characters"),
+        ({3: 1}, "1 to 64 characters"),
+        ({"run": "x" * 513}, "'run': longer than 512 characters"),
+        ({"run": float("nan")}, "'run': not finite"),
+        ({"run": 2**63}, "'run': not finite or too large"),
+        ({"run": True}, "'run': expected text or a number, not bool"),
+        ({"run": ["a"]}, "'run': expected text or a number, not list"),
+    ],
+)
+def test_bad_metadata(client: OpenAI, metadata: Any, says: str) -> None:
+    with pytest.raises(InvalidTag, match=says):
+        client.program(metadata=metadata)
+
+
 def test_a_prediction_of_a_week_counts_as_a_day(client: OpenAI, vllm: FakeServer) -> None:
     with client.program("p") as p, p.tool("pytest", expect_s=7 * 86400):
         pass

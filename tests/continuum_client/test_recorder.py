@@ -25,7 +25,7 @@ from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program, TurnRecord
 from typer.testing import CliRunner
 
-from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
+from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder, instrument, uninstrument
 from continuum_client.appender import SharedLines
 from continuum_client.recover import add_missing_turns
 from continuum_client.recover import main as recover
@@ -256,6 +256,36 @@ def test_sub_agents(server: FakeServer, tmp_path: Path) -> None:
             client.chat.completions.create(**ASK)
         client.chat.completions.create(**ASK)
     assert {name: program.parent_id for name, program in trace_of(tmp_path).items()} == {"main": None, "helper": "main"}
+
+
+def test_metadata_is_recorded_and_not_sent(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url, dialect="vllm", record=tmp_path)
+    noted: dict[str, str | int | float] = {"user": "Zo\u00eb\u2028", "try": 2, "heat": 0.5}
+
+    @client.program("named", metadata=noted)
+    def named() -> None:
+        client.chat.completions.create(**ASK)
+
+    named()
+    there = AsyncOpenAI(base_url=server.url, dialect="vllm", record=tmp_path)
+    with client.program("main", metadata={}) as p:
+        client.chat.completions.create(**ASK)
+        with p.child("helper", metadata={**noted, "full": "x" * 512}):
+            client.chat.completions.create(**ASK)
+    with there.resume(client.program("handed", metadata=noted).handoff()) as p:
+        asyncio.run(there.chat.completions.create(**ASK))
+    try:
+        with instrument(record=tmp_path).program("plain", metadata=noted):
+            openai.OpenAI(base_url=server.url, api_key="none").chat.completions.create(**ASK)
+    finally:
+        uninstrument()
+    found = {name.partition("-")[0]: program.metadata for name, program in trace_of(tmp_path).items()}
+    helper = {**noted, "full": "x" * 512}
+    assert found == {"named": noted, "main": None, "helper": helper, "handed": noted, "plain": noted}
+    sent = "".join(f"{seen.headers} {json.dumps(seen.body)}" for seen in server.seen)
+    assert "heat" not in sent
+    assert "Zo" not in sent
 
 
 def test_calls_outside_a_program_are_recorded_too(server: FakeServer, tmp_path: Path) -> None:

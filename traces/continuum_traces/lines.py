@@ -14,6 +14,8 @@ from typing import Any
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST, field_types
 
+MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_CHARS = 16, 64, 512
+"""The most entries of a program's metadata, and the longest name and text: those of OpenAI's own ``metadata``."""
 _LEAST = {"output_tokens": 1}
 """The smallest value of a number, by field; 0 for all other fields."""
 
@@ -133,6 +135,8 @@ def _problem(value: Any, kind: type, required: bool, least: int) -> str | None:
     """Return what is wrong with a value of a field, or None. A field of type float is a number of seconds."""
     if kind is str:
         return None if isinstance(value, str) and (value or not required) else "expected text"
+    if kind is dict:
+        return metadata_fault(value)
     if kind is bool:
         return None if isinstance(value, bool) else "expected true or false"
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
@@ -140,3 +144,24 @@ def _problem(value: Any, kind: type, required: bool, least: int) -> str | None:
     if not abs(value) < LARGEST:
         return "not finite or too large"
     return None if value >= least else f"{value} is below {least}"
+
+
+def metadata_fault(metadata: Any) -> str | None:
+    """Return what is wrong with a program's metadata, or None."""
+    if not isinstance(metadata, Mapping) or len(metadata) > MAX_METADATA:
+        return f"expected at most {MAX_METADATA} names with a value each"
+    for name, value in metadata.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_METADATA_NAME_CHARS:
+            return f"{str(name)[:60]!r}: a name is text of 1 to {MAX_METADATA_NAME_CHARS} characters"
+        fault = _value_fault(value)
+        if fault is not None:
+            return f"{name!r}: {fault}"
+    return None
+
+
+def _value_fault(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if len(value) <= MAX_METADATA_CHARS else f"longer than {MAX_METADATA_CHARS} characters"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"expected text or a number, not {type(value).__name__}"
+    return None if abs(value) < LARGEST else "not finite or too large"

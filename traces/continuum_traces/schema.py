@@ -19,6 +19,9 @@ RECORD_VERSION = 1
 MAX_PROGRAM_ID_CHARS = 256
 MAX_TURN_ID_CHARS = 64
 
+Metadata = Mapping[str, str | int | float]
+"""What a user notes about a program; ``lines.metadata_fault`` limits it."""
+
 _MILLISECONDS = re.compile(r"\d+(\.\d+)?(e[+-]\d\d)?")
 """A gap of ``TurnRecord.token_gaps_ms``."""
 
@@ -109,6 +112,8 @@ class Program:
     shared_prefix_id: str | None = None
     """Programs with the same id begin with the same tokens (a system prompt)."""
     shared_prefix_tokens: int = 0
+    metadata: Metadata | None = field(default=None, hash=False)
+    """What the user noted about the program: text and numbers by name."""
 
     def prompt_tokens(self) -> list[int]:
         """Return the length of each turn's prompt."""
