@@ -126,7 +126,7 @@ class ProgramTable:
             program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
             for idle in self._programs.superfluous(program):
                 if idle.turn is None and idle.program_id not in self.pins and idle is not program:
-                    self._forget(idle)
+                    self._programs.forget(idle)
         return program
 
     def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
@@ -211,7 +211,7 @@ class ProgramTable:
         turn.start_s = now_s
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
-        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reloaded_tokens, reload_s))
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s))
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
@@ -248,7 +248,7 @@ class ProgramTable:
             self._end_program(program)
             return None
         if not turn.tagged:
-            self._forget(program)
+            self._programs.forget(program)
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = told(turn.tool_hint)
@@ -293,11 +293,8 @@ class ProgramTable:
         return program
 
     def _end_program(self, program: ProgramState) -> None:
-        self._forget(program)
-        self.policy.program_finished(program)
-
-    def _forget(self, program: ProgramState) -> None:
         self._programs.forget(program)
+        self.policy.program_finished(program)
 
     # ------------------------------------------------------------------------------------- time
 
