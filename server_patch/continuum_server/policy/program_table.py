@@ -93,8 +93,8 @@ class ProgramTable:
         self.pins: dict[str, Pin] = {}
         """Each program's pin, by ``ProgramState.program_id``."""
         self.soft: dict[str, Pin] = {}
-        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The oldest
-        soft hold comes first, and is released first."""
+        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The
+        oldest comes first, and is released first."""
         self.soft_tokens = 0
         """Tokens in the blocks of all soft holds. A block that several share counts several times."""
         self.block_size = block_size

@@ -59,7 +59,7 @@ class HeldKv:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
-        """End the pins and soft holds that are past their deadline, and soft holds that keep more blocks than are free."""
+        """End pins and soft holds that are past their deadline, and soft holds that keep more blocks than are free."""
         scheduler, table = self._scheduler, self._scheduler.table
         for pin in table.expired(now_s) if self.blocks else ():
             self.expire(pin, now_s)
