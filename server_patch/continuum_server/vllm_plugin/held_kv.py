@@ -59,12 +59,15 @@ class HeldKv:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
-        """End pins and soft holds that are past their deadline, and soft holds that keep more blocks than are free."""
+        """End soft holds that keep more blocks than are free, then pins and soft holds that are past their deadline.
+
+        In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
+        """
         scheduler, table = self._scheduler, self._scheduler.table
-        for pin in table.expired(now_s) if self.blocks else ():
-            self.expire(pin, now_s)
         while table.soft_tokens > touch_points.free_block_count(scheduler) * table.block_size:
             self.release(next(iter(table.soft.values())), now_s, "pressure")
+        for pin in table.expired(now_s) if self.blocks else ():
+            self.expire(pin, now_s)
 
     def expire(self, pin: Pin, now_s: float) -> None:
         """End a pin or a soft hold, because its time is over. A pin may continue as a soft hold."""
