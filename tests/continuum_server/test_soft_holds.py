@@ -41,9 +41,9 @@ def waits(played: Played) -> list[float]:
 def test_what_nobody_else_wants_is_kept(policy: str) -> None:
     jobs = [asking("a"), asking("b", 1.0), *one_offs(new=400)]
     options: dict[str, Any] = {"ttl_s": 1.0} if policy == "static-ttl" else {}
-    kept = play(jobs, policy, options, blocks=101)
+    kept = play(jobs, policy, options, blocks=121)
     assert [hits(kept, name) for name in "ab"] == [HELD * 16] * 2
-    lost = play([Job(job.program, job.arrival_s) for job in jobs], policy, options, blocks=101)
+    lost = play([Job(job.program, job.arrival_s) for job in jobs], policy, options, blocks=121)
     assert max(hits(lost, name) for name in "ab") < HELD * 16 or policy == "working-set"
 
 
@@ -51,13 +51,13 @@ def test_stock_vllm_knows_no_soft_holds() -> None:
     assert hits(play([asking("a"), *one_offs(new=1200)], "vllm", blocks=101), "a") == 0
 
 
-def test_a_soft_hold_makes_nobody_wait_and_the_least_recent_goes_first() -> None:
-    """Both are kept, 40 of 100 blocks. A request that needs 70 of them starts at once: only the older one is lost."""
-    jobs = [asking("old"), asking("new", 1.0), Job(program("big", turns=1, new=1104), 20.0)]
-    played = play(jobs, "program-fcfs", blocks=101)
+def test_a_soft_hold_makes_nobody_wait_and_the_oldest_goes_first() -> None:
+    """Three are kept, 60 of 120 blocks. A request that needs 70 starts at once: only the newest, with 20, is kept."""
+    jobs = [asking(name, float(i)) for i, name in enumerate(("old", "middle", "new"))]
+    big = Job(program("big", turns=1, new=1104), 20.0)
+    played, alone = play([*jobs, big], "program-fcfs", blocks=121), play([big], "program-fcfs", blocks=121)
     assert max(waits(played)) == 0.0
-    assert hits(played, "old") < HELD * 16 == hits(played, "new")
-    alone = play(jobs[2:], "program-fcfs", blocks=101)
+    assert max(hits(played, "old"), hits(played, "middle")) < HELD * 16 == hits(played, "new")
     ends = [[event.t for event in run.of("finish") if event.program_id == "big"] for run in (played, alone)]
     assert ends[0] == ends[1]
 
@@ -78,9 +78,9 @@ def test_a_soft_hold_ends_in_time(seconds: float, most_s: float) -> None:
     assert hits(play(jobs, "program-fcfs", blocks=101, guards=Guards(max_ttl_s=most_s)), "a") == 0
 
 
-def test_soft_holds_keep_at_most_as_much_as_is_free() -> None:
-    """Six programs ask for 120 of 100 blocks. Two of them are kept; a third would leave fewer free than are kept."""
-    played = play(
-        [asking(name, float(i)) for i, name in enumerate("abcdef")] + one_offs(400), "program-fcfs", blocks=101
-    )
-    assert [name for name in "abcdef" if hits(played, name) == HELD * 16] == ["e", "f"]
+@pytest.mark.parametrize(("others", "kept"), [((), "def"), (one_offs(400), "ef")])
+def test_soft_holds_keep_at_most_as_much_as_is_free(others: list[Job], kept: str) -> None:
+    """Six programs ask for 120 of 130 blocks. Three keep theirs, but beside requests of 26 blocks only two do."""
+    jobs = [asking(name, float(i), tool_s=50.0 if name in "def" else 200.0) for i, name in enumerate("abcdef")]
+    played = play([*jobs, *others], "program-fcfs", blocks=131)
+    assert [name for name in "def" if hits(played, name) == HELD * 16] == [*kept]

@@ -34,7 +34,7 @@ OF_POLICY = (
 )
 OF_TABLE = (
     *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program", "siblings"),
-    *("step", "overdue", "pin", "unpin", "has_pin", "expired", "victims"),
+    *("step", "overdue", "pin", "unpin", "expired", "victims"),
 )
 OF_PROGRAMS = ("find", "add", "note_busy", "note_idle", "note_failed", "forget")
 

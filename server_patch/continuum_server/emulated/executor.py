@@ -51,11 +51,7 @@ class EmulatedWorker:
         self._config = vllm_config
         self._settings = settings
         self._times = load_step_times(
-            settings.gpu,
-            settings.model,
-            settings.tensor_parallel,
-            settings.step_overhead_ms,
-            band=settings.step_times,
+            settings.gpu, settings.model, settings.tensor_parallel, settings.step_overhead_ms, band=settings.step_times
         )
         self._device = PacedDevice(settings.time_scale)
         self._vocabulary = Vocabulary(vllm_config.model_config)

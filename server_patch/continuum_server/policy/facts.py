@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
@@ -142,8 +142,6 @@ class TurnStart:
     compared, because many agents remove the reasoning of their answers from the history."""
     kv_was_lost: bool = False
     """``kv_was_evicted``, and no tier had the missing part either."""
-    reloaded_tokens: int = 0
-    """Number of the hit tokens that were reloaded from a tier."""
     reload_s: float = 0.0
     """Seconds that the reload took."""
 
@@ -267,7 +265,6 @@ class Machine:
     """Seconds to load one token's KV from the SSD to DRAM."""
     decode: DecodeLine | None = None
     """Seconds of decode steps; None: unknown."""
-    notes: tuple[str, ...] = field(default=())
     block_size: int = 16
     """Tokens of a KV block."""
 

@@ -93,7 +93,10 @@ class ProgramTable:
         self.pins: dict[str, Pin] = {}
         """Each program's pin, by ``ProgramState.program_id``."""
         self.soft: dict[str, Pin] = {}
-        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory."""
+        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The
+        oldest comes first, and is released first."""
+        self.soft_tokens = 0
+        """Tokens in the blocks of all soft holds. A block that several share counts several times."""
         self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
@@ -122,8 +125,8 @@ class ProgramTable:
         if program is None:
             program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
             for idle in self._programs.superfluous(program):
-                if idle.turn is None and not self.holds(idle) and idle is not program:
-                    self._forget(idle)
+                if idle.turn is None and idle.program_id not in self.pins and idle is not program:
+                    self._programs.forget(idle)
         return program
 
     def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
@@ -208,7 +211,7 @@ class ProgramTable:
         turn.start_s = now_s
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
-        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reloaded_tokens, reload_s))
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s))
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
@@ -245,7 +248,7 @@ class ProgramTable:
             self._end_program(program)
             return None
         if not turn.tagged:
-            self._forget(program)
+            self._programs.forget(program)
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = told(turn.tool_hint)
@@ -290,11 +293,8 @@ class ProgramTable:
         return program
 
     def _end_program(self, program: ProgramState) -> None:
-        self._forget(program)
-        self.policy.program_finished(program)
-
-    def _forget(self, program: ProgramState) -> None:
         self._programs.forget(program)
+        self.policy.program_finished(program)
 
     # ------------------------------------------------------------------------------------- time
 
@@ -366,12 +366,9 @@ class ProgramTable:
     def soften(self, pin: Pin) -> None:
         """Continue a hold whose pin has ended as a soft hold."""
         self.soft[pin.program.program_id] = pin
-        pin.deadline_s = pin.soft_until_s
+        self.soft_tokens += pin.tokens
+        pin.deadline_s, pin.blocks = pin.soft_until_s, ()
         heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
-
-    def soft_victims(self) -> list[Pin]:
-        """Return all soft holds in the order in which they are released: the least recently used first."""
-        return sorted(self.soft.values(), key=lambda pin: pin.since_s)
 
     def holds(self, program: ProgramState) -> bool:
         """Whether the program's KV is held, by a pin or softly."""
@@ -379,8 +376,9 @@ class ProgramTable:
 
     def unpin(self, program_id: str) -> Pin | None:
         """End the program's pin or its soft hold. Return its pin."""
-        self.soft.pop(program_id, None)
-        pin = self.pins.pop(program_id, None)
+        soft, pin = self.soft.pop(program_id, None), self.pins.pop(program_id, None)
+        if soft is not None:
+            self.soft_tokens -= soft.tokens
         if pin is not None:
             self._pinned.remove(pin.blocks)
             self._pins_of_client[pin.client] -= 1
@@ -392,9 +390,6 @@ class ProgramTable:
     def pinned(self, turn: TurnState) -> bool:
         """Whether the turn comes before turns without a pin: its program's pin has what its prompt repeats."""
         return turn.program.program_id in self.pins and turn.kept_share >= 1.0
-
-    def has_pin(self, program_id: str) -> bool:
-        return program_id in self.pins
 
     @property
     def pinned_tokens(self) -> int:

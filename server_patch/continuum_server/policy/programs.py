@@ -145,8 +145,7 @@ class Programs:
         named = self._ids.get(key)
         if named is None:
             named = self._ids[key] = _Id(
-                turns_arrived=self._resumed_turns.pop(name, 0),
-                numbers=self._resumed_numbers.pop(name, TurnNumbers()),
+                turns_arrived=self._resumed_turns.pop(name, 0), numbers=self._resumed_numbers.pop(name, TurnNumbers())
             )
         named.made += 1
         program = ProgramState(

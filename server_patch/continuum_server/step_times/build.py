@@ -31,10 +31,7 @@ from continuum_server.step_times.table import FORMAT
 
 PACKAGE = "aiconfigurator-core"
 PACKAGE_VERSION = "0.12.0"
-MODELS = {
-    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
-    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
-}
+MODELS = {"llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B", "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B"}
 """Models with a table for each GPU in ``FULL_GRID`` and each degree, with the package's names."""
 FULL_GRID = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb", "l40s")
 MORE_TABLES: dict[str, dict[str, tuple[int, ...]]] = {

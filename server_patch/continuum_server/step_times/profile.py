@@ -20,13 +20,7 @@ import msgspec
 import numpy as np
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
-from continuum_server.step_times.model import (
-    OutOfRange,
-    PrefillChunk,
-    Provenance,
-    StepTimesError,
-    check_range,
-)
+from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance, StepTimesError, check_range
 
 SCHEMA = "continuum-profile"
 VERSION = 1

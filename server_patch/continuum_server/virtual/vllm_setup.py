@@ -28,10 +28,7 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
     vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
     spec = FullAttentionSpec(
-        block_size=shape.block_size,
-        num_kv_heads=shape.kv_heads,
-        head_size=shape.head_dim,
-        dtype=torch.bfloat16,
+        block_size=shape.block_size, num_kv_heads=shape.kv_heads, head_size=shape.head_dim, dtype=torch.bfloat16
     )
     kv_config = KVCacheConfig(
         num_blocks=shape.num_blocks,

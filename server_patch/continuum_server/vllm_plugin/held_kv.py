@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -59,8 +59,14 @@ class HeldKv:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
-        """End the pins and soft holds that are past their deadline."""
-        for pin in self._scheduler.table.expired(now_s) if self.blocks else ():
+        """End soft holds that keep more blocks than are free, then pins and soft holds that are past their deadline.
+
+        In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
+        """
+        scheduler, table = self._scheduler, self._scheduler.table
+        while table.soft_tokens > touch_points.free_block_count(scheduler) * table.block_size:
+            self.release(next(iter(table.soft.values())), now_s, "pressure")
+        for pin in table.expired(now_s) if self.blocks else ():
             self.expire(pin, now_s)
 
     def expire(self, pin: Pin, now_s: float) -> None:
@@ -69,19 +75,10 @@ class HeldKv:
         if pin.soft_until_s > now_s and table.unpin(pin.program.program_id) is not None:
             self._tell(pin, now_s, "expired")
             table.soften(pin)
-            self.bound_soft_holds()
         else:
             self.release(pin, now_s, "expired")
 
     # ------------------------------------------------------------------------------- room for requests
-
-    def bound_soft_holds(self) -> None:
-        """Release soft holds, the least recently used first, until they keep no more blocks than are free."""
-        scheduler = self._scheduler
-        for pin in scheduler.table.soft_victims():
-            if sum(len(self.blocks[name]) for name in scheduler.table.soft) <= touch_points.free_block_count(scheduler):
-                return
-            self.release(pin, scheduler.clock(), "pressure")
 
     def making_room(self, allocate: touch_points.AllocateSlots) -> touch_points.AllocateSlots:
         """Wrap ``allocate_slots``: if there is no room, held KV is released and it is called again."""
@@ -104,11 +101,11 @@ class HeldKv:
 
         return allocate_or_release
 
-    def _soft(self, request: Request, arguments: dict[str, Any]) -> Sequence[Sequence[Pin]]:
+    def _soft(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
         """Return the soft holds, to be released one by one until the request fits."""
-        return [[pin] for pin in self._scheduler.table.soft_victims()]
+        return ([pin] for pin in [*self._scheduler.table.soft.values()])
 
-    def _victims(self, request: Request, arguments: dict[str, Any]) -> Sequence[Sequence[Pin]]:
+    def _victims(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
         """Return the pins to release, group by group, until the request fits.
 
         If pins must be released, because vLLM would otherwise preempt this running request or because no request runs,

@@ -288,8 +288,6 @@ class ProgramSchedulerMixin(Scheduler):
             if hold.ttl_s > 0.0:
                 estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
                 self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
-            if self.table.soft:
-                self.held.bound_soft_holds()
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)

@@ -128,7 +128,7 @@ class Engine:
         """Into the batch, with room from pins where that is allowed."""
         if not self._fits(request):
             victims = self.table.victims(request.turn, must_free=not self.running)
-            for pin in self.table.soft_victims() + victims:
+            for pin in [*self.table.soft.values(), *victims]:
                 self.unpin(pin)
                 if self._fits(request):
                     break

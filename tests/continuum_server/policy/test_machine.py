@@ -149,14 +149,15 @@ class Machine(RuleBasedStateMachine):
         assert not set(table.pins) & set(table.soft)
         distinct = {block for name in table.pins for block in held[name]}
         assert table.pinned_tokens == len(distinct) * BLOCK_SIZE
+        assert table.soft_tokens == sum(len(held[name]) for name in table.soft) * BLOCK_SIZE
         assert table.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
 
     @invariant()
     def no_pin_is_without_a_program(self) -> None:
         table = self.engine.table
         for name, pin in [*table.pins.items(), *table.soft.items()]:
-            assert not pin.program.ended
-            assert pin.program in table.programs_of(pin.program.name)
+            if name in table.pins:  # a soft hold keeps no program from being forgotten
+                assert pin.program in table.programs_of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
 

@@ -57,7 +57,7 @@ def test_a_returned_program_keeps_its_pin_past_the_deadline() -> None:
     play_turn(table, "a", 0.0, 1.0)
     turn_of(table, "a", 2.5)
     assert table.expired(100.0) == []
-    assert table.has_pin("a")
+    assert "a" in table.pins
 
 
 def test_the_last_step_holds_nothing_and_ends_the_program() -> None:
@@ -65,6 +65,24 @@ def test_the_last_step_holds_nothing_and_ends_the_program() -> None:
     turn = turn_of(table, "a", 0.0, last=True)
     assert table.finish(turn, 1.0, 100, 10, "ls") is None
     assert table.program_for("a", 5.0).turns_arrived == 0  # a new program of that name
+
+
+def test_soft_holds_cost_no_memory_and_no_search() -> None:
+    """Conversations with one id that all ask for a soft hold: no more are remembered than without it."""
+    table = table_with("program-fcfs")
+    for number in range(50):
+        program = table.program_for("user", 1.0 * number, prompt=Prompt(16, [number]))
+        turn = TurnState(program, 0, f"r{number}", 1.0 * number, 16, number, soft_hold_s=100.0, blocks=[number])
+        table.arrive(turn, 1.0 * number)
+        table.start(turn, 1.0 * number, 0, 16)
+        hold = table.finish(turn, 1.0 * number, 16, 1, None)
+        assert hold is not None
+        assert table.pin(turn, 1.0 * number, hold, [number]).blocks == ()
+    assert table.program_count <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert len(table.soft) == table.soft_tokens == 50
+    for pin in table.expired(1000.0):
+        table.unpin(pin.program.program_id)
+    assert table.soft_tokens == len(table.soft) == 0
 
 
 def test_untagged_requests_are_never_held() -> None:

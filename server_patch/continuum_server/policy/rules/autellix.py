@@ -135,9 +135,8 @@ class Autellix(Policy):
     def _watch(self, turn: TurnState) -> None:
         """Watch a waiting call, until it will have waited too long for its program's model time."""
         if _call(turn).queue > 0 and self.options.starvation_ratio > 0.0:
-            missing_s = self.options.starvation_ratio * self._total_served(turn) - self._total_waited(
-                turn, turn.since_s
-            )
+            waited_s = self._total_waited(turn, turn.since_s)
+            missing_s = self.options.starvation_ratio * self._total_served(turn) - waited_s
             heapq.heappush(self._starving, (turn.since_s + max(0.0, missing_s), _call(turn).entered, turn))
             self._tidy()
 

@@ -9,15 +9,7 @@ from itertools import count, islice
 from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.base import Options, Policy, Rank
-from continuum_server.policy.facts import (
-    NO_ORDERS,
-    Machine,
-    Orders,
-    ProgramState,
-    Step,
-    TurnStart,
-    TurnState,
-)
+from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, Step, TurnStart, TurnState
 from continuum_server.policy.limits import Range
 
 Share = Annotated[float, Range(0.0, 1.0)]

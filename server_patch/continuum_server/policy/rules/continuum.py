@@ -79,11 +79,7 @@ class Continuum(ProgramFcfs):
         self.memory.add(program.turns_finished)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "delay_estimate_seconds": self.delay.mean_s,
-            "eta": self.memory.eta,
-            "tools": self.tools.counts(),
-        }
+        return {"delay_estimate_seconds": self.delay.mean_s, "eta": self.memory.eta, "tools": self.tools.counts()}
 
     def export_statistics(self) -> dict[str, Any]:
         return export_statistics(self.tools, self.memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.base import Options, Policy, Rank
@@ -60,14 +61,6 @@ class _Entry:
         return not self.paused and not self.marked
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Policy state of a turn."""
-
-    number: int
-    """Place in the order of arrival, or of admission if the turn was held back."""
-
-
 class ThunderAgent(Policy):
     """Requests run in order of arrival. Programs are paused between turns so that the contexts of the active programs
     fit into memory together; no KV is held."""
@@ -88,7 +81,7 @@ class ThunderAgent(Policy):
         """Number of paused programs."""
         self._full_tokens = 0
         """Tokens of all active programs, with buffers and without decay."""
-        self._places = 0
+        self._places = count()
         self._next_check_s = self.options.interval_s
 
     # --------------------------------------------------------------------------------- the gate
@@ -104,15 +97,11 @@ class ThunderAgent(Policy):
         self._change(entry, tokens=turn.prompt_tokens)
         if entry.paused:
             entry.held = turn
-        self._place(turn)
-
-    def _place(self, turn: TurnState) -> None:
-        self._places += 1
-        turn.policy_state = _Place(self._places)
+        turn.policy_state = next(self._places)
 
     def rank(self, turn: TurnState) -> Rank | None:
         entry = self._entries.get(turn.program)
-        return None if entry is not None and turn is entry.held else (cast(_Place, turn.policy_state).number,)
+        return None if entry is not None and turn is entry.held else (cast(int, turn.policy_state),)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entries.get(finish.turn.program)
@@ -173,7 +162,7 @@ class ThunderAgent(Policy):
             self._check(step.now_s)
         turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
         for turn in turns:
-            self._place(turn)
+            turn.policy_state = next(self._places)
         return Orders(rank_again=turns) if turns else NO_ORDERS
 
     def _check(self, now_s: float) -> None:

@@ -324,7 +324,4 @@ class WorkingSet(ProgramFcfs):
         return inside.overflow_share(tokens, common) * rebuild_s <= gain_s
 
     def state(self) -> dict[str, Any]:
-        return {
-            "programs_inside": len(self._inside.tokens),
-            "programs_outside": len(self._line),
-        }
+        return {"programs_inside": len(self._inside.tokens), "programs_outside": len(self._line)}
