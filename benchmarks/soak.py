@@ -229,7 +229,7 @@ class Soak:
         until_s = clock() + REST_S
         while True:
             state: dict[str, Any] = await asyncio.to_thread(self.state)
-            if clock() > until_s or not (state["running"] or state["waiting"] or state["pins"]):
+            if clock() > until_s or not (state["running"] or state["waiting"] or state["pins"] or state["soft_holds"]):
                 return state
             await asyncio.sleep(0.5)
 

@@ -107,7 +107,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 settings.register_profile(  # machines are slow at times: no test depends on how fast it runs
-    "fuzz", max_examples=500, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "fuzz",
+    derandomize=False,  # where CI is set, Hypothesis itself is not random
+    max_examples=500,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "same every time",

@@ -21,7 +21,7 @@ def test_case_and_underscores_do_not_count() -> None:
     ("command", "meant"),
     [
         ("swebench --policy wrking-set", "working-set"),
-        ("swebench --policy-option working-set.statistic=x --policy working-set", "statistics"),
+        ("swebench --policy-option continuum.statistic=x --policy continuum", "statistics"),
         ("swebench --gpu h100-80g", "h100-80gb"),
         ("swebench --model llama-3.1-8", "llama-3.1-8b"),
         ("swebench --step-times hig", "high"),

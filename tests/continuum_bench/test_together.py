@@ -79,16 +79,16 @@ def test_files_that_a_policy_reads_are_read_before_the_engine_starts(tmp_path: P
     file = tmp_path / "tool_statistics.json"
     if text is not None:
         file.write_text(text)
-    option = f"working-set.statistics={file}"
-    for command in (["swebench", "--policy", "working-set"], ["serve", "--port", "0", "--policy", "working-set"]):
+    option = f"continuum.statistics={file}"
+    for command in (["swebench", "--policy", "continuum"], ["serve", "--port", "0", "--policy", "continuum"]):
         done = CliRunner().invoke(app, [*command, "--policy-option", option])
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert f"option statistics = {file}: " in done.stderr
-    grid = f"policy={{policy: working-set; options: {{statistics: {file}}}}}".replace(";", ",")
+    grid = f"policy={{policy: continuum; options: {{statistics: {file}}}}}".replace(";", ",")
     (tmp_path / "grid.yaml").write_text(grid.replace("=", ": ", 1))
     swept = CliRunner().invoke(app, ["sweep", str(tmp_path / "grid.yaml"), "--dry-run"])
     assert swept.exit_code == 2
-    assert "grid.yaml: policy: policy 'working-set': option statistics" in swept.stderr
+    assert "grid.yaml: policy: policy 'continuum': option statistics" in swept.stderr
     records = ["swebench", "--base-url", "http://x/v1", "--scheduler-records", str(tmp_path / "missing")]
     assert "missing: no such folder" in CliRunner().invoke(app, records).stderr
 

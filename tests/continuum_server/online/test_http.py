@@ -120,7 +120,7 @@ def test_every_way_to_name_a_program(agents: Live, name: str, extra: Any, header
 
 def test_malformed_tags_never_fail_a_request(agents: Live) -> None:
     before = agents.state(KEY)["tags_rejected"]
-    xargs = {"program_id": "", "is_last_step": None, "pred_tool_s": "soon", "kv_ttl_s": -5, "nested": {"a": [1]}}
+    xargs = {"program_id": "", "is_last_step": None, "pred_tool_s": "soon", "kv_ttl_s": -5}
     client_of(agents).completions.create(
         model=agents.model, prompt=tokens(50, 8), max_tokens=2, extra_body={"vllm_xargs": xargs, "session_id": 5.5}
     )
