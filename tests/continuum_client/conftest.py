@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from client_fakes import FakeServer
 
-from continuum_client import recorder
+from continuum_client import current, recorder
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
 
@@ -28,6 +28,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoints.forget()
     once.forget()
     recorder._recorders.clear()
+    current.variable.set(None)  # dropped generators of an earlier test may have left their program behind
 
 
 @pytest.fixture
