@@ -25,7 +25,7 @@ DELAY_S = 0.25
 USUAL_ERROR = 0.1
 """Assumed mean squared error of the logarithm of predicted times, until a client's is known."""
 LATE = 2.0
-"""A predicted return is waited for until it is this many standard deviations of the logarithm late."""
+"""KV is held until the program is this many standard deviations late, measured on the logarithm of the time."""
 
 
 def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
@@ -59,7 +59,7 @@ class _Prediction:
 
 
 class Predictions:
-    """Chooses between the hold that a prediction leads to and the hold without it.
+    """Chooses whether a prediction sets the length of a hold.
 
     If the program is predicted to return before the break-even time, its KV is held until it would be late; otherwise
     not at all. When the program returns, the costs of both holds are compared. The predictions of a client are used as
