@@ -16,7 +16,6 @@ from continuum_bench.options.reports import (
     CompareOptions,
     GateOptions,
     ReportOptions,
-    SelfCheckOptions,
     SloOptions,
 )
 from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions, check_no_server_needed
@@ -193,14 +192,6 @@ def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     from continuum_bench.reports import compare_runs  # noqa: PLC0415
 
     return compare_runs(options, slo, gate)
-
-
-@add_command(app)
-def selfcheck(options: SelfCheckOptions) -> int:
-    """Compare a policy with itself, and show how often the comparison sees a difference that does not exist."""
-    from continuum_bench.reports import show_self_check  # noqa: PLC0415
-
-    return show_self_check(options)
 
 
 # -------------------------------------------------------------------------------------------------- traces

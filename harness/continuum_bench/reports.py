@@ -1,4 +1,4 @@
-"""The commands ``analyze``, ``report``, ``compare`` and ``selfcheck``, which read recorded runs."""
+"""The commands ``analyze``, ``report`` and ``compare``, which read recorded runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from continuum_analysis.compare.runs import (
     Run,
     by_load,
     load_runs,
-    main_band,
     name_variants,
     read_run_metrics,
     records_at,
 )
-from continuum_analysis.compare.self_check import self_check
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
 from continuum_analysis.metrics import METRICS, Metric, completion_times
@@ -45,7 +43,6 @@ from continuum_bench.options.reports import (
     CompareOptions,
     GateOptions,
     ReportOptions,
-    SelfCheckOptions,
     SloOptions,
 )
 from continuum_bench.show import modelled, print_json, print_notice, print_summary, print_table, print_verdict
@@ -218,29 +215,6 @@ def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> objec
     """Return the contents of summary.json, or a list of them if there are several loads."""
     data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries]
     return data[0] if len(data) == 1 else data
-
-
-def show_self_check(options: SelfCheckOptions) -> int:
-    """Print how often the comparison sees a difference that does not exist."""
-    other = [] if options.against is None else main_band(load_runs(options.against))
-    rates = self_check(main_band(load_runs(options.directory)), other, options.pairs)
-    if options.json_output:
-        print_json([asdict(rate) for rate in rates])
-        return 0
-    headings = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
-    rows = [
-        [rate.policy, rate.pairs, rate.method, str(rate.separate), str(rate.alarms)]
-        + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
-        for rate in rates
-    ]
-    print_table(
-        TextTable(headings, rows), f"{options.directory}: a policy against itself", words=("pairs", "95% interval")
-    )
-    print_notice(
-        "separate: comparisons that share no run, and the alarms among them; the rate is over random dealings of the "
-        "same runs. An honest 95% interval alarms in 5.0%; claims: alarms that the verdict would not call equal to 1%"
-    )
-    return 0
 
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:

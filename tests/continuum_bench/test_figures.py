@@ -19,7 +19,7 @@ from continuum_traces.schema import Program, ToolCall, Turn
 from typer.testing import CliRunner
 
 runner = CliRunner()
-PLAYED = [name for name in figure_names() if load_figure(name).kind not in ("tools", "overhead")]
+PLAYED = [name for name in figure_names() if load_figure(name).kind != "tools"]
 SMALL = ["--set", "kv_blocks=1200", "--set", "num_programs=6", "--set", "seeds=1", "--set", "max_num_seqs=256"]
 
 
@@ -38,9 +38,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_the_papers_figures_are_there() -> None:
-    wanted = (
-        "ablation batch-size chunk-size end-to-end eta-t goodput hints offload openhands overhead own-policy queueing"
-    )
+    wanted = "ablation batch-size chunk-size end-to-end eta-t goodput hints offload openhands own-policy queueing"
     assert figure_names() == [*wanted.split(), "rollout", "ssd", "tails", "tool-times", "turns"]
 
 
@@ -82,7 +80,6 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "figure moon: there are ablation" in bench("figure", "moon").stderr
     assert "no file" in bench("figure", "ablation", "--traces", "absent.jsonl").stderr
     assert "moon: unknown" in bench("figure", "ablation", "--set", "moon=1").stderr
-    assert "in a checkout of the repository" in bench("figure", "overhead").stderr
 
 
 def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:

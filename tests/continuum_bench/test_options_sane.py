@@ -42,7 +42,7 @@ NUMERIC = [(command, option) for command, option in options() if numbers_in(opti
 
 def test_the_table_is_not_empty() -> None:
     assert len({option.name for _, option in NUMERIC}) > 30
-    assert {command for command, _ in NUMERIC} >= {"swebench", "serve", "profile", "synth", "selfcheck", "figure"}
+    assert {command for command, _ in NUMERIC} >= {"swebench", "serve", "profile", "synth", "figure"}
 
 
 @pytest.mark.parametrize(("command", "option"), NUMERIC, ids=lambda value: getattr(value, "name", value))

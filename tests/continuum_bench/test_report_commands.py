@@ -1,4 +1,4 @@
-"""``analyze``, ``compare``, ``report`` and ``selfcheck`` on recorded files, as typed by a user."""
+"""``analyze``, ``compare`` and ``report`` on recorded files, as typed by a user."""
 
 from __future__ import annotations
 
@@ -138,13 +138,6 @@ def test_images_of_every_figure(experiment: Path) -> None:
     names = {file.name for file in (experiment / "images").iterdir()}
     wanted = ["jct-cdf", "bubbles", "misses", "tool-time-tails", "kv-occupancy", "timeline-vllm", "timeline-continuum"]
     assert {f"{name}.svg" for name in wanted} <= names
-
-
-def test_selfcheck_says_what_it_needs(experiment: Path) -> None:
-    done = bench("selfcheck", experiment)
-    assert done.exit_code == 2
-    assert "2 runs are too few for two comparisons of 5 pairs; run more --seeds" in done.stderr
-    assert bench("selfcheck", experiment, "--pairs", 1).exit_code == 2
 
 
 def test_a_baseline_is_asked_for_and_one_that_is_missing_is_an_error(experiment: Path) -> None:

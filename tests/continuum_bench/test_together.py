@@ -37,7 +37,6 @@ from typer.testing import CliRunner
         ("analyze . --json --table pins", "--json: not with --table: --format json writes a table as JSON"),
         ("analyze . --misses --table pins", "--misses: not with --table: --table misses is the table of them"),
         ("figure tool-times --limit 2", "figure tool-times: --limit 2: only for figure goodput"),
-        ("figure overhead --traces x", "figure overhead: --traces x: this figure plays no programs"),
         ("traces convert . OUT --to preview --format otel", "--format: not with --to: --format is for traces"),
         (
             "step-times build --gpu h100-80gb --model qwen3-8b --name x",

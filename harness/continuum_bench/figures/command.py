@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,9 +29,6 @@ from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.store import SweepStore
 
-POLICY_COST = Path("benchmarks") / "policy_cost.py"
-WAITING = {"quick": ["10", "100"], "full": ["10", "100", "1000", "5000"]}
-STEPS = {"quick": "150", "full": "300"}
 BASE = "continuum"
 """Figures of kind ratios compare all other policies with this policy."""
 NO_HINTS = "no hints"
@@ -52,14 +46,12 @@ def run_figure(options: FigureOptions) -> int:
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in SWEPT:
         raise BenchError(f"figure {spec.name}: --dry-run: this figure has no cells, or finds them while it is played")
-    if options.overrides and spec.kind in ("tools", "overhead"):
+    if options.overrides and spec.kind == "tools":
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     if options.limits and spec.kind != "goodput":
         raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: only for figure goodput")
-    if options.traces and spec.kind == "overhead":
-        raise BenchError(f"figure {spec.name}: --traces {options.traces[0]}: this figure plays no programs")
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
-    play = {"tools": _tools, "overhead": _overhead, "goodput": _goodput}.get(spec.kind, _sweep)
+    play = {"tools": _tools, "goodput": _goodput}.get(spec.kind, _sweep)
     return play(spec, options, out)
 
 
@@ -126,25 +118,6 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     return 0
 
 
-def _overhead(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    """Run the benchmark of a scheduling step, which measures this machine. It cannot be resumed."""
-    if not POLICY_COST.is_file():
-        raise BenchError(f"figure overhead: needs {POLICY_COST}; run it in a checkout of the repository")
-    arguments = ["--json", "--steps", STEPS[options.mode], "--waiting", *WAITING[options.mode]]
-    done = subprocess.run([sys.executable, str(POLICY_COST), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"figure overhead: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
-    steps_us = json.loads(done.stdout)
-    headings = ["policy", *(f"{int(waiting):,} waiting, us (ratio to stock)" for waiting in steps_us)]
-    rows = [
-        [name, *(f"{arms[name]:.0f} ({arms[name] / arms['stock']:.3f})" for arms in steps_us.values())]
-        for name in next(iter(steps_us.values()))
-    ]
-    _create_out(out)
-    _write(spec, options, out, [], TextTable(headings, rows))
-    return 0
-
-
 def _write(
     spec: FigureSpec,
     options: FigureOptions,
@@ -162,8 +135,7 @@ def _write(
     page = write_page(out, "figure", panels, title, table, warnings, facts, _reading(spec), line=line)
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
-    without_gpu = spec.kind in ("tools", "overhead")
-    print_table(table, spec.title if without_gpu else f"{spec.title}: {MODELLED['virtual']}")
+    print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED['virtual']}")
     print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")

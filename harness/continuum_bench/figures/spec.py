@@ -14,7 +14,7 @@ from continuum_traces.names import which
 from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
 
-Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "overhead", "goodput"]
+Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "goodput"]
 """What a figure shows.
 
 lines      a metric of a sweep against one of its axes
@@ -23,7 +23,6 @@ hints      mean JCT divided by that of the same policy without hints
 queue      the waiting time of each program
 estimates  the estimates eta and T over time
 tools      tool times of traces
-overhead   the cost of a scheduling step
 goodput    the highest load within a limit on the mean JCT, found by bisection
 """
 

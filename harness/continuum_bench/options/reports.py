@@ -1,4 +1,4 @@
-"""Options of the commands that read recorded runs: ``analyze``, ``report``, ``compare`` and ``selfcheck``."""
+"""Options of the commands that read recorded runs: ``analyze``, ``report`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from continuum_bench.options.declare import WRITABLE, Options, at_least
+from continuum_bench.options.declare import WRITABLE, Options
 from continuum_bench.options.run import Json
 from continuum_bench.options.together import Needs, Without
 
@@ -68,18 +68,6 @@ class CompareOptions(Options):
     form: TableForm = None
     out: TableFile = None
     json_output: JsonAlone = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfCheckOptions(Options):
-    """Options of ``selfcheck``."""
-
-    directory: Annotated[Path, typer.Argument(help="An experiment with many seeds.")]
-    against: Path | None = None
-    """The same experiment with a difference that has no effect. Runs are paired by seed."""
-    pairs: Annotated[int, at_least(2)] = 5
-    """Number of pairs of runs in each comparison."""
-    json_output: Json = False
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ class ValidateOptions(Options):
     kv_cache_dtype: Annotated[str | None, one_of(*KV_DTYPES)] = None
     """Data type of the KV cache. Default: as in the log, or auto (the model's own)."""
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
-    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or an estimate if the log
-    shows a full pool, or as many as fit the GPU."""
+    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or as many as fit the
+    GPU."""
     block_size: Annotated[int | None, at_least(1)] = None
     """Number of tokens in one KV block. Default: as in the log, or 16."""
     gpu_memory_utilization: Annotated[float | None, SHARE] = None

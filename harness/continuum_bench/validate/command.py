@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
 from continuum_server import defaults
 from continuum_server.step_times.catalog import FP8_KV, find_gpu, find_model
-from continuum_server.step_times.model import DoesNotFit, StepTimes
+from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -21,15 +21,11 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.memory import refined_blocks
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
 from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
-LEAST_UTILIZATION = 0.7
-"""Share of the GPU's memory with which the smallest believable number of KV blocks is computed. If requests wait while
-fewer blocks are held, they wait for something else than memory."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
@@ -88,7 +84,7 @@ def validate_log(options: ValidateOptions) -> int:
 def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
     config = engine_of(run, options)
     times, asynchronous = times_of(config), is_asynchronous(config.vllm)
-    origin = _blocks_from(run, options, config)
+    origin = _blocks_from(run, options)
     if not options.fit:
         modelled = play(run, config, times, asynchronous)
         return Compared(run, config, times, run.served, tuple(modelled), None, origin)
@@ -145,39 +141,16 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
         vllm=options.vllm or said.vllm,
         replicas=options.data_parallel_size or said.replicas or 1,
     )
-    if config.kv_blocks is None and not known.window_layers and config.replicas == 1:
-        config = replace(config, kv_blocks=_estimated_blocks(run, config))
     shape_of(config)
     return config
 
 
-def _blocks_from(run: LoggedRun, options: ValidateOptions, config: EngineConfig) -> str:
-    if options.kv_blocks or run.server.kv_blocks:
-        return "--kv-blocks" if options.kv_blocks else "the log"
-    if config.kv_blocks is None:
-        return "computed from the GPU's memory"
-    return "estimated: requests waited while fewer than max_num_seqs ran; if the server had other limits, name them"
-
-
-def _estimated_blocks(run: LoggedRun, config: EngineConfig) -> int | None:
-    """Estimate the number of KV blocks, if the log shows a full pool and its requests share no prefixes."""
-    if any(each.program_id is not None for each in run.served):
-        return None
-
-    def play_with(blocks: int) -> list[Served] | None:
-        try:
-            return play(run, replace(config, kv_blocks=blocks), times_of(config), is_asynchronous(config.vllm))
-        except BenchError:
-            return None
-
-    found = refined_blocks(run.served, config.max_num_seqs, config.block_size, play_with)
-    if found is None:
-        return None
-    least = min(LEAST_UTILIZATION, config.gpu_memory_utilization)
-    try:
-        return found if found >= shape_of(replace(config, gpu_memory_utilization=least)).num_blocks else None
-    except DoesNotFit:
-        return found
+def _blocks_from(run: LoggedRun, options: ValidateOptions) -> str:
+    if options.kv_blocks:
+        return "--kv-blocks"
+    if run.server.kv_blocks:
+        return "the log"
+    return "computed from the GPU's memory; --kv-blocks takes the number from the server's start-up messages"
 
 
 def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """False-alarm rates of the comparison: how often it reports a difference between a policy and itself.
 
+    python benchmarks/self_check.py RUNS [--against TWINS] [--pairs 5]
+
 Two kinds of pairs have no true difference. *Other seeds*: the runs of a policy are split at random into two groups,
 which are compared as if they were two policies. *A twin*: the policy runs again on the same arrivals with step times
 that are longer by a ten-thousandth of a millisecond, and is paired by seed as in a real comparison. A twin is truly
@@ -8,11 +10,14 @@ slower by that little, and a narrow interval may rightly show it, so for twins t
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-
+from commands import markdown
 from continuum_analysis.compare.intervals import (
     Interval,
     check_same_arrivals,
@@ -20,14 +25,31 @@ from continuum_analysis.compare.intervals import (
     ratio_interval,
     resampled_ratio,
 )
-from continuum_analysis.compare.runs import Run
+from continuum_analysis.compare.runs import Run, load_runs, main_band
 from continuum_analysis.compare.words import outcome
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400
 """Number of random splits of the runs into groups. Their comparisons share runs, so more splits add little."""
 
+HEADINGS = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
+
 Pair = tuple[Run, Run]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, help="an experiment with many seeds")
+    parser.add_argument("--against", type=Path, help="the same experiment with a difference that has no effect")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs in each comparison, at least 2")
+    options = parser.parse_args()
+    twins = [] if options.against is None else main_band(load_runs(options.against))
+    rows = [
+        [rate.policy, rate.pairs, rate.method, str(rate.separate), str(rate.alarms)]
+        + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
+        for rate in self_check(main_band(load_runs(options.runs)), twins, options.pairs)
+    ]
+    sys.stdout.write(markdown(HEADINGS, rows) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +60,6 @@ class Rate:
     method: str
     pairs: str
     """The kind of the pairs: ``other seeds`` or ``same arrivals``."""
-    per_comparison: int
-    """Pairs of runs in each comparison."""
     separate: int
     """Number of comparisons in the first split, which share no run."""
     alarms: int
@@ -117,7 +137,7 @@ def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: 
         unbounded += sum(interval.low is None for interval in intervals)
         if number == 0:
             separate, first = len(groups), raised
-    return Rate(policy, name, pairs, size, separate, first, alarms / total, claims / total, unbounded / total)
+    return Rate(policy, name, pairs, separate, first, alarms / total, claims / total, unbounded / total)
 
 
 def _is_alarm(interval: Interval) -> bool:
@@ -145,3 +165,7 @@ def _bootstrap(pairs: Sequence[Pair]) -> Interval:
 def _within_one(pairs: Sequence[Pair]) -> Interval:
     ((run, twin),) = pairs
     return resampled_ratio(*paired_jcts(run.metrics.facts.programs, twin.metrics.facts.programs))
+
+
+if __name__ == "__main__":
+    main()
