@@ -239,7 +239,6 @@ def import_ms(repeats: int) -> dict[str, float]:
 ARMS: dict[str, dict[str, Any]] = {
     "headers, in a program": {},
     "vllm, in a program": {"dialect": "vllm"},
-    "vllm, predict=True": {"dialect": "vllm", "predict": True},
     "vllm, recorded": {"dialect": "vllm", "record": True},
     "vllm, recorded, both ask": {"dialect": "vllm", "record": True},
     "outside a program": {},

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from continuum_client.errors import ContinuumError, ContinuumWarning, InvalidTag, ProgramClosed, UnknownDialect
     from continuum_client.frameworks import extra_body, headers
     from continuum_client.instrumentation import Instrumentation, instrument, uninstrument
-    from continuum_client.predictors import Prediction, Predictor, RunningQuantiles
+    from continuum_client.prediction import Prediction
     from continuum_client.program import Program, current_program, inherit_threads, tool
     from continuum_client.recorder import Recorder
 
@@ -42,11 +42,9 @@ __all__ = [
     "InvalidTag",
     "OpenAI",
     "Prediction",
-    "Predictor",
     "Program",
     "ProgramClosed",
     "Recorder",
-    "RunningQuantiles",
     "UnknownDialect",
     "current_program",
     "extra_body",
@@ -63,7 +61,7 @@ _HOMES = {
     "errors": ("ContinuumError", "ContinuumWarning", "InvalidTag", "ProgramClosed", "UnknownDialect"),
     "frameworks": ("extra_body", "headers"),
     "instrumentation": ("Instrumentation", "instrument", "uninstrument"),
-    "predictors": ("Prediction", "Predictor", "RunningQuantiles"),
+    "prediction": ("Prediction",),
     "program": ("Program", "current_program", "inherit_threads", "tool"),
     "recorder": ("Recorder",),
 }

@@ -5,15 +5,11 @@ The files contain whole lines only, even after one of the processes was killed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: only one process at a time may write
-    fcntl = None  # type: ignore[assignment]
 
 STEP_BYTES = 64 * 1024
 """The number of bytes that are read at once."""
@@ -45,8 +41,7 @@ class SharedLines:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._held: Held | None = None
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        self._fd = os.open(self._path, flags, 0o644)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def __enter__(self) -> Held:
         """Lock the file and cut off an incomplete last line."""
@@ -54,7 +49,7 @@ class SharedLines:
             self._open()  # a forked process must not share the lock of its parent
         self._lock.acquire()
         try:
-            _flock(self._fd, "LOCK_EX")
+            _flock(self._fd, fcntl.LOCK_EX)
             held = Held(self._fd, self._seen_bytes)
             if held.size == 0 and self._first_line:
                 held.write(self._first_line)
@@ -72,7 +67,7 @@ class SharedLines:
                 if self._durable:
                     os.fsync(self._fd)
         finally:
-            _flock(self._fd, "LOCK_UN")
+            _flock(self._fd, fcntl.LOCK_UN)
             self._lock.release()
 
     def append(self, lines: bytes) -> None:
@@ -97,30 +92,24 @@ class Held:
 
     def _mend(self, size: int) -> int:
         """Cut off an incomplete last line that a killed process left. Return the size of the file in bytes."""
-        if size == 0 or self._read(size - 1, 1) == b"\n":
+        if size == 0 or os.pread(self._fd, 1, size - 1) == b"\n":
             return size
         end = size
         while end > 0:
             start = max(0, end - STEP_BYTES)
-            newline = self._read(start, end - start).rfind(b"\n")
+            newline = os.pread(self._fd, end - start, start).rfind(b"\n")
             end = start + newline + 1
             if newline >= 0:
                 break
         os.ftruncate(self._fd, end)
         return end
 
-    def _read(self, start: int, count: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self._fd, count, start)
-        os.lseek(self._fd, start, os.SEEK_SET)
-        return os.read(self._fd, count)
-
     def unread(self) -> Iterator[bytes]:
         """Yield the lines that other processes have written since this process last read or wrote."""
         rest = b""
         self.seen = min(self.seen, self.size)
         while self.seen < self.size:
-            chunk = self._read(self.seen, min(STEP_BYTES, self.size - self.seen))
+            chunk = os.pread(self._fd, min(STEP_BYTES, self.size - self.seen), self.seen)
             if not chunk:
                 break
             self.seen += len(chunk)
@@ -142,16 +131,14 @@ class Held:
             self.seen = self.size
 
 
-def _flock(fd: int, *flags: str) -> bool:
+def _flock(fd: int, flags: int) -> bool:
     """Lock or unlock a file with flags of the module ``fcntl``.
 
     Returns:
-        Whether that was possible. Windows and some file systems have no locks.
+        Whether that was possible. Some file systems have no locks.
     """
-    if fcntl is None:
-        return False
     try:
-        fcntl.flock(fd, sum(getattr(fcntl, flag) for flag in flags))
+        fcntl.flock(fd, flags)
     except OSError:
         return False
     return True
@@ -165,13 +152,13 @@ class Presence:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-        self.alone = _flock(self._fd, "LOCK_EX", "LOCK_NB")
-        """Whether no other process was writing to the directory. Always False on Windows, which has no such lock."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.alone = _flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        """Whether no other process was writing to the directory; False if its file system has no locks."""
 
     def share(self) -> None:
         """Allow other processes to write to the directory too."""
-        _flock(self._fd, "LOCK_SH")
+        _flock(self._fd, fcntl.LOCK_SH)
 
     def close(self) -> None:
         os.close(self._fd)

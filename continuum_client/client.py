@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from continuum_client.dialects import Dialect, DialectName
-    from continuum_client.predictors import Predictor
+    from continuum_client.prediction import Predict
     from continuum_client.recorder import Recorder
     from continuum_client.reply import Content
 
 _Class = TypeVar("_Class", bound=type[Any])
-_OURS: Options = {"dialect": None, "record": None, "content": "none", "predict": False, "implicit": True}
+_OURS: Options = {"dialect": None, "record": None, "content": "none", "predict": None, "implicit": True}
 _OUR_PARAMETERS = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Options.__annotations__[name])
     for name, default in _OURS.items()
@@ -63,8 +63,8 @@ class OpenAI(SyncTagging, openai.OpenAI):
         record: the directory to record to, or a ``Recorder``. Default: ``CONTINUUM_RECORD`` in the environment, else
             nothing is recorded.
         content: how much text is recorded: ``none``, ``digest``, ``full`` (see ``Recorder``).
-        predict: send a prediction of the next tool with each call: False, True, or a ``Predictor``.
-            ``client.program(predict=...)`` overrides this setting.
+        predict: a function from the tools that ran since the previous call to a ``Prediction`` of the next tool, or
+            None. It is called before each call; ``client.program(predict=...)`` replaces it.
         implicit: give each conversation outside ``client.program`` a program of its own.
 
     Raises:
@@ -97,7 +97,7 @@ class OpenAI(SyncTagging, openai.OpenAI):
             dialect: DialectName | Dialect | None = None,
             record: str | os.PathLike[str] | Recorder | None = None,
             content: Content = "none",
-            predict: bool | Predictor = False,
+            predict: Predict | None = None,
             implicit: bool = True,
         ) -> None: ...
 
@@ -132,7 +132,7 @@ class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
             dialect: DialectName | Dialect | None = None,
             record: str | os.PathLike[str] | Recorder | None = None,
             content: Content = "none",
-            predict: bool | Predictor = False,
+            predict: Predict | None = None,
             implicit: bool = True,
         ) -> None: ...
 
@@ -176,7 +176,7 @@ def wrap(
     dialect: DialectName | Dialect | None = None,
     record: str | os.PathLike[str] | Recorder | None = None,
     content: Content | None = None,
-    predict: bool | Predictor | None = None,
+    predict: Predict | None = None,
     implicit: bool | None = None,
 ) -> Any:
     """Make a client with programs from an openai client (``openai.OpenAI``, ``AzureOpenAI`` or any subclass).

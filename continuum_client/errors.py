@@ -8,7 +8,7 @@
     └── ProgramClosed   (also RuntimeError)  a method was called on a program that is closed
 
 Errors are mistakes in the agent's own code. They are raised where the mistake is made, before a request is sent. Faults
-that appear later (a server that refuses tags, a full disk, a predictor that raises) never reach the agent: each is
+that appear later (a server that refuses tags, a full disk, a ``predict=`` that raises) never reach the agent: each is
 reported once, as a ``ContinuumWarning``.
 """
 

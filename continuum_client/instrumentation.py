@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from continuum_traces.schema import Metadata
 
     from continuum_client.dialects import Dialect, DialectName
-    from continuum_client.predictors import Predictor
+    from continuum_client.prediction import Predict
     from continuum_client.program import Program
     from continuum_client.recorder import Recorder
     from continuum_client.reply import Content
@@ -35,7 +35,7 @@ class Instrumentation:
         self,
         program_id: str | None = None,
         *,
-        predict: bool | Predictor | None = None,
+        predict: Predict | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
@@ -71,7 +71,7 @@ def instrument(
     dialect: DialectName | Dialect | None = None,
     record: str | os.PathLike[str] | Recorder | None = None,
     content: Content | None = None,
-    predict: bool | Predictor | None = None,
+    predict: Predict | None = None,
     implicit: bool | None = None,
 ) -> Instrumentation:
     """Tag and record the calls of every openai client in the process, also of clients that exist already.

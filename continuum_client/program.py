@@ -26,7 +26,7 @@ from continuum_client import current
 from continuum_client.decorators import F, around, name_of
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, ProgramClosed
-from continuum_client.predictors import Guesses, Prediction, Predictor
+from continuum_client.prediction import Predict, Prediction, predicted
 from continuum_client.tagging import check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
 from continuum_client.tool_runs import Tool, ToolRun, busy_seconds
@@ -63,7 +63,7 @@ class CallTags:
     runs: tuple[ToolRun, ...] = ()
     """The tools that ran since the previous call."""
     prediction: Prediction | None = None
-    """The prediction of ``Program.predict``; None if there was none, even if a predictor made one."""
+    """The prediction of ``Program.predict``; None if there was none, even if ``predict=`` made one."""
 
 
 class TurnIds:
@@ -95,7 +95,7 @@ class Program:
         program_id: str | None,
         clock: Callable[[], float],
         parent_id: str | None = None,
-        predictor: Predictor | None = None,
+        predict: Predict | None = None,
         output_tokens: int | None = None,
         child: Callable[..., Program] | None = None,
         again: Callable[[str | None], Program] | None = None,
@@ -113,8 +113,7 @@ class Program:
         self.pid = os.getpid()
         """The process that opened the program."""
         self._clock = clock
-        self._predictor = predictor
-        self._guesses = None if predictor is None else Guesses(predictor)
+        self._predict = predict
         self._child = child
         self._name = program_id
         self._again = again
@@ -279,8 +278,6 @@ class Program:
         with self._lock:
             if len(self._runs) < MAX_RUNS:
                 self._runs.append(run)
-        if self._guesses is not None:
-            self._guesses.ran(run.name, run.duration_s)
 
     # ------------------------------------------------------------------------- called by the client
 
@@ -299,7 +296,7 @@ class Program:
             runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
             turn_id = self._turn_ids.next()
             self._runs, self._last_step, self._prediction, self._kv_ttl_s = [], False, None, None
-        prediction = self._guesses.current() if own is None and self._guesses is not None else own
+        prediction = predicted(self._predict, runs) if own is None and self._predict is not None else own
         slowest = max(runs, key=lambda run: run.duration_s, default=None)
         tags = Tags(
             program_id=self.id,

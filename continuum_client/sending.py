@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from continuum_traces.schema import Metadata
     from typing_extensions import Self
 
-    from continuum_client.predictors import Predictor
+    from continuum_client.prediction import Predict
 
 ASK_TIMEOUT_S = 2.0
 """Time limit of the two requests that the client itself makes: ``GET /models`` for ``auto``, and the release."""
@@ -73,7 +73,7 @@ class Tagging:
         self,
         program_id: str | None = None,
         *,
-        predict: bool | Predictor | None = None,
+        predict: Predict | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
@@ -84,7 +84,7 @@ class Tagging:
         self,
         program_id: Any = None,
         *,
-        predict: bool | Predictor | None = None,
+        predict: Predict | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
@@ -97,8 +97,7 @@ class Tagging:
 
         Args:
             program_id: 1 to 256 printable ASCII characters. Default: a random id.
-            predict: send a prediction of the next tool with each call: True, False, or a ``Predictor``. Default: the
-                client's setting.
+            predict: a function that predicts the next tool (``prediction.Predict``). Default: the client's.
             parent: the program that starts this program, or its id. Default: the current program, if there is one.
             output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
             task: the program's task, as ``Program.task`` takes it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from continuum_traces.lines import metadata_fault
@@ -13,7 +13,7 @@ from continuum_traces.lines import metadata_fault
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, DialectName, find_dialect
 from continuum_client.errors import InvalidTag
-from continuum_client.predictors import Predictor, RunningQuantiles
+from continuum_client.prediction import Predict, check_predict
 from continuum_client.program import Program, current_program
 from continuum_client.reply import Content, check_content
 from continuum_client.tally import OnCall, on_call_from_environment
@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
     dialect: DialectName | Dialect | None
     record: str | os.PathLike[str] | Recorder | None
     content: Content | None
-    predict: bool | Predictor | None
+    predict: Predict | None
     implicit: bool | None
 
 
@@ -48,18 +48,16 @@ class ClientSettings:
     dialect: Dialect | None
     """None: ``auto``."""
     recorder: Recorder | None
-    predictor: Predictor | None
+    predict: Predict | None = None
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the default of an injected clock
     conversations: Conversations | None = None
     on_call: OnCall | None = None
     """Receives every call that has ended; None: the calls are not counted."""
-    quantiles: RunningQuantiles = field(default_factory=RunningQuantiles)
-    """The predictor of ``predict=True``, which learns from all programs of the client."""
 
     def program(
         self,
         program_id: str | None = None,
-        predict: bool | Predictor | None = None,
+        predict: Predict | None = None,
         parent: Program | str | None = None,
         output_tokens: int | None = None,
         task: str | None = None,
@@ -76,7 +74,7 @@ class ClientSettings:
             program_id,
             self.clock,
             parent_id=above.id if isinstance(above, Program) else above,
-            predictor=self._predictor(predict),
+            predict=check_predict(predict) or self.predict,
             output_tokens=output_tokens,
             child=self.program,
             again=lambda name: self.program(name, predict, parent, output_tokens, task, metadata),
@@ -88,29 +86,19 @@ class ClientSettings:
             program.record_in(self.recorder.ledger(program.id, program.parent_id, program.metadata))
         return program
 
-    def _predictor(self, predict: bool | Predictor | None) -> Predictor | None:
-        if predict is None:
-            return self.predictor
-        if isinstance(predict, bool):
-            return (self.predictor or self.quantiles) if predict else None
-        return predict
-
 
 def settings_from(options: Options) -> ClientSettings:
     """Return the settings for a client's options. An option that is missing or None has its default.
 
     Raises:
+        InvalidTag: ``predict`` is no function.
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
     content = _content(options.get("content"))
-    predict = options.get("predict") or False
-    settings = ClientSettings(_dialect(options.get("dialect")), _recorder(options.get("record"), content), None)
+    recorder = _recorder(options.get("record"), content)
+    settings = ClientSettings(_dialect(options.get("dialect")), recorder, check_predict(options.get("predict")))
     settings.on_call = on_call_from_environment()
-    if not isinstance(predict, bool):
-        settings.predictor = predict
-    elif predict:
-        settings.predictor = settings.quantiles
     if options.get("implicit") is not False:
         settings.conversations = Conversations(lambda: settings.program(parent=None))
     return settings
@@ -125,7 +113,7 @@ def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
         dialect=settings.dialect or "auto",
         record=settings.recorder,
         content=settings.recorder.content if settings.recorder is not None and "record" not in changed else None,
-        predict=settings.predictor is settings.quantiles or settings.predictor,
+        predict=settings.predict,
         implicit=settings.conversations is not None,
     )
     return settings_from(cast("Options", {**kept, **changed}))

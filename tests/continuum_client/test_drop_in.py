@@ -376,18 +376,19 @@ def test_wrap_refuses_other_things() -> None:
 
 def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTINUUM_DIALECT", "sglang")
+    predict = lambda runs: None  # noqa: E731
     ours = continuum_client.OpenAI(
-        base_url=server.url, dialect="openai", record=tmp_path, content="digest", predict=True, implicit=False
+        base_url=server.url, dialect="openai", record=tmp_path, content="digest", predict=predict, implicit=False
     )
     assert continuum_client.wrap(ours)._continuum is ours._continuum
     again = continuum_client.wrap(ours, implicit=True)._continuum
     assert (again.dialect, again.recorder) == (ours._continuum.dialect, ours._continuum.recorder)
-    assert again.predictor is again.quantiles
+    assert again.predict is predict
     assert again.conversations is not None
-    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other", predict=False)._continuum
+    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other")._continuum
     assert (other.dialect or HEADERS).name == "vllm"
     assert other.recorder is not ours._continuum.recorder
-    assert (other.predictor, other.conversations) == (None, None)
+    assert (other.predict, other.conversations) == (predict, None)
     with pytest.raises(ValueError, match="content"):
         continuum_client.wrap(ours, content="full")
 

@@ -176,7 +176,7 @@ def test_headers_are_enough_for_the_plugin(plugin: Any) -> None:
 
 
 def test_agents_on_the_plugin(plugin: Any, tmp_path: Path) -> None:
-    client = OpenAI(base_url=f"{plugin.url}/v1", dialect="vllm", record=tmp_path, predict=True)
+    client = OpenAI(base_url=f"{plugin.url}/v1", dialect="vllm", record=tmp_path)
     model = server_command.model_name(plugin.config)
     assert agent(client, model, "one") == agent(client, model, "two")
     assert [len(program.turns) for program in jsonl.read_programs(tmp_path / "trace.jsonl")] == [4, 4]

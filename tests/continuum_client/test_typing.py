@@ -31,7 +31,7 @@ reveal_type(wrap(openai.OpenAI()))
 reveal_type(wrap(client))
 reveal_type(wrap(openai.AsyncOpenAI()))
 reveal_type(wrap(openai.AsyncAzureOpenAI()))
-with client.program("p", predict=True) as p:
+with client.program("p", predict=lambda runs: None) as p:
     with p.tool("x", expect_s=1) as tool:
         reveal_type(tool.seconds)
 
