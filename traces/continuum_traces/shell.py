@@ -115,181 +115,92 @@ def _script(name: str, words: list[str]) -> str | None:
     return None
 
 
+_TOKEN = re.compile(
+    r"""
+      (?P<heredoc> \d*<<(?!<)(?P<tabs>-?)[ \t]*(?P<mark>'[^'\n]*'|"[^"\n]*"|\\?[^\s;&|<>()'"]+))
+    | (?P<group> [$<>](?=\())
+    | (?P<redirect> (?:\d*|&(?=>))(?:<<<|[<>]{1,2}[&|]?))
+    | (?P<end> [\n;|&()])
+    | (?P<space> [ \t\r]+)
+    | (?P<skipped> \\\n|(?<![^\s;|&()])\#[^\n]*)
+    | (?P<single> '[^']*'?)
+    | (?P<double> "(?P<inner>(?:[^"\\]|\\.)*)(?:"|\\?\Z))
+    | (?P<escape> \\.?)
+    | (?P<backticks> `[^`]*`?)
+    | (?P<plain> [^\s'"\\`$<>&;|()]+|.)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", re.DOTALL)
+
+
 def simple_commands(text: str) -> list[list[str]]:
     """Return the words of every simple command, without quotes, redirections and here-documents."""
-    return _Lexer(text[:_MAX_COMMAND]).run()
+    text = text[:_MAX_COMMAND]
+    words, heredocs, at = _Words(), list[re.Pattern[str]](), 0
+    while token := _TOKEN.match(text, at):
+        at, kind = token.end(), token.lastgroup
+        if kind == "end":
+            words.end_command()
+            while heredocs and token[0] == "\n":
+                closing = heredocs.pop(0).search(text, at)
+                at = closing.end() if closing else len(text)
+        elif kind in ("space", "heredoc", "redirect"):
+            words.end_word(kind == "redirect")
+            if kind == "heredoc":
+                tabs, mark = "\t*" * bool(token["tabs"]), re.escape(token["mark"].strip("\\'\""))
+                heredocs.append(re.compile(rf"^{tabs}{mark}\r*(\n|\Z)", re.MULTILINE))
+        elif kind == "group":
+            words.add("$")
+            at = _after_brackets(text, at)
+        elif kind != "skipped":
+            words.add(_unquoted(token))
+    words.end_command()
+    return words.commands
 
 
-class _Lexer:
-    """Splits one text into commands and words."""
+class _Words:
+    """Collects the words of commands."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._commands: list[list[str]] = []
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
         self._words: list[str] = []
-        self._word: list[str] | None = None
-        self._drop_next = False
-        """Whether the next word is dropped, because it is the file name after ``>`` or ``<``."""
-        self._heredocs: list[tuple[str, bool]] = []
-        """Here-documents that begin after this line: the delimiter, and whether it may be indented with tabs."""
+        self._word: str | None = None
+        self._is_file = False
+        """Whether the next word is the name of a file after ``>`` or ``<``."""
 
-    def run(self) -> list[list[str]]:
-        handlers = {
-            "\n": self._newline,
-            "'": self._single,
-            '"': self._double,
-            "\\": self._escape,
-            "`": self._backticks,
-            "$": self._dollar,
-            "#": self._comment,
-            "<": self._redirect,
-            ">": self._redirect,
-            "&": self._ampersand,
-            **dict.fromkeys(" \t\r", self._space),
-            **dict.fromkeys(";|()", self._end_command),
-        }
-        while self._at < len(self._text):
-            handler = handlers.get(self._text[self._at])
-            if handler is None:
-                self._plain()
-            else:
-                handler()
-        self._end_words()
-        return self._commands
+    def add(self, piece: str) -> None:
+        self._word = (self._word or "") + piece
 
-    # ------------------------------------------------------------------------------------- words
+    def end_word(self, before_file: bool = False) -> None:
+        if self._word is not None and not self._is_file:
+            self._words.append(self._word)
+        self._is_file = before_file or (self._is_file and self._word is None)
+        self._word = None
 
-    def _add(self, piece: str) -> None:
-        if self._word is None:
-            self._word = []
-        self._word.append(piece)
-
-    def _end_word(self) -> None:
-        if self._word is not None:
-            if not self._drop_next:
-                self._words.append("".join(self._word))
-            self._word, self._drop_next = None, False
-
-    def _end_words(self) -> None:
-        self._end_word()
-        self._drop_next = False
+    def end_command(self) -> None:
+        self.end_word()
+        self._is_file = False
         if self._words:
-            self._commands.append(self._words)
+            self.commands.append(self._words)
             self._words = []
 
-    _PLAIN = re.compile(r"[^\s'\"\\`$#<>&;|()]+|.", re.DOTALL)
 
-    def _plain(self) -> None:
-        match = self._PLAIN.match(self._text, self._at)
-        piece = match.group() if match else self._text[self._at]
-        self._add(piece)
-        self._at += len(piece)
+def _unquoted(token: re.Match[str]) -> str:
+    if token.lastgroup == "double":
+        return re.sub(r"\\([\"\\$`])", r"\1", token["inner"])
+    if token.lastgroup == "escape":
+        return token[0][1:]
+    if token.lastgroup == "backticks":
+        return "$"
+    return token[0].strip("'")
 
-    def _space(self) -> None:
-        self._end_word()
-        self._at += 1
 
-    def _end_command(self) -> None:
-        self._end_words()
-        self._at += 1
-
-    def _newline(self) -> None:
-        self._end_words()
-        self._at += 1
-        for delimiter, indented in self._heredocs:
-            self._skip_heredoc(delimiter, indented)
-        self._heredocs = []
-
-    # ------------------------------------------------------------------------------------ quotes
-
-    def _until(self, end: str, start: int) -> int:
-        index = self._text.find(end, start)
-        return len(self._text) if index < 0 else index
-
-    def _single(self) -> None:
-        end = self._until("'", self._at + 1)
-        self._add(self._text[self._at + 1 : end])
-        self._at = end + 1
-
-    _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)("|\\?\Z)', re.DOTALL)
-
-    def _double(self) -> None:
-        match = self._DOUBLE.match(self._text, self._at)
-        if match is None:
-            self._at = len(self._text)
-            return
-        self._add(re.sub(r"\\([\"\\$`])", r"\1", match.group(1)))
-        self._at = match.end()
-
-    def _escape(self) -> None:
-        following = self._text[self._at + 1 : self._at + 2]
-        if following != "\n":
-            self._add(following)
-        self._at += 2
-
-    def _backticks(self) -> None:
-        end = self._until("`", self._at + 1)
-        self._add("$")
-        self._at = end + 1
-
-    def _dollar(self) -> None:
-        self._add("$")
-        self._at += 1
-        if self._text.startswith("(", self._at):
-            self._skip_parentheses()
-
-    _BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", re.DOTALL)
-
-    def _skip_parentheses(self) -> None:
-        """Go on after the closing parenthesis, or at the end of the text if there is none."""
-        depth = 0
-        for match in self._BRACKETS.finditer(self._text, self._at):
-            depth += {"(": 1, ")": -1}.get(match.group(), 0)
-            if depth == 0:
-                self._at = match.end()
-                return
-        self._at = len(self._text)
-
-    def _comment(self) -> None:
-        if self._word is None:
-            self._at = self._until("\n", self._at)
-        else:
-            self._plain()
-
-    # -------------------------------------------------------------------------------- redirections
-
-    _HEREDOC = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|<>()'\"]+))")
-    _OPERATOR = re.compile(r"<<<|[<>]{1,2}[&|]?")
-
-    def _redirect(self) -> None:
-        if self._word is not None and all(piece.isdigit() for piece in self._word):
-            self._word = None  # the digits were a file descriptor
-        self._end_word()
-        heredoc = self._HEREDOC.match(self._text, self._at)
-        if heredoc and not self._text.startswith("<<<", self._at):
-            self._heredocs.append((next(g for g in heredoc.groups()[1:] if g is not None), heredoc[1] == "-"))
-            self._at = heredoc.end()
-            return
-        operator = self._OPERATOR.match(self._text, self._at)
-        self._at = operator.end() if operator else self._at + 1
-        if self._text.startswith("(", self._at):
-            self._skip_parentheses()  # process substitution
-        else:
-            self._drop_next = True
-
-    def _ampersand(self) -> None:
-        if self._text.startswith("&>", self._at):
-            self._end_word()
-            self._at += 1
-            self._redirect()
-        else:
-            self._end_command()
-
-    def _skip_heredoc(self, delimiter: str, indented: bool) -> None:
-        while self._at < len(self._text):
-            end = self._until("\n", self._at)
-            line = self._text[self._at : end]
-            self._at = min(len(self._text), end + 1)
-            if (line.lstrip("\t") if indented else line).rstrip("\r") == delimiter:
-                return
+def _after_brackets(text: str, at: int) -> int:
+    """Return the place after the closing bracket, or the end of the text if there is none."""
+    depth = 0
+    for match in _BRACKETS.finditer(text, at):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.end()
+    return len(text)
