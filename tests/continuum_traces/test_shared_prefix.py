@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from continuum_traces.importers.registry import read_any
-from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, Opened, with_shared_prefixes
+from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
 from continuum_traces.schema import Program, Turn
 from continuum_traces.stats import trace_stats
 from continuum_traces.synth import bundled, put_behind, scale_turns
@@ -18,19 +18,26 @@ SYSTEM = "You are an agent. " * 40
 """720 characters: 180 tokens by estimate."""
 
 
+Opened = tuple[Program, tuple[str, ...]]
+
+
 def opened(prompt_tokens: int, *messages: str) -> Opened:
-    return Opened(Program("p", (Turn(prompt_tokens, 10), Turn(5, 10)), "here"), messages)
+    return Program("p", (Turn(prompt_tokens, 10), Turn(5, 10)), "here"), messages
+
+
+def shared(*given: Opened) -> list[Program]:
+    return list(with_shared_prefixes([program for program, _ in given], [messages for _, messages in given]))
 
 
 def prefixes(*given: Opened) -> list[int]:
-    found = list(with_shared_prefixes(given))
+    found = shared(*given)
     assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
     return [program.shared_prefix_tokens for program in found]
 
 
 def test_the_same_first_message_is_a_shared_prefix_and_an_estimate_says_so() -> None:
-    one, other, alone = with_shared_prefixes(
-        [opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "Something else.", "task one")]
+    one, other, alone = shared(
+        opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "Something else.", "task one")
     )
     assert one.shared_prefix_tokens == other.shared_prefix_tokens == 181  # a line feed between messages
     assert one.shared_prefix_id == other.shared_prefix_id
@@ -57,7 +64,7 @@ def test_two_agents_in_one_file_have_a_prefix_each() -> None:
 
 
 def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
-    found = list(with_shared_prefixes([opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task")]))
+    found = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"))
     assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
 
 
@@ -85,7 +92,7 @@ def terminal_bench(folder: Path) -> None:
         answer = {"source": "agent", "message": "", "metrics": {"prompt_tokens": 400, "completion_tokens": 30}}
         steps = [{"source": "system", "message": SYSTEM}, {"source": "user", "message": f"{name} is wrong"}, answer]
         (folder / name).mkdir()
-        (folder / name / "trajectory.json").write_text(json.dumps({"session_id": name, "steps": steps}))
+        (folder / name / "trajectory.json").write_text(json.dumps({"schema_version": "ATIF", "steps": steps}))
 
 
 def rows(folder: Path, *found: Any) -> None:
@@ -133,8 +140,7 @@ def mlperf(folder: Path) -> None:
 def test_importers_find_what_their_programs_share(tmp_path: Path, write: Any) -> None:
     write(tmp_path)
     file = tmp_path / "rows.jsonl"
-    form = "terminal-bench" if write is terminal_bench else None
-    programs = list(read_any(file if file.exists() else tmp_path, form))
+    programs = list(read_any(file if file.exists() else tmp_path))
     assert [program.shared_prefix_tokens for program in programs] == [181, 181]
     assert len({program.shared_prefix_id for program in programs}) == 1
 

@@ -149,6 +149,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DamagedFile(path, 0, f"cannot read: {error.strerror or error}") from error
 
 
+def whole_text(path: Path) -> str:
+    """Return the text of a file, as ``text_lines``."""
+    return "".join(line for _, line in text_lines(path))
+
+
 def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.usage import RequestUsage, json_lines, turns_from_usage
+from continuum_traces.importers.usage import Imported, RequestUsage, json_lines
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
 
-def read_bfcl(path: Path) -> Iterator[Program]:
+def read_bfcl(path: Path) -> Iterator[Imported]:
     """A BFCL result file: one program per line.
 
     Raises:
@@ -25,7 +25,7 @@ def read_bfcl(path: Path) -> Iterator[Program]:
         yield _program(f"{path}:{line_number}", row)
 
 
-def _program(where: str, row: dict[str, Any]) -> Program:
+def _program(where: str, row: dict[str, Any]) -> Imported:
     prompts, outputs = _flat(row["input_token_count"]), _flat(row["output_token_count"])
     if len(prompts) != len(outputs):
         raise TraceError(f"{where}: output_token_count: {len(outputs)} steps, input_token_count has {len(prompts)}")
@@ -34,7 +34,7 @@ def _program(where: str, row: dict[str, Any]) -> Program:
             raise TraceError(f"{where}: {name}: expected whole numbers of at least 0")
     latencies = _flat(row.get("latency") or row.get("llm_latency_s") or [])
     tools = _tools(row)
-    requests = (
+    requests = [
         RequestUsage(
             prompt,
             output,
@@ -42,8 +42,8 @@ def _program(where: str, row: dict[str, Any]) -> Program:
             llm_s=latencies[i] if i < len(latencies) else None,
         )
         for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
-    )
-    return Program(_program_id(row), tuple(turns_from_usage(requests)), "bfcl")
+    ]
+    return Imported(Program(_program_id(row), (), "bfcl"), requests)
 
 
 def _program_id(row: dict[str, Any]) -> str:

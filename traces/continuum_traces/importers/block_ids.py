@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
-from continuum_traces.importers.usage import RequestUsage, turns_from_usage
+from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_usage
 from continuum_traces.schema import Program
 
 Ids = Sequence[int]
@@ -15,23 +15,14 @@ Member = tuple[int, Ids]
 """The index of a program, and the ids of its first prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identified:
-    """A program without turns, its requests, and the ids of the blocks of each prompt, empty if the source has none."""
-
-    program: Program
-    requests: Sequence[RequestUsage]
-    ids: Sequence[Ids]
-
-
-def programs_of(found: Sequence[Identified]) -> Iterator[Program]:
+def programs_of(found: Sequence[Imported]) -> Iterator[Program]:
     """Yield the programs with their turns, the tokens that each prompt keeps of the one before, and shared prefixes.
 
     A program has one shared prefix, so where prompts branch more than once a part of what they share is lost; then
     ``source`` says how much is kept.
     """
     block_tokens = _block_tokens(found)
-    firsts = [(n, each.ids[0]) for n, each in enumerate(found) if each.requests and each.ids[0]]
+    firsts = [(number, each.ids[0]) for number, each in enumerate(found) if each.ids and each.ids[0]]
     saved, groups = _grouped(firsts)
     kept = f", {saved / all_saved:.0%} of shared blocks kept" if saved < (all_saved := _repeated(firsts)) else ""
     shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
@@ -50,17 +41,17 @@ def alike(ours: Ids, theirs: Ids) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
 
 
-def _block_tokens(found: Iterable[Identified]) -> int:
+def _block_tokens(found: Iterable[Imported]) -> int:
     """Return the smallest power of two with which the ids cover every prompt. The formats do not name it."""
     sizes = (-(-request.prompt_tokens // len(ids)) for each in found for request, ids in _pairs(each) if ids)
     return int(1 << (max(1, max(sizes, default=1)) - 1).bit_length())
 
 
-def _pairs(each: Identified) -> Iterator[tuple[RequestUsage, Ids]]:
-    return zip(each.requests, each.ids, strict=True)
+def _pairs(each: Imported) -> Iterator[tuple[RequestUsage, Ids]]:
+    return zip(each.requests, each.ids if each.ids is not None else [()] * len(each.requests), strict=True)
 
 
-def _with_kept(each: Identified, block_tokens: int) -> Iterator[RequestUsage]:
+def _with_kept(each: Imported, block_tokens: int) -> Iterator[RequestUsage]:
     """Yield the requests, with the kept tokens of those that do not continue the prompt and the answer before."""
     before: tuple[RequestUsage, Ids] | None = None
     for request, ids in _pairs(each):

@@ -1,4 +1,4 @@
-"""Import mini-swe-agent trajectories (``*.traj.json``): a file, folder or tar archive.
+"""Import mini-swe-agent trajectories (``*.traj.json``): a file or a tar archive.
 
 A turn is an assistant message with the server's token counts. The trajectory says when the answer was parsed and when
 each observation was formatted, so that only the total time of a turn's tools is known. Older files have no token
@@ -8,17 +8,19 @@ counts; lengths are then estimated from characters, and ``source`` says so.
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.usage import (
     ESTIMATED,
+    Imported,
     RequestUsage,
     calls_sharing_a_time,
     digest,
@@ -26,9 +28,9 @@ from continuum_traces.importers.usage import (
     inner,
     json_object,
     number,
-    turns_from_usage,
+    usage_of,
 )
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, whole_text
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -37,52 +39,48 @@ _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTA
 Message = dict[str, Any]
 
 
-def read_mini_swe(*paths: Path) -> Iterator[Program]:
-    """mini-swe-agent's ``*.traj.json``: a trajectory, or a folder or tar archive of trajectories.
+def read_mini_swe(path: Path) -> Iterator[Imported]:
+    """mini-swe-agent's ``*.traj.json``: a trajectory, or a tar archive of trajectories.
 
     Raises:
         TraceError: a file has a fault. The message names the file and the fault.
     """
-    opened = [_program(name, text) for path in paths for name, text in _texts(path)]
-    if not opened:
-        raise TraceError(f"{', '.join(map(str, paths))}: no trajectory (*.traj.json) in it")
-    yield from with_shared_prefixes(opened)
+    texts = _members(path) if is_archive(path) else [(str(path), whole_text(path))]
+    if not texts:
+        raise TraceError(f"{path}: no trajectory (*.traj.json) in it")
+    for where, text in texts:
+        yield _program(where, text)
 
 
-def _texts(path: Path) -> Iterator[tuple[str, str]]:
+def is_archive(path: Path) -> bool:
+    """Return whether the file is a tar archive, compressed or not."""
     try:
-        if path.is_dir():
-            for file in sorted(path.rglob("*.traj.json")):
-                yield str(file), file.read_text(encoding="utf-8")
-        elif tarfile.is_tarfile(path):
-            yield from _members(path)
-        else:
-            yield str(path), path.read_text(encoding="utf-8")
+        return path.is_file() and tarfile.is_tarfile(path)
+    except (OSError, EOFError, lzma.LZMAError):
+        return False
+
+
+def _members(path: Path) -> list[tuple[str, str]]:
+    try:
+        with tarfile.open(path) as archive:
+            files = ((each.name, archive.extractfile(each)) for each in archive if each.name.endswith(".traj.json"))
+            return [(f"{path}:{name}", file.read().decode()) for name, file in files if file is not None]
     except (OSError, tarfile.TarError, UnicodeDecodeError, EOFError) as error:
         raise TraceError(f"{path}: cannot read: {error}") from error
 
 
-def _members(path: Path) -> Iterator[tuple[str, str]]:
-    with tarfile.open(path) as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.name.endswith(".traj.json") else None
-            if content is not None:
-                yield f"{path}:{member.name}", content.read().decode()
-
-
-def _program(name: str, text: str) -> Opened:
-    data = json_object(name, text)
+def _program(where: str, text: str) -> Imported:
+    data = json_object(where, text)
     messages = data.get("messages")
     if not isinstance(messages, list):
-        raise TraceError(f"{name}: messages: missing")
+        raise TraceError(f"{where}: messages: missing")
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise TraceError(f"{name}: messages[{index}]: expected an object")
-    program_id = data.get("instance_id") or Path(name).name.removesuffix(".traj.json")
-    requests, estimated = _requests(name, messages)
-    turns = tuple(turns_from_usage(requests))
+            raise TraceError(f"{where}: messages[{index}]: expected an object")
+    program_id = data.get("instance_id") or Path(where).name.removesuffix(".traj.json")
+    requests, estimated = _requests(where, messages)
     source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")
-    return Opened(Program(str(program_id), turns, source, _model(messages)), _opening(messages))
+    return Imported(Program(str(program_id), (), source, _model(messages)), requests, _opening(messages))
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -100,22 +98,16 @@ def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage
             usage = _usage(where, message)
             estimated = estimated or not usage
             tools = _calls(where, message, messages[index + 1 :])
-            requests.append(_request(where, usage, prompt, text_tokens, tools))
+            request = usage_of(where, usage, tools)
+            requests.append(
+                replace(
+                    request,
+                    prompt_tokens=request.prompt_tokens or prompt,
+                    output_tokens=request.output_tokens or text_tokens,
+                )
+            )
         prompt += text_tokens
     return requests, estimated
-
-
-def _request(
-    where: str, usage: Mapping[str, Any], prompt: int, output: int, tool_calls: tuple[ToolCall, ...]
-) -> RequestUsage:
-    details = inner(where, usage, "completion_tokens_details")
-    return RequestUsage(
-        prompt_tokens=int(number(where, usage, "prompt_tokens", 0)) or prompt,
-        output_tokens=int(number(where, usage, "completion_tokens", 0)) or output,
-        reasoning_tokens=int(number(where, details, "reasoning_tokens", 0)),
-        tool_calls=tool_calls,
-        cached_tokens=inner(where, usage, "prompt_tokens_details").get("cached_tokens"),
-    )
 
 
 def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[ToolCall, ...]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from continuum_traces.importers.usage import (
     UNKNOWN,
+    Imported,
     RequestUsage,
     calls_sharing_a_time,
     json_lines,
     number,
-    turns_from_usage,
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
@@ -24,7 +24,7 @@ from continuum_traces.schema import Program
 Row = dict[str, Any]
 
 
-def read_numeric(path: Path) -> Iterator[Program]:
+def read_numeric(path: Path) -> Iterator[Imported]:
     """Token counts and seconds without text: one turn per line.
 
     Raises:
@@ -39,8 +39,8 @@ def read_numeric(path: Path) -> Iterator[Program]:
         first_rows.setdefault(program_id, row)
         requests.setdefault(program_id, []).append(_usage(where, row))
     for program_id, first in first_rows.items():
-        turns = tuple(turns_from_usage(requests[program_id]))
-        yield Program(program_id, turns, str(first.get("src", "numeric")), first.get("model"))
+        program = Program(program_id, (), str(first.get("src", "numeric")), first.get("model"))
+        yield Imported(program, requests[program_id])
 
 
 def _usage(where: str, row: Row) -> RequestUsage:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
-from continuum_traces.importers.usage import UNKNOWN, RequestUsage, digest, inner, json_lines, number, turns_from_usage
+from continuum_traces.importers.usage import UNKNOWN, Imported, digest, inner, json_lines, usage_of
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -27,58 +27,40 @@ _SHELLS = ("terminal", "execute_bash", "bash")
 """The SDK's names of the terminal tool."""
 
 
-def read_openhands(*paths: Path) -> Iterator[Program]:
+def read_openhands(path: Path) -> Iterator[Imported]:
     """OpenHands' ``output.jsonl``: one program per line, with its event history.
 
     Raises:
-        TraceError: a file has a fault. The message names file, line and field.
+        TraceError: the file has a fault. The message names file, line and field.
     """
-    yield from with_shared_prefixes(opened for path in paths for opened in _opened(path))
-
-
-def _opened(path: Path) -> Iterator[Opened]:
     for line_number, run in json_lines(path):
         if not isinstance(run.get("history"), list):
             raise TraceError(f"{path}:{line_number}: history: missing")
         events = [event for event in run["history"] if isinstance(event, dict)]
-        yield Opened(_program(f"{path}:{line_number}", run, events), tuple(_opening(events)))
+        yield _program(f"{path}:{line_number}", run, events)
 
 
-def _program(where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Program:
+def _program(where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Imported:
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     metrics = inner(where, run, "metrics")
     latencies = {str(row.get("response_id")): row.get("latency") for row in _rows(metrics, "response_latencies")}
     usages = _rows(metrics, "token_usages") or list(_usages(where, events))
     requests = [
-        RequestUsage(
-            prompt_tokens=int(number(where, row, "prompt_tokens", 0)),
-            output_tokens=int(number(where, row, "completion_tokens", 0)),
-            reasoning_tokens=int(number(where, row, "reasoning_tokens", 0)),
-            tool_calls=tuple(calls.get(str(row.get("response_id")), ())),
-            cached_tokens=row.get("cache_read_tokens"),
-            llm_s=latencies.get(str(row.get("response_id"))),
-        )
+        replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name))
         for row in usages
+        for name in [str(row.get("response_id"))]
     ]
-    turns = tuple(turns_from_usage(requests))
     model = next((str(row["model"]) for row in usages if row.get("model")), None)
-    return Program(str(run.get("instance_id", "run")), turns, "openhands", model)
+    program = Program(str(run.get("instance_id", "run")), (), "openhands", model)
+    return Imported(program, requests, tuple(_opening(events)))
 
 
 def _usages(where: str, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-    """Yield the token counts of older logs, in the form of the newer logs. In older logs the counts are part of the
-    model's answer, which is repeated in every action of that answer."""
+    """Yield the token counts of older logs, in which they are part of the model's answer, which is repeated in every
+    action of that answer."""
     answers = {str(answer["id"]): answer for event in events if (answer := _answer(event)).get("id")}
     for response_id, answer in answers.items():
-        usage = inner(where, answer, "usage")
-        yield {
-            "response_id": response_id,
-            "model": answer.get("model"),
-            "prompt_tokens": usage.get("prompt_tokens"),
-            "completion_tokens": usage.get("completion_tokens"),
-            "reasoning_tokens": inner(where, usage, "completion_tokens_details").get("reasoning_tokens"),
-            "cache_read_tokens": inner(where, usage, "prompt_tokens_details").get("cached_tokens"),
-        }
+        yield {**inner(where, answer, "usage"), "response_id": response_id, "model": answer.get("model")}
 
 
 def _opening(events: Sequence[Event]) -> Iterator[str]:

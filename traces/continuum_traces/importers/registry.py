@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import lzma
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from continuum_traces.importers.bfcl import read_bfcl
-from continuum_traces.importers.mini_swe import read_mini_swe
+from continuum_traces.importers.block_ids import programs_of
+from continuum_traces.importers.mini_swe import is_archive, read_mini_swe
 from continuum_traces.importers.numeric import read_numeric
 from continuum_traces.importers.openhands import read_openhands
 from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
+from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.importers.terminal_bench import read_terminal_bench
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
 from continuum_traces.lines import program_line, read_program, read_turn, turn_line
@@ -25,7 +26,7 @@ from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
 
-READERS: dict[str, Callable[..., Iterator[Program]]] = {
+READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     OWN: read_programs,
     "numeric": read_numeric,
     "mini-swe-agent": read_mini_swe,
@@ -37,7 +38,7 @@ READERS: dict[str, Callable[..., Iterator[Program]]] = {
     "weka": read_weka,
     "mlperf-agentic": read_mlperf_agentic,
 }
-"""The reader of each format. A reader takes one file; the readers of ``OF_MANY`` take several files."""
+"""The reader of each format. It yields what the file says of each program; that of our own format yields programs."""
 
 _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
@@ -52,12 +53,6 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("mini-swe-agent", frozenset({"messages", "info"})),
 )
 """Formats and the fields by which they are recognised, the most specific format first."""
-
-
-OF_FOLDERS = ("mini-swe-agent", "terminal-bench")
-"""Formats whose reader takes a folder and finds its files by their names."""
-OF_MANY = ("mini-swe-agent", "openhands", "terminal-bench")
-"""Formats whose reader takes many files, to compare their first prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,9 @@ def _read(name: str, files: list[Path]) -> Iterator[Program]:
         yield from read_programs(files[0])
         return
     try:
-        for program in READERS[name](*files):
+        found = [list(READERS[name](file)) for file in files]
+        programs = [program for each in found for program in programs_of(each)]
+        for program in with_shared_prefixes(programs, [each.messages for each in chain(*found)]):
             _check(files, program)
             yield program
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -129,7 +126,7 @@ def _named(files: list[Path]) -> str:
 
 def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[str, list[Path]]]:
     """Yield the format and the paths of files that are read together."""
-    if not path.is_dir() or form in OF_FOLDERS:
+    if not path.is_dir():
         yield form or detect(path), [path]
         return
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
@@ -141,7 +138,7 @@ def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[st
         on_skip(LeftOut(f"{path}: {len(files) - len(forms)} files", f"no traces: {shorten(others, 200)}"))
     for name in dict.fromkeys(forms.values()):
         same = [file for file, other in forms.items() if other == name]
-        yield from [(name, same)] if name in OF_MANY else [(name, [file]) for file in same]
+        yield from [(name, [file]) for file in same] if name == OWN else [(name, same)]
 
 
 def _recognised(file: Path) -> str | None:
@@ -157,7 +154,7 @@ def detect(path: Path) -> str:
     Raises:
         TraceError: the file has no known format.
     """
-    if path.is_file() and _is_archive(path):
+    if is_archive(path):
         return "mini-swe-agent"
     name = _by_fields(_first_object(path))
     if name is None and path.is_file() and not path.stat().st_size:
@@ -165,13 +162,6 @@ def detect(path: Path) -> str:
     if name is None:
         raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
     return name
-
-
-def _is_archive(path: Path) -> bool:
-    try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError, lzma.LZMAError):
-        return False
 
 
 def _first_object(path: Path) -> Any:

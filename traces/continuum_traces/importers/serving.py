@@ -13,16 +13,14 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.block_ids import Identified, programs_of
-from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import (
     ESTIMATED,
     UNKNOWN,
+    Imported,
     RequestUsage,
     estimate_tokens,
     json_lines,
     number,
-    turns_from_usage,
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
@@ -35,7 +33,7 @@ WHOLE = "message_array_with_responses"
 """aiperf's ``context_mode`` of sessions whose rows are whole prompts."""
 
 
-def read_mooncake(path: Path) -> Iterator[Program]:
+def read_mooncake(path: Path) -> Iterator[Imported]:
     """One request per line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``, ``delay`` (ms,
     before the request). Rows with the same ``session_id`` are the turns of a program; a row without it is a whole
     program.
@@ -45,7 +43,7 @@ def read_mooncake(path: Path) -> Iterator[Program]:
     """
     sessions = list(_grouped(path, "session_id", "input_length", "output_length"))
     repeating = any(_repeats(rows) for _, rows in sessions)
-    yield from programs_of([_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions])
+    yield from (_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions)
 
 
 def _repeats(rows: list[Row]) -> bool:
@@ -53,14 +51,14 @@ def _repeats(rows: list[Row]) -> bool:
     return any(before and after and before[0] == after[0] for before, after in pairwise(ids))
 
 
-def read_agentic_mooncake(path: Path) -> Iterator[Program]:
+def read_agentic_mooncake(path: Path) -> Iterator[Imported]:
     """One request per line, with its whole prompt, in the order of each session. ``tool_wait_ms`` is the time of the
     tools, ``delay`` (ms) is other time."""
-    sessions = list(_grouped(path, "session_id", "request_id", "input_length", "output_length"))
-    yield from programs_of([_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions])
+    sessions = _grouped(path, "session_id", "request_id", "input_length", "output_length")
+    yield from (_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions)
 
 
-def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Identified:
+def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Imported:
     agentic = source == "agentic_mooncake"
     mode = rows[0][1].get("context_mode")
     whole = whole if mode is None or agentic else mode == WHOLE
@@ -78,7 +76,7 @@ def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Ident
     ids = [_hash_ids(where, row) if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
     if len(rows) > 1 and not agentic:
         source = f"{source}, {'each row a whole prompt' if whole else 'each row added to its session'}"
-    return Identified(Program(name, (), source, arrival_s=arrival_s), requests, ids)
+    return Imported(Program(name, (), source, arrival_s=arrival_s), requests, ids=ids)
 
 
 def _hash_ids(where: str, row: dict[str, Any]) -> list[int]:
@@ -88,13 +86,13 @@ def _hash_ids(where: str, row: dict[str, Any]) -> list[int]:
     return ids
 
 
-def read_weka(path: Path) -> Iterator[Program]:
+def read_weka(path: Path) -> Iterator[Imported]:
     """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request), and
     ``hash_ids``."""
-    yield from programs_of([_weka(f"{path}:{line}", line, row) for line, row in json_lines(path, "requests")])
+    yield from (_weka(f"{path}:{line}", line, row) for line, row in json_lines(path, "requests"))
 
 
-def _weka(where: str, line: int, row: dict[str, Any]) -> Identified:
+def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
     if not isinstance(row["requests"], list):
         raise TraceError(f"{where}: requests: expected a list")
     requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
@@ -110,18 +108,14 @@ def _weka(where: str, line: int, row: dict[str, Any]) -> Identified:
     ]
     name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line}")
     model = requests[0].get("model") if requests else None
-    return Identified(Program(name, (), "weka", model), usage, [_hash_ids(where, request) for request in requests])
+    return Imported(Program(name, (), "weka", model), usage, ids=[_hash_ids(where, request) for request in requests])
 
 
-def read_mlperf_agentic(path: Path) -> Iterator[Program]:
+def read_mlperf_agentic(path: Path) -> Iterator[Imported]:
     """One message per line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``.
 
     Lengths are estimated from the text, and the programs' ``source`` says so.
     """
-    yield from with_shared_prefixes(_mlperf_opened(path))
-
-
-def _mlperf_opened(path: Path) -> Iterator[Opened]:
     for name, rows in _grouped(path, "conversation_id", "role"):
         requests: list[RequestUsage] = []
         prompt = 0
@@ -133,9 +127,9 @@ def _mlperf_opened(path: Path) -> Iterator[Opened]:
                 calls = tuple(ToolCall(tool, delay_s) for tool in names)
                 requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
             prompt += size
-        turns = tuple(turns_from_usage(requests))
         asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
-        yield Opened(Program(name, turns, f"mlperf-agentic ({ESTIMATED})"), tuple(map(_message_text, asked)))
+        program = Program(name, (), f"mlperf-agentic ({ESTIMATED})")
+        yield Imported(program, requests, tuple(map(_message_text, asked)))
 
 
 def _message_text(message: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 
@@ -15,33 +15,30 @@ HEAD_CHARS = 256
 """Different first messages are one template if their first 256 characters (four blocks of 16 tokens) agree."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A program, and the texts of the messages in its first prompt."""
-
-    program: Program
-    messages: tuple[str, ...]
-
-
-def with_shared_prefixes(opened: Iterable[Opened]) -> Iterator[Program]:
+def with_shared_prefixes(programs: Sequence[Program], messages: Sequence[Sequence[str]]) -> Iterator[Program]:
     """Yield the programs in their order, each with the prefix that it shares with the other programs of its group.
+
+    Args:
+        programs: the programs; those that have no turns, or no messages, stay as they are.
+        messages: the texts of the messages in each program's first prompt.
 
     The programs of a group have the same first message (a system prompt), or first messages that begin alike (a
     template). If the whole first prompts are equal, the prefix has the length that the source reports. If only a part
     of the prompts is equal, its length is estimated, and ``source`` says so.
     """
-    kept = list(opened)
-    alike = Counter(_first_message(entry) for entry in kept if entry.program.turns)
-    firsts = [_first_message(entry) for entry in kept]
+    firsts = [texts[0] if texts and program.turns else "" for program, texts in zip(programs, messages, strict=True)]
+    alike = Counter(firsts)
     keys = [first if alike[first] > 1 else first[:HEAD_CHARS] for first in firsts]
-    groups: dict[str, list[Opened]] = {}
-    for key, entry in zip(keys, kept, strict=True):
-        if entry.program.turns:
-            groups.setdefault(key, []).append(entry)
-    prefixes = {key: _common_prefix(group) for key, group in groups.items() if len(group) > 1 and len(key) > 0}
-    for key, entry in zip(keys, kept, strict=True):
-        prefix = prefixes.get(key) if entry.program.turns else None
-        yield entry.program if prefix is None else _with_prefix(entry.program, prefix)
+    groups: dict[str, list[int]] = {}
+    for number, key in enumerate(keys):
+        groups.setdefault(key, []).append(number)
+    prefixes = {
+        key: _common_prefix([programs[n] for n in group], ["\n".join(messages[n]) for n in group])
+        for key, group in groups.items()
+        if key and len(group) > 1
+    }
+    for key, program in zip(keys, programs, strict=True):
+        yield _with_prefix(program, prefixes[key]) if key in prefixes else program
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +48,9 @@ class _Prefix:
     estimated: bool
 
 
-def _first_message(entry: Opened) -> str:
-    return entry.messages[0] if entry.messages else ""
-
-
-def _common_prefix(group: list[Opened]) -> _Prefix:
-    texts = ["\n".join(entry.messages) for entry in group]
+def _common_prefix(programs: Sequence[Program], texts: Sequence[str]) -> _Prefix:
     text = commonprefix(texts)  # noqa: RUF071 - characters are compared, not path components
-    shortest = min(entry.program.turns[0].new_input_tokens for entry in group)
+    shortest = min(program.turns[0].new_input_tokens for program in programs)
     whole = all(other == text for other in texts)
     return _Prefix(digest(text), shortest if whole else min(shortest, estimate_tokens(text)), not whole)
 

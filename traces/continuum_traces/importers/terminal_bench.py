@@ -1,4 +1,4 @@
-"""Import Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): a file or a folder of runs.
+"""Import Terminal-Bench trajectories (``trajectory.json``, the ATIF format of its harness): one file per run.
 
 A turn is a step of the agent with token counts. All its keystrokes are typed into one shell and count as one tool. The
 tool's key is the first program that the keystrokes run, and its time is the wait that the agent asked for, because the
@@ -13,17 +13,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from continuum_traces.importers.shared_prefix import Opened, with_shared_prefixes
 from continuum_traces.importers.usage import (
     UNKNOWN,
+    Imported,
     RequestUsage,
     digest,
     inner,
     json_object,
     number,
-    turns_from_usage,
+    usage_of,
 )
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, whole_text
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -34,31 +34,20 @@ MAX_WAIT_S = 60.0
 Object = Mapping[str, Any]
 
 
-def read_terminal_bench(*paths: Path) -> Iterator[Program]:
-    """Terminal-Bench's ``trajectory.json``: a trajectory, or a folder of trajectories.
+def read_terminal_bench(path: Path) -> Iterator[Imported]:
+    """Terminal-Bench's ``trajectory.json``: one trajectory.
 
     Raises:
-        TraceError: a file has a fault. The message names file and field.
+        TraceError: the file has a fault. The message names file and field.
     """
-    files = [f for path in paths for f in (sorted(path.rglob("trajectory.json")) if path.is_dir() else [path])]
-    if not files:
-        raise TraceError(f"{', '.join(map(str, paths))}: no trajectory.json in it")
-    yield from with_shared_prefixes(map(_program, files))
-
-
-def _program(file: Path) -> Opened:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{file}: cannot read: {error}") from error
-    data = json_object(str(file), text)
+    data = json_object(str(path), whole_text(path))
     steps = data.get("steps")
     if not isinstance(steps, list):
-        raise TraceError(f"{file}: steps: missing")
-    turns = tuple(turns_from_usage(_requests(file, steps)))
-    model = inner(str(file), data, "agent").get("model_name")
-    name = data.get("session_id") or data.get("trajectory_id") or file.parent.name
-    return Opened(Program(str(name), turns, "terminal-bench", model), _opening(steps))
+        raise TraceError(f"{path}: steps: missing")
+    model = inner(str(path), data, "agent").get("model_name")
+    name = data.get("session_id") or data.get("trajectory_id") or path.parent.name
+    requests = list(_requests(path, steps))
+    yield Imported(Program(str(name), (), "terminal-bench", model), requests, _opening(steps))
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
@@ -74,12 +63,7 @@ def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:
             raise TraceError(f"{where}: expected an object")
         metrics = inner(where, step, "metrics")
         if step.get("source") == "agent" and not step.get("is_copied_context"):
-            yield RequestUsage(
-                prompt_tokens=int(number(where, metrics, "prompt_tokens", 0)),
-                output_tokens=int(number(where, metrics, "completion_tokens", 0)),
-                tool_calls=tuple(_calls(where, step)),
-                cached_tokens=metrics.get("cached_tokens"),
-            )
+            yield usage_of(where, metrics, _calls(where, step))
 
 
 def _calls(where: str, step: Object) -> Iterator[ToolCall]:

@@ -1,17 +1,16 @@
-"""Make turns of the token counts that a server reported for each request, and check the fields of a source. Used by all
-importers."""
+"""What all importers use: programs as a source describes them, turns made of token counts, fields that are checked."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from continuum_traces.jsonl import TraceError, text_lines
-from continuum_traces.schema import ToolCall, Turn
+from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
 
 CHARS_PER_TOKEN = 4
@@ -36,6 +35,39 @@ class RequestUsage:
     gap_overhead_s: float = 0.0
     cached_tokens: int | None = None
     llm_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A program as a source describes it. The registry makes its turns and finds the prefixes that programs share."""
+
+    program: Program
+    """Without turns and shared prefix."""
+    requests: Sequence[RequestUsage]
+    messages: Sequence[str] = ()
+    """The texts of the messages in the first prompt, if the source has them."""
+    ids: Sequence[Sequence[int]] | None = None
+    """The ids of the blocks of each request's prompt; None if the source has none."""
+
+
+def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
+    """Read the token counts of one request in OpenAI's form, or with all counts in one object.
+
+    Raises:
+        TraceError: a count is no number. The message begins with ``where``.
+    """
+    details = {
+        **usage,
+        **inner(where, usage, "prompt_tokens_details"),
+        **inner(where, usage, "completion_tokens_details"),
+    }
+    return RequestUsage(
+        prompt_tokens=int(number(where, usage, "prompt_tokens", 0)),
+        output_tokens=int(number(where, usage, "completion_tokens", 0)),
+        reasoning_tokens=int(number(where, details, "reasoning_tokens", 0)),
+        tool_calls=tuple(tool_calls),
+        cached_tokens=details.get("cached_tokens", details.get("cache_read_tokens")),
+    )
 
 
 def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
