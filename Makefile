@@ -59,7 +59,7 @@ frameworks: setup ## The environments of frameworks that use the client (.framew
 	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
 	  echo "frameworks: $$name"; \
 	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
-	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis; \
+	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis aiohttp; \
 	done
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.

@@ -22,11 +22,9 @@ from aiohttp import web
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
 from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
-from fake_endpoint import (
-    FakeEndpoint,
-    Handler,
+from fake_server import FakeServer, Handler, good
+from small_replays import (
     app,
-    good,
     replay,
     replay_command,
     run_of,
@@ -245,8 +243,8 @@ def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
         done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--arrivals", "concurrency:3")
     assert done.exit_code == 0, done.output
     by_program: dict[str, list[float]] = {}
-    for body, time_s in zip(server.bodies, server.times_s, strict=True):
-        by_program.setdefault(body["vllm_xargs"]["program_id"], []).append(time_s)
+    for seen in server.asked:
+        by_program.setdefault(seen.body["vllm_xargs"]["program_id"], []).append(seen.time_s)
     for times_s in by_program.values():
         assert times_s[1] - times_s[0] >= 1.0
         assert times_s[2] - times_s[1] >= 1.0  # asked for 1 s; the second backoff alone is as long
@@ -479,7 +477,7 @@ def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
     raise AssertionError("it never came to that")
 
 
-def killed(server: FakeEndpoint, stuck: Stuck, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
+def killed(server: FakeServer, stuck: Stuck, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
     """A run of two programs at a time, killed once one has finished and two are in the middle of their turns."""
     run = start(replay_command(trace, server.url, out, "--arrivals", "concurrency:2", *more), start_new_session=True)
     wait_for(lambda: stuck.held == 2, run)
@@ -569,7 +567,7 @@ def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None
             server.plugin_errors += 1
             return await good(request, number)
 
-        server._handler = raises
+        server.handler = raises
         done = replay(trace, server.url, tmp_path / "out")
     assert done.exit_code == 1
     assert "warning: fake, seed 0: the server caught 3 exceptions in its policy" in done.stderr

@@ -22,8 +22,9 @@ from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
-from fake_endpoint import app, good, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
+from fake_server import good
 from live_server import Live
+from small_replays import app, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
 def test_a_program_keeps_its_connection(tmp_path: Path) -> None:
     with serving(good) as server:
         assert replay(trace_of(tmp_path, 1), server.url, tmp_path / "out").exit_code == 0
-    assert len(server.connections) == 1
+    assert len({seen.connection for seen in server.asked}) == 1
 
 
 def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from click.testing import Result
 from continuum_analysis.compare.runs import load_runs
 from continuum_bench.cli import app
 from continuum_traces.token_gaps import gaps_ms
-from fake_endpoint import good, replay, run_of, serving, trace_of, turns_of
+from fake_server import good, hang_up, streaming
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import write_recorded
+from small_replays import replay, run_of, serving, trace_of, turns_of
 from typer.testing import CliRunner
 
 
@@ -69,8 +70,7 @@ def test_an_slo_limits_the_longest_gap(tmp_path: Path) -> None:
 
 async def one_by_one(request: web.Request, number: int) -> Any:
     """Chunks of one token and, at last, of three: each is sent when the loop has sent the one before."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
+    response = await streaming(request)
     count = (await request.json())["max_tokens"]
     for ids in [[token] for token in range(count - 3)] + [[1, 2, 3]]:
         chunk = {"choices": [{"text": "x" * len(ids), "token_ids": ids}]}
@@ -97,11 +97,9 @@ def test_a_broken_stream_is_tried_again_with_gaps_of_its_own(tmp_path: Path) -> 
     async def breaks_first(request: web.Request, number: int) -> Any:
         if number > 1:
             return await good(request, number)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await streaming(request)
         await response.write(b'data: {"choices": [{"text": "x", "token_ids": [1]}]}\n\n' * 7)
-        request.transport.close()  # type: ignore[union-attr]
-        return response
+        return hang_up(request, response)
 
     with serving(breaks_first) as server:
         done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--token-times")

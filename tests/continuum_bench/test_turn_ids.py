@@ -18,8 +18,8 @@ from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, read_turns, write_manifest, write_rows
 from continuum_traces.schema import Manifest, Program, SchedulerEvent, ToolCall, Turn, TurnRecord
-from fake_endpoint import replay, run_of
 from live_server import BLOCK, Live, tokens
+from small_replays import replay, run_of
 
 from continuum_client import OpenAI
 

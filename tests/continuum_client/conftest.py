@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from client_fakes import FakeServer
+from fake_server import FakeServer
 
 from continuum_client import current, recorder
 from continuum_client.endpoints import endpoints
@@ -36,6 +31,11 @@ def serve() -> Iterator[Callable[..., FakeServer]]:
     """Start a fake: ``serve("vllm")``; all are stopped at the end."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(FakeServer(*args, **kwargs))
+
+
+@pytest.fixture
+def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
+    return serve("vllm")
 
 
 @pytest.fixture

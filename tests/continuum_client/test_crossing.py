@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Seen
+from fake_server import FakeServer, Seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer
+from fake_server import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer
+from fake_server import FakeServer
 
 from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, ProgramClosed, current_program, tool
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer
+from fake_server import FakeServer
 
 from continuum_client.dialects import DIALECTS
 from continuum_client.hook import hook

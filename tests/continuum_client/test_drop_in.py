@@ -13,7 +13,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Planned, collected
+from fake_server import FakeServer, Planned, collected
 from pydantic import BaseModel
 
 import continuum_client

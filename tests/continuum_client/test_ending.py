@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer
 from continuum_traces.run_dir import read_turns
+from fake_server import FakeServer
 
 from continuum_client import AsyncOpenAI, OpenAI
 from continuum_client.appender import Held

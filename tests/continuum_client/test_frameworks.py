@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from client_fakes import FakeServer, Planned
+from fake_server import FakeServer, Planned
 
 from continuum_client import AsyncOpenAI, OpenAI, inherit_threads, instrument, uninstrument
 from continuum_client.hook import hook

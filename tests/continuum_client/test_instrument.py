@@ -15,8 +15,8 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Planned, collected
 from continuum_traces.run_dir import read_turns
+from fake_server import FakeServer, Planned, collected
 
 import continuum_client
 from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from client_fakes import FakeServer
+from fake_server import FakeServer
 
 from continuum_client import OpenAI
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer
+from fake_server import FakeServer
 
 from continuum_client import ContinuumWarning, InvalidTag, OpenAI, Prediction
 from continuum_client.tool_runs import ToolRun

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import openai
 import pytest
-from client_fakes import FakeServer, Planned
+from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
-from client_fakes import FakeServer, Planned
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
+from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,18 +99,12 @@ def test_other_requests_and_refusals_pass_unchanged(serve: Callable[..., FakeSer
                 await client.post(CHAT, content=b"{no json", headers={"content-length": "8"}),
             ]
 
-    with pytest.raises(httpx.HTTPError):  # the fake hangs up on what is no JSON, and so does the proxy, with a 502
-        raise_for(asyncio.run(ask()))
+    assert [answer.status_code for answer in asyncio.run(ask())] == [200, 200, 404, 400]
     models, embeddings, nowhere = server.seen[:3]
     assert models.headers["x-mine"] == "1"
     assert "x-session-id" not in models.headers
     assert embeddings.body == {"input": 1.0}
     assert nowhere.path == "/nowhere%2Felse"
-
-
-def raise_for(answers: list[httpx.Response]) -> None:
-    assert [answer.status_code for answer in answers[:3]] == [200, 200, 404]
-    answers[3].raise_for_status()
 
 
 def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from client_fakes import FakeServer
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
+from fake_server import FakeServer
 
 from continuum_client.pytest_plugin import program_id_of
 

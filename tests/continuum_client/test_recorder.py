@@ -19,10 +19,10 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Planned
 from continuum_bench.cli import app
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program, TurnRecord
+from fake_server import FakeServer, Planned
 from typer.testing import CliRunner
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder, instrument, uninstrument

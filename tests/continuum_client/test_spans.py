@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_fakes import FakeServer, Planned
+from fake_server import FakeServer, Planned
 
 from continuum_client import OpenAI
 

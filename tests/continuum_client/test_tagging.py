@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 import pytest
-from client_fakes import SCHEMAS
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_headers, tags_from_xargs
+from fake_server import EXTRA, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,8 +39,8 @@ paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
 @given(tags, st.sampled_from(sorted(DIALECTS)), paths, st.none() | st.integers(1, 10_000))
 def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: str, output_tokens: int | None) -> None:
     body = tag_body(sent, DIALECTS[dialect], path, output_tokens)
-    for schema in SCHEMAS if dialect == "headers" else [dialect]:
-        assert SCHEMAS[schema](path, {"model": "m", **body}) is None
+    for schema in EXTRA if dialect == "headers" else [dialect]:
+        assert refusal(schema, path, {"model": "m", **body}) is None
 
 
 @given(tags)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_fakes import FakeServer, Planned
 from continuum_traces.run_dir import read_turns
 from continuum_traces.wire import read_turn_id
+from fake_server import FakeServer, Planned
 
 from continuum_client import AsyncOpenAI, OpenAI, extra_body, headers
 from continuum_client.dialects import DIALECTS
