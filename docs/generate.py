@@ -2,7 +2,7 @@
 
     python docs/generate.py [build/docs]
 
-It writes ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read outside the site too. Then
+It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too. Then
 it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
@@ -19,7 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from continuum_analysis import metrics_page
+from continuum_analysis.compare.words import TextTable
+from continuum_analysis.metrics import METRICS
+from continuum_analysis.records.misses import CAUSES
+from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
 from continuum_bench.commands import field_sentences
 from continuum_server.policy.catalog import POLICIES
@@ -211,15 +214,29 @@ def policy_overview() -> str:
     page = (DOCS / "policies" / "README.md").read_text(encoding="utf-8")
     for label in ("policy", "bound"):
         rows = [
-            f"| [{name}]({_page_of(name)}) | {_cell(_first_paragraph(policy))} |"
+            (f"[{name}]({_page_of(name)})", _cell(_first_paragraph(policy)))
             for name, policy in POLICIES.items()
             if policy.label == label
         ]
-        mark, end = f"<!-- {label}: written by make docs -->", "<!-- end -->"
-        head, _, rest = page.partition(mark)
-        table = "\n".join(["| name | rule |", "|---|---|", *rows])
-        page = f"{head}{mark}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+        page = _filled(page, label, TextTable(("name", "rule"), rows))
     return page
+
+
+def metrics() -> str:
+    """Return ``docs/metrics.md`` with new tables of metrics, of an SLO's metrics and of causes between their marks."""
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    for mark, rows in (("metrics", METRICS), ("slo", slo_metrics(read_slo("ttft=1s")))):
+        cells = [(f"`{metric.name}`", metric.unit, _cell(metric.formula)) for metric in rows]
+        page = _filled(page, mark, TextTable(("name", "unit", "what it is"), cells))
+    causes = [(f"`{cause}`", words) for cause, words in CAUSES.items()]
+    return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
+
+
+def _filled(page: str, mark: str, table: TextTable) -> str:
+    """Return the page with this table between the marks."""
+    begin, end = f"<!-- {mark}: written by make docs -->", "<!-- end -->"
+    head, _, rest = page.partition(begin)
+    return "\n".join([f"{head}{begin}\n", *table.markdown(), f"\n{end}{rest.partition(end)[2]}"])
 
 
 def _page_of(policy: str) -> str:
@@ -247,6 +264,6 @@ def _cell(text: str | None) -> str:
 PAGES = {"cli": cli, "formats": formats, "policies": policies}
 
 if __name__ == "__main__":
-    (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
+    (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
     stage(Path(sys.argv[1]) if sys.argv[1:] else DOCS.parent / "build" / "docs")

@@ -12,15 +12,12 @@ from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import columns, summary_rows, verdict
-from continuum_analysis.metrics_page import page
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def write_one_turn_programs(path: Path, policy: str, seed: int, jcts_s: list[float], **manifest: object) -> Path:
@@ -285,7 +282,3 @@ def test_report_of_one_bare_run_and_of_hostile_names(tmp_path: Path) -> None:
     assert "No comparison" in html
     assert "Programs that did not finish" in html
     assert "p1" in html
-
-
-def test_metrics_page_is_up_to_date() -> None:
-    assert (REPO / "docs" / "metrics.md").read_text(encoding="utf-8") == page()
