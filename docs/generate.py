@@ -2,8 +2,8 @@
 
     python docs/generate.py [build/docs]
 
-It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too. Then
-it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
+It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too.
+Then it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
 
