@@ -1,4 +1,4 @@
-"""Compares the engines on the same programs, arrivals and policy. Prints the tables of docs/results/engines.md.
+"""Compares the engines on the same programs, arrivals and policy. Prints the tables of docs/results/trust.md.
 
     python benchmarks/engines_agree.py TRACE --jps 0.5 --kv-blocks 1200 --seeds 3
     python benchmarks/engines_agree.py

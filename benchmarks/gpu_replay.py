@@ -7,7 +7,7 @@ The model has the geometry of Llama-3.1-8B, random weights (vLLM's dummy loader)
 mean nothing, but their lengths are exact, and a scheduler sees only lengths. Each policy gets a new server and the same
 arrivals. First the server is profiled, and after each live run the virtual engine runs the same workload with the
 profile. ``--live`` leaves the virtual runs out; the same command with ``--virtual`` makes them later, without a GPU,
-beside the live runs in --out. Prints the tables of docs/results/gpu.md.
+beside the live runs in --out. Prints the tables of docs/results/trust.md.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def policies() -> str:
         lines += [f"## {title}", ""]
         for name, policy in POLICIES.items():
             if policy.label == label:
-                page = f"[Its page](../policies/{_page_of(name)})"
+                page = f"Its page: {_linked(name, '../policies/')}"
                 options = _field_table(policy.options_type) if fields(policy.options_type) else ["No options."]
                 lines += [f"### {name}", "", _first_paragraph(policy), "", page, "", *options, ""]
     return "\n".join(lines)
@@ -214,7 +214,7 @@ def policy_overview() -> str:
     page = (DOCS / "policies" / "README.md").read_text(encoding="utf-8")
     for label in ("policy", "bound"):
         rows = [
-            (f"[{name}]({_page_of(name)})", _cell(_first_paragraph(policy)))
+            (_linked(name), _cell(_first_paragraph(policy)))
             for name, policy in POLICIES.items()
             if policy.label == label
         ]
@@ -239,9 +239,15 @@ def _filled(page: str, mark: str, table: TextTable) -> str:
     return "\n".join([f"{head}{begin}\n", *table.markdown(), f"\n{end}{rest.partition(end)[2]}"])
 
 
-def _page_of(policy: str) -> str:
-    """Return the page of a policy; bounds without a page of their own share one."""
-    return f"{policy}.md" if (DOCS / "policies" / f"{policy}.md").exists() else "bounds.md"
+def _linked(policy: str, folder: str = "") -> str:
+    """Return a policy's name, linked to the heading that is its name, or to the bounds' page, if there is one."""
+    for page in sorted((DOCS / "policies").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if re.search(rf"^#+ `?{re.escape(policy)}`?$", text, re.MULTILINE):
+            return f"[{policy}]({folder}{page.name}#{policy})"
+        if f"**`{policy}`**" in text:
+            return f"[{policy}]({folder}{page.name})"
+    return f"[{policy}]({folder}README.md)"
 
 
 # -------------------------------------------------------------------------------------------------- small

@@ -106,7 +106,7 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Compute the mean of ``over`` / the mean of ``under``, paired by position, with an interval on a log scale.
 
     The variance of the logarithm is the delta method's, the quantile Student's t. The bounds are positive and finite,
-    and the inverse ratio has the reciprocal interval. How often it is wrong: docs/results/self-check.md. (Fieller's
+    and the inverse ratio has the reciprocal interval. How often it is wrong: docs/results/trust.md. (Fieller's
     interval agrees where the ratio is well known. Where it is not, Fieller's is very lopsided or has no end.)
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
@@ -126,7 +126,7 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Compute the same ratio with a bootstrap interval (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
 
     For the programs of one seed the interval is valid for that arrival sequence only. For the means of several seeds it
-    is an alternative to ``ratio_interval`` that is too narrow with few seeds (docs/results/self-check.md).
+    is an alternative to ``ratio_interval`` that is too narrow with few seeds (docs/results/trust.md).
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     estimate = float(top.mean() / bottom.mean())
