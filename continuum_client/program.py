@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Metadata, Tags
 
@@ -146,7 +146,7 @@ class Program:
             program.home = self.home
             return program
 
-        return around(function, another)
+        return around(function, another, Program._paused)
 
     # ------------------------------------------------------------------------- called by the agent
 
@@ -349,6 +349,11 @@ class Program:
             raise ContinuumError(
                 f"program {self.id!r} is entered already; in another thread or task use p.active() or p.bind()"
             )
+        if current.in_generator():
+            raise ContinuumError(
+                f"program {self.id!r} is entered in a generator, so it would also be current in the code that steps "
+                "it: decorate the generator with @client.program, or surround its calls with p.active()"
+            )
         _inheritance.begin()
         self._entry = current.enter(self)
         return self
@@ -372,6 +377,15 @@ class Program:
         entry, self._entry = self._entry, None
         if entry is not None:
             current.leave(entry)
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Surround code that runs between two steps of a decorated generator."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._entry = current.enter(self)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Program]:
@@ -475,7 +489,7 @@ def _in_background(client: SendingClient, program_id: str) -> None:
 def current_program() -> Program | None:
     """Return the open program to which calls made here belong; None outside any program."""
     entry = current.current_entry()
-    return None if entry is None else entry.program
+    return None if entry is None else cast("Program", entry.program)
 
 
 def tool(function: F) -> F:

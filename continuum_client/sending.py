@@ -107,7 +107,7 @@ class Tagging:
             InvalidTag: an id, a name or a number cannot be sent, or the metadata is too large.
         """
         if callable(program_id):
-            return around(program_id, self.program)
+            return around(program_id, self.program, Program._paused)
         program = self._continuum.program(program_id, predict, parent, output_tokens, task, metadata)
         program.home = cast("Any", self)
         hook.install()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,7 @@ from fake_server import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Program, current_program
+from continuum_client import AsyncOpenAI, ContinuumError, ContinuumWarning, OpenAI, Program, current_program
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -39,11 +40,25 @@ def name() -> str | None:
     return None if program is None else program.id
 
 
+def label(program_id: str | None) -> str | None:
+    """Without the digits that a decorator adds."""
+    return None if program_id is None else program_id.rpartition("-")[0]
+
+
+def labels(server: FakeServer) -> list[str | None]:
+    return [label(program_id) for program_id in ids(server)]
+
+
 def job(client: OpenAI, program_id: str, turns: int = 2) -> Iterator[Program]:
-    with client.program(program_id) as p:
+    @client.program(program_id)
+    def steps() -> Iterator[Program]:
         for _ in range(turns):
             client.chat.completions.create(**ASK)
+            p = current_program()
+            assert p is not None
             yield p
+
+    return steps()
 
 
 def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> None:
@@ -53,8 +68,9 @@ def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> Non
     client.chat.completions.create(**ASK)
     for each in (one, two, one, two):
         next(each, None)
-    assert ids(vllm) == ["job1", "job2", None, "job1", "job2"]
+    assert labels(vllm) == ["job1", "job2", None, "job1", "job2"]
     assert [p.parent_id for p in programs] == [None, None]
+    assert all(p.closed for p in programs)
     assert current_program() is None
     with client.program("after") as p:
         assert p.parent_id is None
@@ -73,6 +89,43 @@ def test_the_callers_program_stays_current(client: OpenAI, vllm: FakeServer) -> 
     assert current_program() is None
 
 
+def test_a_bare_generator(client: OpenAI) -> None:
+    """It has no context of its own, so its program would be its caller's too."""
+
+    def bare() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(client.program("p"))
+            yield
+
+    async def bare_async() -> AsyncIterator[None]:
+        async with client.program("p"):
+            yield
+
+    with pytest.raises(ContinuumError, match=r"'p' is entered in a generator.*decorate the generator"):
+        next(bare())
+    with pytest.raises(ContinuumError, match="'p' is entered in a generator"):
+        asyncio.run(bare_async().__anext__())  # type: ignore[arg-type]
+    with contextlib.contextmanager(bare)():
+        assert name() == "p"
+    assert current_program() is None
+
+
+def test_values_exceptions_and_the_result_pass_through(client: OpenAI) -> None:
+    @client.program
+    def echo() -> Generator[Any, Any, str]:
+        got = yield "first"
+        try:
+            yield got
+        except KeyError:
+            yield "caught"
+        return "result"
+
+    running = echo()
+    assert [next(running), running.send(7), running.throw(KeyError())] == ["first", 7, "caught"]
+    with pytest.raises(StopIteration, match="result"):
+        next(running)
+
+
 def test_a_generator_that_is_dropped(client: OpenAI, vllm: FakeServer) -> None:
     p = next(job(client, "dropped"))
     assert current_program() is None
@@ -81,34 +134,24 @@ def test_a_generator_that_is_dropped(client: OpenAI, vllm: FakeServer) -> None:
         assert p.closed
 
 
-def test_programs_inside_a_generators_program(client: OpenAI) -> None:
-    seen: list[str | None] = []
+def test_a_generator_that_is_dropped_in_a_thread_leaves_nothing_there(client: OpenAI, vllm: FakeServer) -> None:
+    """Later calls in that thread, and in the event loops that it runs, are tagged as usual."""
+    other = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
 
-    def helper() -> None:
-        with client.program("inner"):
-            seen.append(name())
-            with p.active():
-                seen.append(name())
+    async def ask() -> None:
+        await other.chat.completions.create(**ASK)
 
-    def steps() -> Iterator[None]:
-        nonlocal p
-        with client.program("outer") as p:
-            yield
-            helper()
-            seen.append(name())
-            yield from nested()
-            seen.append(name())
-
-    def nested() -> Iterator[None]:
-        with client.program("nested") as q:
-            seen.append(q.parent_id)
-            yield
-            seen.append(name())
-
-    p: Any = None
-    for _ in steps():
+    def work() -> None:
+        next(job(client, "dropped"))
+        gc.collect()
         assert current_program() is None
-    assert seen == ["inner", "outer", "outer", "outer", "nested", "outer"]
+        asyncio.run(ask())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    first, second = ids(vllm)
+    assert second not in (None, first)
 
 
 def test_context_managers_made_of_generators(client: OpenAI) -> None:
@@ -125,15 +168,6 @@ def test_context_managers_made_of_generators(client: OpenAI) -> None:
             assert name() == "t"
         assert name() == "s"
 
-    def steps() -> Iterator[None]:
-        with session("in a generator"):
-            yield
-            assert name() == "in a generator"
-
-    running = steps()
-    next(running)
-    assert current_program() is None
-    assert next(running, "end") == "end"
     assert p.closed
 
 
@@ -174,47 +208,49 @@ def test_each_step_in_another_thread(client: OpenAI, vllm: FakeServer) -> None:
         for each in (one, two, one, two, one, two):
             context = contextvars.copy_context()
             pool.submit(context.run, next, each, None).result(60)
-    assert ids(vllm) == ["one", "two", "one", "two"]
+    assert labels(vllm) == ["one", "two", "one", "two"]
 
 
 def test_threads_started_in_a_generator(client: OpenAI) -> None:
     seen: list[str | None] = []
 
+    @client.program("p")
     def steps() -> Iterator[None]:
-        with client.program("p"), ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1) as pool:
             yield
-            thread = threading.Thread(target=lambda: seen.append(name()))
+            thread = threading.Thread(target=lambda: seen.append(label(name())))
             thread.start()
             thread.join(60)
-            pool.submit(lambda: seen.append(name())).result(60)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(lambda: seen.append(name())).result(60)
+            pool.submit(lambda: seen.append(label(name()))).result(60)
 
     for _ in steps():
         thread = threading.Thread(target=lambda: seen.append(name()))
         thread.start()
         thread.join(60)
-    assert seen == [None, "p", "p", None]
+    assert seen == [None, "p", "p"]
 
 
 def test_async_generators(vllm: FakeServer) -> None:
-    async def stream(client: AsyncOpenAI, program_id: str) -> AsyncIterator[str | None]:
-        async with client.program(program_id):
+    def stream(client: AsyncOpenAI, program_id: str) -> AsyncIterator[str | None]:
+        @client.program(program_id)
+        async def steps() -> AsyncIterator[str | None]:
             for _ in range(2):
                 await asyncio.gather(*(client.chat.completions.create(**ASK) for _ in range(2)))
                 yield name()
+
+        return steps()
 
     async def run() -> None:
         client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
         one, two = stream(client, "one"), stream(client, "two")
         for each in (one, two, one, two):
-            assert await anext(each) in ("one", "two")
+            assert label(await anext(each)) in ("one", "two")
             assert current_program() is None
         for each in (one, two):
             assert await anext(each, None) is None
 
     asyncio.run(run())
-    assert ids(vllm) == ["one", "one", "two", "two"] * 2
+    assert labels(vllm) == ["one", "one", "two", "two"] * 2
     assert sum(seen.path.endswith("release") for seen in vllm.seen) == 2
 
 
@@ -246,20 +282,27 @@ def test_any_interleaving(data: st.DataObject) -> None:
     """Generators with nested programs, stepped in any order and dropped anywhere: each sees its own programs."""
     client = OpenAI(base_url="http://127.0.0.1:9/v1", implicit=False)
 
-    def steps(label: str, depth: int) -> Iterator[None]:
-        with client.program(f"{label}{depth}") as p:
-            assert p.parent_id == (f"{label}{depth - 1}" if depth else None)
-            yield
-            assert name() == p.id
-            if depth < 2:
-                yield from steps(label, depth + 1)
-            assert name() == p.id
-            yield
-            assert name() == p.id
+    def steps(of: str, depth: int) -> Iterator[None]:
+        outer = current_program()
 
-    running = {label: steps(label, 0) for label in "abc"}
+        @client.program(f"{of}{depth}")
+        def inner() -> Iterator[None]:
+            p = current_program()
+            assert p is not None
+            assert (label(p.id), p.parent_id) == (f"{of}{depth}", outer.id if outer else None)
+            yield
+            assert current_program() is p
+            if depth < 2:
+                yield from steps(of, depth + 1)
+            assert current_program() is p
+            yield
+            assert current_program() is p
+
+        return inner()
+
+    running = {of: steps(of, 0) for of in "abc"}
     while running:
-        label = data.draw(st.sampled_from(sorted(running)))
-        if data.draw(st.integers(0, 9)) == 0 or next(running[label], "end") == "end":
-            del running[label]
+        of = data.draw(st.sampled_from(sorted(running)))
+        if data.draw(st.integers(0, 9)) == 0 or next(running[of], "end") == "end":
+            del running[of]
         assert current_program() is None

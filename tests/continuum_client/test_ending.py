@@ -15,7 +15,7 @@ import pytest
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer
 
-from continuum_client import AsyncOpenAI, OpenAI
+from continuum_client import AsyncOpenAI, OpenAI, current_program
 from continuum_client.appender import Held
 
 jsonl = pytest.importorskip("continuum_traces.jsonl")
@@ -64,11 +64,11 @@ def a_stream(client: OpenAI, other: AsyncOpenAI) -> None:
 
 
 def a_generator(client: OpenAI, other: AsyncOpenAI) -> None:
+    @client.program("dropped")
     def agent() -> Iterator[None]:
-        with client.program("dropped") as p:
-            client.chat.completions.create(**ASK)
-            with p.tool("pytest"):
-                yield
+        client.chat.completions.create(**ASK)
+        with current_program().tool("pytest"):  # type: ignore[union-attr]
+            yield
 
     running = agent()
     next(running)
@@ -129,7 +129,7 @@ def test_garbage_collection_neither_waits_nor_writes(
     if what is a_stream:
         assert [turn.error for turn in read_turns(tmp_path)] == [None, None, "closed before its end"]
     if what in (a_generator, a_coroutine):
-        assert released(vllm) == ["dropped", "next"]
+        assert released(vllm) == [dropped, "next"]
 
 
 # -------------------------------------------------------------------------------------- the process ends
