@@ -16,6 +16,7 @@ from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from msgspec import structs
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
@@ -112,34 +113,31 @@ def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
         BenchError: neither the options nor the log name the GPU or the model.
         StepTimesError, EngineError: the GPU or the model is unknown, or settings conflict.
     """
-    said = run.server
-    model, card = options.model or said.model, options.gpu or said.gpu
-    if card is None:
+    named = {name: value for name in run.server.__struct_fields__ if (value := getattr(options, name)) is not None}
+    server = structs.replace(run.server, **named)
+    if server.gpu is None:
         raise BenchError("--gpu: say which GPU the server ran on; `continuum-bench doctor` lists the known GPUs")
-    if model is None:
+    if server.model is None:
         raise BenchError(f"--model: {options.log} does not say which model was served")
-    gpu, known = find_gpu(card), find_model(model)
-    if (options.kv_cache_dtype or said.kv_cache_dtype or "auto").startswith("fp8") and known.kv_bytes_each != 1.0:
-        known = find_model(known.name + FP8_KV)
+    gpu, model = find_gpu(server.gpu), find_model(server.model)
+    if (server.kv_cache_dtype or "auto").startswith("fp8") and model.kv_bytes_each != 1.0:
+        model = find_model(model.name + FP8_KV)
     seqs, chunk = _vllm_defaults(gpu.name, gpu.memory_gib)
-    caching = said.prefix_caching if options.enable_prefix_caching is None else options.enable_prefix_caching
     config = EngineConfig(
         gpu=gpu.name,
-        model=known.name,
-        tensor_parallel=options.tp or said.tensor_parallel or 1,
-        pipeline_parallel=options.pp or said.pipeline_parallel or 1,
-        max_num_seqs=options.max_num_seqs or said.max_num_seqs or seqs,
-        chunk_tokens=options.chunk or said.chunk_tokens or chunk,
-        block_size=options.block_size or said.block_size or defaults.BLOCK_SIZE,
-        kv_blocks=options.kv_blocks or said.kv_blocks,
-        gpu_memory_utilization=options.gpu_memory_utilization
-        or said.gpu_memory_utilization
-        or defaults.GPU_MEMORY_UTILIZATION,
-        prefix_caching=caching is not False,
+        model=model.name,
+        tensor_parallel=server.tp or 1,
+        pipeline_parallel=server.pp or 1,
+        max_num_seqs=server.max_num_seqs or seqs,
+        chunk_tokens=server.chunk or chunk,
+        block_size=server.block_size or defaults.BLOCK_SIZE,
+        kv_blocks=server.kv_blocks,
+        gpu_memory_utilization=server.gpu_memory_utilization or defaults.GPU_MEMORY_UTILIZATION,
+        prefix_caching=server.enable_prefix_caching is not False,
         step_overhead_ms=options.step_overhead_ms,
         step_times=options.step_times,
-        vllm=options.vllm or said.vllm,
-        replicas=options.data_parallel_size or said.replicas or 1,
+        vllm=server.vllm,
+        replicas=server.data_parallel_size or 1,
     )
     shape_of(config)
     return config

@@ -1,4 +1,4 @@
-"""Reads fields of request logs. Every error message names the file, the line and the field."""
+"""Reads request logs. Every error message names the file, the line and the field."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from continuum_traces.typed import LARGEST
 
 from continuum_bench.errors import BenchError
 from continuum_bench.validate.served import Served
 
+T = TypeVar("T")
 SPACES = re.compile(r"\s*")
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
-"""Seconds."""
+Number = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
+
+
+def read_as(where: str, data: Any, kind: type[T], advice: str = "") -> T:
+    """Convert decoded JSON to a type.
+
+    Raises:
+        BenchError: a field is missing or has another type. The message is ``where``, the field and the ``advice``.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise BenchError(f"{where}: {error}{advice}") from error
 
 
 def served(
@@ -24,7 +37,6 @@ def served(
     instants: Sequence[float],
     prompt_tokens: float,
     output_tokens: float,
-    names: Sequence[str],
     program_id: str | None = None,
 ) -> Served:
     """Return a request after checking that its instants are in order and its token counts are whole and positive.
@@ -34,52 +46,24 @@ def served(
         instants: the seconds of arrival, first token and end.
         prompt_tokens: length of the prompt.
         output_tokens: length of the answer.
-        names: the log's names of the instants.
         program_id: as ``Served.program_id``.
     """
     arrival_s, first_token_s, finish_s = instants
     if first_token_s < arrival_s:
-        raise BenchError(f"{where}: {names[1]}: the first token comes {arrival_s - first_token_s:.3f} s before arrival")
+        raise BenchError(f"{where}: the first token comes {arrival_s - first_token_s:.3f} s before arrival")
     if finish_s < first_token_s:
-        raise BenchError(f"{where}: {names[2]}: the end comes {first_token_s - finish_s:.3f} s before the first token")
+        raise BenchError(f"{where}: the end comes {first_token_s - finish_s:.3f} s before the first token")
     for name, tokens in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if as_number(f"{where}: {name} tokens", tokens) < 1 or tokens != int(tokens):
+        if tokens < 1 or tokens != int(tokens):
             raise BenchError(f"{where}: {name} tokens: {tokens:g}; expected a whole number of at least 1")
     return Served(arrival_s, first_token_s, finish_s, int(prompt_tokens), int(output_tokens), program_id)
 
 
-def load_of(arrival_s: Any, prompt_tokens: Any, output_tokens: Any) -> Served | None:
+def load_of(arrival_s: float | None, prompt_tokens: float | None, output_tokens: float | None = 0) -> Served | None:
     """Return a request that is played but not compared; None: its size or its arrival is not known."""
-    known = all(isinstance(each, (int, float)) and abs(each) < LARGEST for each in (arrival_s, prompt_tokens))
-    if not known or prompt_tokens < 1:
+    if arrival_s is None or not prompt_tokens or prompt_tokens < 1:
         return None
-    output = output_tokens if isinstance(output_tokens, int) else 0
-    return Served(arrival_s, arrival_s, arrival_s, int(prompt_tokens), max(output, 1))
-
-
-def number(where: str, row: Any, name: str) -> float:
-    return as_number(f"{where}: {name}", row.get(name) if isinstance(row, dict) else None)
-
-
-def as_number(where: str, value: Any) -> float:
-    if value is None:
-        raise BenchError(f"{where}: missing")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-        raise BenchError(f"{where}: expected a number, found {repr(value)[:60]}")
-    return value
-
-
-def quantity(where: str, metrics: Any, name: str) -> float:
-    """Return the number of aiperf's ``{"value": ..., "unit": ...}``; times in seconds."""
-    found = an_object(where, metrics, name)
-    return number(f"{where}: {name}", found, "value") * UNITS.get(str(found.get("unit")), 1.0)
-
-
-def an_object(where: str, row: Any, name: str) -> dict[str, Any]:
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, dict):
-        raise BenchError(f"{where}: {name}: missing")
-    return value
+    return Served(arrival_s, arrival_s, arrival_s, int(prompt_tokens), max(int(output_tokens or 0), 1))
 
 
 def within(row: Any, *names: str) -> Any:

@@ -12,21 +12,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from continuum_traces.run_dir import MANIFEST, TURNS
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.fields import documents, objects, within
+from continuum_bench.validate.fields import documents, objects, read_as, within
 from continuum_bench.validate.formats import (
+    SAVE,
+    Guidellm,
     Row,
+    VllmBench,
     aiperf,
     guidellm,
-    guidellm_model,
-    guidellm_name,
     llmservingsim,
     own_turns,
     vllm_bench,
-    vllm_bench_name,
 )
 from continuum_bench.validate.served import LoggedRun, Served, ServerFacts, Unreported
 
@@ -58,7 +57,7 @@ def read_log(path: Path) -> list[LoggedRun]:
 
 def _in_folder(path: Path, name: str) -> list[LoggedRun]:
     if (path / TURNS).exists():
-        return [_run(path / TURNS, name, own_turns(objects(documents(path / TURNS))), _own_facts(path))]
+        return [_run(path / TURNS, name, own_turns(path), _own_facts(path))]
     named = [file for each in LOGS for file in (path / each, path / f"{each}.gz") if file.exists()]
     if named:
         return list(chain.from_iterable(map(_in_file, named)))
@@ -73,6 +72,8 @@ def _in_folder(path: Path, name: str) -> list[LoggedRun]:
 
 def _in_file(path: Path) -> list[LoggedRun]:
     """Read the runs in a file; empty if it is no request log."""
+    if path.name == TURNS:
+        return _in_folder(path.parent, path.absolute().parent.name)
     found = documents(path)
     first = next(found, None)
     if first is None or not isinstance(first[1], dict):
@@ -83,8 +84,6 @@ def _in_file(path: Path) -> list[LoggedRun]:
         return list(_guidellm_runs(path, data))
     if "ttfts" in data or "request_throughput" in data:
         return [_vllm_run(path, *each) for each in rows]
-    if path.name.removesuffix(".gz") == TURNS:
-        return [_run(path, name, own_turns(rows), _own_facts(path.parent))]
     if "metadata" in data and ("metrics" in data or "error" in data):
         return [_run(path, name, aiperf(rows))]
     if "arrival_time" in data or "input_toks" in data:
@@ -93,19 +92,18 @@ def _in_file(path: Path) -> list[LoggedRun]:
 
 
 def _guidellm_runs(path: Path, data: dict[str, Any]) -> Iterator[LoggedRun]:
-    if not isinstance(data["benchmarks"], list):
-        raise BenchError(f"{path}: benchmarks: expected a list")
-    for index, benchmark in enumerate(data["benchmarks"]):
-        facts = ServerFacts(model=guidellm_model(data, benchmark))
+    log = read_as(str(path), data, Guidellm)
+    for index, benchmark in enumerate(log.benchmarks):
+        model = within(benchmark.config, "backend", "model") or within(log.args, "model")
+        facts = read_as(str(path), {"model": model}, ServerFacts)
         rows = guidellm(f"{path}: benchmarks[{index}]", benchmark)
-        yield _run(path, guidellm_name(index, benchmark), rows, facts)
+        yield _run(path, benchmark.name(index), rows, facts)
 
 
 def _vllm_run(path: Path, where: str, data: dict[str, Any]) -> LoggedRun:
-    model = data.get("model_id")
-    facts = ServerFacts(model=model if isinstance(model, str) else None)
-    name = vllm_bench_name(path.name.removesuffix(".gz").rpartition(".")[0], data)
-    return _run(path, name, vllm_bench(where.removesuffix(":1"), data), facts)
+    where, run = where.removesuffix(":1"), read_as(where.removesuffix(":1"), data, VllmBench, SAVE)
+    name = run.name(path.name.removesuffix(".gz").rpartition(".")[0])
+    return _run(path, name, vllm_bench(where, run), ServerFacts(model=run.model_id))
 
 
 def _run(path: Path, name: str, rows: Iterable[Row], server: ServerFacts = ServerFacts()) -> LoggedRun:  # noqa: B008
@@ -145,49 +143,26 @@ def _only(path: Path) -> dict[str, Any]:
 
 def _own_facts(folder: Path) -> ServerFacts:
     manifest = _only(folder / MANIFEST)
-    hardware, options = _part(manifest, "hardware"), _part(manifest, "engine_options")
-    return _facts(
-        folder / MANIFEST,
-        gpu=hardware.get("gpu"),
-        model=hardware.get("model"),
-        vllm=within(manifest, "versions", "vllm"),
-        tensor_parallel=hardware.get("tensor_parallel"),
-        pipeline_parallel=hardware.get("pipeline_parallel"),
-        max_num_seqs=options.get("max_num_seqs"),
-        chunk_tokens=options.get("chunk_tokens"),
-        kv_blocks=within(hardware, "kv_capacity", "num_blocks"),
-        block_size=within(hardware, "kv_capacity", "block_size"),
-        prefix_caching=options.get("prefix_caching"),
-    )
+    hardware, options = within(manifest, "hardware"), within(manifest, "engine_options")
+    facts = {
+        "gpu": within(hardware, "gpu"),
+        "model": within(hardware, "model"),
+        "vllm": within(manifest, "versions", "vllm"),
+        "tensor_parallel_size": within(hardware, "tensor_parallel"),
+        "pipeline_parallel_size": within(hardware, "pipeline_parallel"),
+        "max_num_seqs": within(options, "max_num_seqs"),
+        "max_num_batched_tokens": within(options, "chunk_tokens"),
+        "num_gpu_blocks_override": within(hardware, "kv_capacity", "num_blocks"),
+        "block_size": within(hardware, "kv_capacity", "block_size"),
+        "enable_prefix_caching": within(options, "prefix_caching"),
+    }
+    return read_as(str(folder / MANIFEST), facts, ServerFacts)
 
 
 def _meta(folder: Path) -> ServerFacts:
     """Read the server's settings from LLMServingSim's meta.json, if it exists."""
     meta = _only(folder / "meta.json")
-    options = _part(meta, "engine_kwargs")
-    return _facts(
-        folder / "meta.json",
-        model=meta.get("model"),
-        vllm=meta.get("vllm_version"),
-        tensor_parallel=options.get("tensor_parallel_size"),
-        pipeline_parallel=options.get("pipeline_parallel_size"),
-        replicas=options.get("data_parallel_size"),
-        max_num_seqs=options.get("max_num_seqs"),
-        chunk_tokens=options.get("max_num_batched_tokens"),
-        kv_blocks=within(meta, "kv_cache", "num_gpu_blocks") or options.get("num_gpu_blocks_override"),
-        block_size=options.get("block_size"),
-        kv_cache_dtype=options.get("kv_cache_dtype"),
-        prefix_caching=options.get("enable_prefix_caching"),
-        gpu_memory_utilization=options.get("gpu_memory_utilization"),
-    )
-
-
-def _part(data: dict[str, Any], name: str) -> dict[str, Any]:
-    return value if isinstance(value := data.get(name), dict) else {}
-
-
-def _facts(file: Path, **facts: Any) -> ServerFacts:
-    try:
-        return msgspec.convert(facts, ServerFacts)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"{file}: {error}") from error
+    facts = {**(within(meta, "engine_kwargs") or {}), "model": meta.get("model"), "vllm": meta.get("vllm_version")}
+    if (blocks := within(meta, "kv_cache", "num_gpu_blocks")) is not None:
+        facts["num_gpu_blocks_override"] = blocks
+    return read_as(str(folder / "meta.json"), facts, ServerFacts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -33,23 +35,31 @@ class Unreported:
     """The part that the server computed beside the other requests, with meaningless times; None: it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """The settings of the server that a log records; None: the log does not record the setting."""
+class ServerFacts(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "tp": "tensor_parallel_size",
+        "pp": "pipeline_parallel_size",
+        "chunk": "max_num_batched_tokens",
+        "kv_blocks": "num_gpu_blocks_override",
+    },
+):
+    """The settings of the server that a log records, under the names of ``ValidateOptions``; None: it does not record
+    the setting. A log has them under vLLM's names."""
 
     gpu: str | None = None
     model: str | None = None
     vllm: str | None = None
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    replicas: int | None = None
-    """Engines that share the requests (vLLM's data parallel size)."""
+    tp: int | None = None
+    pp: int | None = None
+    data_parallel_size: int | None = None
     max_num_seqs: int | None = None
-    chunk_tokens: int | None = None
+    chunk: int | None = None
     kv_blocks: int | None = None
     block_size: int | None = None
     kv_cache_dtype: str | None = None
-    prefix_caching: bool | None = None
+    enable_prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = None
 
 
@@ -59,7 +69,7 @@ class LoggedRun:
 
     name: str
     served: tuple[Served, ...]
-    server: ServerFacts = ServerFacts()
+    server: ServerFacts = field(default_factory=ServerFacts)
     load: tuple[Served, ...] = ()
     """Requests that are played but not compared: warm-up requests, and requests that were cut off at the end."""
     unreported: Mapping[str, int] = field(default_factory=dict)
